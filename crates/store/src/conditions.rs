@@ -1,0 +1,140 @@
+//! Conditional requests (RFC 9110 section 13), with S3's reading of them for writes.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::{ETag, Error, ErrorKind, ObjectInfo, Result};
+
+/// `*`, or a list of tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ETagMatch {
+    /// Any object at all.
+    Any,
+    /// An object with one of these tags.
+    Tags(Vec<ETag>),
+}
+
+impl ETagMatch {
+    /// Whether `current` (`None` where there is no object) is meant.
+    pub fn matches(&self, current: Option<&ETag>) -> bool {
+        match (self, current) {
+            (_, None) => false,
+            (ETagMatch::Any, Some(_)) => true,
+            (ETagMatch::Tags(tags), Some(current)) => tags.contains(current),
+        }
+    }
+}
+
+/// What must hold for a request to be carried out. The default asks nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The object must have one of these tags.
+    pub if_match: Option<ETagMatch>,
+    /// The object must have none of these tags; `*` on a write means "only if there is none".
+    pub if_none_match: Option<ETagMatch>,
+    /// Reads only: the object must be newer.
+    pub if_modified_since: Option<SystemTime>,
+    /// Reads only: the object must not be newer.
+    pub if_unmodified_since: Option<SystemTime>,
+}
+
+impl Conditions {
+    /// "Create, never replace."
+    pub fn create_only() -> Self {
+        Conditions { if_none_match: Some(ETagMatch::Any), ..Default::default() }
+    }
+
+    /// "Only while the object still has this tag."
+    pub fn only_if(tag: ETag) -> Self {
+        Conditions { if_match: Some(ETagMatch::Tags(vec![tag])), ..Default::default() }
+    }
+
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        self.if_match.is_none()
+            && self.if_none_match.is_none()
+            && self.if_modified_since.is_none()
+            && self.if_unmodified_since.is_none()
+    }
+
+    /// Holds a read against the object found, in the order of RFC 9110 section 13.2.2.
+    /// Errors: `PreconditionFailed`, `NotModified`.
+    pub fn check_read(&self, info: &ObjectInfo) -> Result<()> {
+        if let Some(wanted) = &self.if_match {
+            if !wanted.matches(Some(&info.etag)) {
+                return Err(Error::new(ErrorKind::PreconditionFailed, format!("its ETag is {}", info.etag)));
+            }
+        } else if self.if_unmodified_since.is_some_and(|since| whole_seconds(info.modified) > since) {
+            return Err(Error::new(ErrorKind::PreconditionFailed, "it was modified since"));
+        }
+        if let Some(unwanted) = &self.if_none_match {
+            if unwanted.matches(Some(&info.etag)) {
+                return Err(Error::new(ErrorKind::NotModified, format!("its ETag is still {}", info.etag)));
+            }
+        } else if self.if_modified_since.is_some_and(|since| whole_seconds(info.modified) <= since) {
+            return Err(Error::new(ErrorKind::NotModified, "it was not modified since"));
+        }
+        Ok(())
+    }
+
+    /// Holds the source of a copy against the object found: S3 answers 412 where a read would be
+    /// answered 304. Errors: `PreconditionFailed`.
+    pub fn check_copy_source(&self, info: &ObjectInfo) -> Result<()> {
+        self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
+    }
+
+    /// Holds a write or delete against what is there now.
+    /// Errors: `PreconditionFailed`; `NoSuchKey` for `If-Match` where there is no object, as S3 says it.
+    pub fn check_write(&self, current: Option<&ETag>) -> Result<()> {
+        if let Some(wanted) = &self.if_match
+            && !wanted.matches(current)
+        {
+            return Err(match current {
+                None => Error::new(ErrorKind::NoSuchKey, "If-Match asks for an object that is not there"),
+                Some(tag) => Error::new(ErrorKind::PreconditionFailed, format!("its ETag is {tag}")),
+            });
+        }
+        match &self.if_none_match {
+            Some(unwanted) if unwanted.matches(current) => {
+                Err(Error::new(ErrorKind::PreconditionFailed, "the object exists"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// HTTP dates have no fractions, so a time is compared as the header would show it.
+fn whole_seconds(time: SystemTime) -> SystemTime {
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    UNIX_EPOCH + Duration::from_secs(since_epoch.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes() {
+        let (old, new) = (ETag::new("old"), ETag::new("new"));
+        let kind = |result: Result<()>| result.err().map(|error| error.kind());
+        let create = Conditions::create_only();
+        assert_eq!(kind(create.check_write(None)), None);
+        assert_eq!(kind(create.check_write(Some(&old))), Some(ErrorKind::PreconditionFailed));
+        let replace = Conditions::only_if(old.clone());
+        assert_eq!(kind(replace.check_write(Some(&old))), None);
+        assert_eq!(kind(replace.check_write(Some(&new))), Some(ErrorKind::PreconditionFailed));
+        assert_eq!(kind(replace.check_write(None)), Some(ErrorKind::NoSuchKey));
+    }
+
+    #[test]
+    fn a_read_compares_times_in_whole_seconds() {
+        let modified = UNIX_EPOCH + Duration::from_millis(10_700);
+        let info = ObjectInfo { modified, ..ObjectInfo::new(0, ETag::new("t")) };
+        let at = |seconds| Some(UNIX_EPOCH + Duration::from_secs(seconds));
+        let newer = |seconds| Conditions { if_modified_since: at(seconds), ..Default::default() };
+        assert_eq!(newer(10).check_read(&info).unwrap_err().kind(), ErrorKind::NotModified);
+        assert!(newer(9).check_read(&info).is_ok());
+        let older = |seconds| Conditions { if_unmodified_since: at(seconds), ..Default::default() };
+        assert!(older(10).check_read(&info).is_ok());
+        assert_eq!(older(9).check_read(&info).unwrap_err().kind(), ErrorKind::PreconditionFailed);
+    }
+}

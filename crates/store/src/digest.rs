@@ -1,0 +1,266 @@
+//! Digests computed while bytes pass by, and what they are held against before a publish.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use crc_fast::CrcAlgorithm;
+use md5::Digest as _;
+
+use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
+
+/// The checksums that S3 knows beside MD5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChecksumAlgorithm {
+    /// CRC-32 (ISO-HDLC), 4 bytes.
+    Crc32,
+    /// CRC-32C (Castagnoli), 4 bytes.
+    Crc32c,
+    /// CRC-64/NVME, 8 bytes.
+    Crc64Nvme,
+    /// SHA-1, 20 bytes.
+    Sha1,
+    /// SHA-256, 32 bytes.
+    Sha256,
+}
+
+impl ChecksumAlgorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
+
+    /// The name in S3's headers and XML.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crc32 => "CRC32",
+            Self::Crc32c => "CRC32C",
+            Self::Crc64Nvme => "CRC64NVME",
+            Self::Sha1 => "SHA1",
+            Self::Sha256 => "SHA256",
+        }
+    }
+
+    /// The algorithm of that name, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The digest's length in bytes.
+    pub const fn len_bytes(self) -> usize {
+        match self {
+            Self::Crc32 | Self::Crc32c => 4,
+            Self::Crc64Nvme => 8,
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+/// A checksum with its value, big-endian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// How it was computed.
+    pub algorithm: ChecksumAlgorithm,
+    /// Its bytes, [`ChecksumAlgorithm::len_bytes`] of them.
+    pub value: Vec<u8>,
+}
+
+impl Checksum {
+    /// Reads the base64 of S3's headers. Errors: `InvalidArgument`.
+    pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Result<Self> {
+        match BASE64.decode(text) {
+            Ok(value) if value.len() == algorithm.len_bytes() => Ok(Checksum { algorithm, value }),
+            _ => {
+                Err(Error::new(ErrorKind::InvalidArgument, format!("{text:?} is not a {}", algorithm.name())))
+            }
+        }
+    }
+
+    /// The base64 that S3's headers carry.
+    pub fn to_base64(&self) -> String {
+        BASE64.encode(&self.value)
+    }
+}
+
+/// What the sender says the content is; checked before it is published.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    /// Its length in bytes.
+    pub size: Option<u64>,
+    /// Its MD5 (`Content-MD5`). Checked only if the writer was opened with `check_md5` or an MD5 ETag.
+    pub md5: Option<[u8; 16]>,
+    /// Its checksum, of the algorithm the writer was opened with.
+    pub checksum: Option<Checksum>,
+}
+
+/// Computes an ETag and checksums in one pass.
+pub struct Hasher {
+    size: u64,
+    md5: Option<md5::Md5>,
+    crc64: Option<crc_fast::Digest>,
+    checksum: Option<Running>,
+}
+
+enum Running {
+    Crc(ChecksumAlgorithm, crc_fast::Digest),
+    Sha1(sha1::Sha1),
+    Sha256(sha2::Sha256),
+}
+
+/// What a [`Hasher`] found.
+#[derive(Clone, Debug)]
+pub struct Digests {
+    /// Bytes seen.
+    pub size: u64,
+    /// Their MD5, where it was asked for.
+    pub md5: Option<[u8; 16]>,
+    /// The ETag that the policy makes of them.
+    pub etag: ETag,
+    /// The checksum asked for.
+    pub checksum: Option<Checksum>,
+}
+
+impl Hasher {
+    /// A hasher for the ETag `policy`; `check_md5` computes an MD5 whatever the policy.
+    pub fn new(policy: ETagPolicy, check_md5: bool, checksum: Option<ChecksumAlgorithm>) -> Self {
+        Hasher {
+            size: 0,
+            md5: (check_md5 || policy == ETagPolicy::Md5).then(md5::Md5::new),
+            crc64: (policy == ETagPolicy::Fast).then(|| crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme)),
+            checksum: checksum.map(Running::new),
+        }
+    }
+
+    /// Takes in the next bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        self.size += data.len() as u64;
+        if let Some(md5) = &mut self.md5 {
+            md5.update(data);
+        }
+        if let Some(crc) = &mut self.crc64 {
+            crc.update(data);
+        }
+        match &mut self.checksum {
+            None => {}
+            Some(Running::Crc(_, crc)) => crc.update(data),
+            Some(Running::Sha1(sha)) => sha.update(data),
+            Some(Running::Sha256(sha)) => sha.update(data),
+        }
+    }
+
+    /// Ends the computation and holds it against `expected`. Errors: `IncompleteBody`, `BadDigest`.
+    pub fn finish(self, expected: &Expected) -> Result<Digests> {
+        let md5: Option<[u8; 16]> = self.md5.map(|md5| md5.finalize().into());
+        let checksum = self.checksum.map(Running::finish);
+        let etag = match (&self.crc64, md5) {
+            (Some(crc), _) => fast_etag(crc.finalize(), self.size),
+            (None, Some(md5)) => ETag::from_md5(md5),
+            (None, None) => unreachable!("every policy computes one of the two"),
+        };
+        let found = Digests { size: self.size, md5, etag, checksum };
+        found.check(expected)?;
+        Ok(found)
+    }
+}
+
+/// 64 bits of checksum and 64 of size: equal content has an equal tag, on every machine.
+fn fast_etag(crc64: u64, size: u64) -> ETag {
+    ETag::opaque(u128::from(crc64) << 64 | u128::from(size))
+}
+
+impl Digests {
+    fn check(&self, expected: &Expected) -> Result<()> {
+        if let Some(size) = expected.size
+            && size != self.size
+        {
+            let detail = format!("{} bytes arrived, {size} were announced", self.size);
+            return Err(Error::new(ErrorKind::IncompleteBody, detail));
+        }
+        if let Some(wanted) = expected.md5
+            && self.md5.is_none_or(|md5| md5 != wanted)
+        {
+            return Err(Error::new(ErrorKind::BadDigest, "the content's MD5 is not the one stated"));
+        }
+        if let Some(wanted) = &expected.checksum
+            && self.checksum.as_ref() != Some(wanted)
+        {
+            let detail = format!("the content's {} is not the one stated", wanted.algorithm.name());
+            return Err(Error::new(ErrorKind::BadDigest, detail));
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    fn new(algorithm: ChecksumAlgorithm) -> Self {
+        let crc = |kind| Running::Crc(algorithm, crc_fast::Digest::new(kind));
+        match algorithm {
+            ChecksumAlgorithm::Crc32 => crc(CrcAlgorithm::Crc32IsoHdlc),
+            ChecksumAlgorithm::Crc32c => crc(CrcAlgorithm::Crc32Iscsi),
+            ChecksumAlgorithm::Crc64Nvme => crc(CrcAlgorithm::Crc64Nvme),
+            ChecksumAlgorithm::Sha1 => Running::Sha1(sha1::Sha1::new()),
+            ChecksumAlgorithm::Sha256 => Running::Sha256(sha2::Sha256::new()),
+        }
+    }
+
+    fn finish(self) -> Checksum {
+        match self {
+            Running::Crc(algorithm, crc) => {
+                let value = crc.finalize().to_be_bytes()[8 - algorithm.len_bytes()..].to_vec();
+                Checksum { algorithm, value }
+            }
+            Running::Sha1(sha) => {
+                Checksum { algorithm: ChecksumAlgorithm::Sha1, value: sha.finalize().to_vec() }
+            }
+            Running::Sha256(sha) => {
+                Checksum { algorithm: ChecksumAlgorithm::Sha256, value: sha.finalize().to_vec() }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(algorithm: ChecksumAlgorithm) -> String {
+        let mut hasher = Hasher::new(ETagPolicy::Md5, false, Some(algorithm));
+        hasher.update(b"1234");
+        hasher.update(b"56789");
+        let found = hasher.finish(&Expected::default()).unwrap();
+        crate::etag::hex(&found.checksum.unwrap().value)
+    }
+
+    /// Check values of the CRC catalogue, and FIPS 180 for the SHAs, of "123456789".
+    #[test]
+    fn check_values() {
+        assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");
+        assert_eq!(digest(ChecksumAlgorithm::Crc32c), "e3069283");
+        assert_eq!(digest(ChecksumAlgorithm::Crc64Nvme), "ae8b14860a799888");
+        assert_eq!(digest(ChecksumAlgorithm::Sha1), "f7c3bc1d808e04732adf679965ccc34ca7ae3441");
+        assert_eq!(
+            digest(ChecksumAlgorithm::Sha256),
+            "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
+        );
+    }
+
+    #[test]
+    fn etags_follow_the_policy() {
+        let etag = |policy| Hasher::new(policy, false, None).finish(&Expected::default()).unwrap().etag;
+        assert_eq!(etag(ETagPolicy::Md5).as_str(), "d41d8cd98f00b204e9800998ecf8427e");
+        assert!(etag(ETagPolicy::Fast).as_str().ends_with("-1"));
+    }
+
+    #[test]
+    fn refuses_what_was_not_announced() {
+        let kind = |expected: Expected| {
+            let mut hasher = Hasher::new(ETagPolicy::Fast, true, Some(ChecksumAlgorithm::Crc32));
+            hasher.update(b"123456789");
+            hasher.finish(&expected).err().map(|error| error.kind())
+        };
+        assert_eq!(kind(Expected { size: Some(9), ..Default::default() }), None);
+        assert_eq!(kind(Expected { size: Some(8), ..Default::default() }), Some(ErrorKind::IncompleteBody));
+        assert_eq!(kind(Expected { md5: Some([0; 16]), ..Default::default() }), Some(ErrorKind::BadDigest));
+        let crc = |text| Checksum::from_base64(ChecksumAlgorithm::Crc32, text).unwrap();
+        assert_eq!(kind(Expected { checksum: Some(crc("y/Q5Jg==")), ..Default::default() }), None);
+        let wrong = Expected { checksum: Some(crc("AAAAAA==")), ..Default::default() };
+        assert_eq!(kind(wrong), Some(ErrorKind::BadDigest));
+    }
+}

@@ -1,0 +1,263 @@
+//! The one list of what can go wrong, and the sentence a person reads when it does.
+
+use std::fmt;
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
+        /// Every way an operation can fail. Each binding (S3 code and status, exit code, Python
+        /// exception, ...) maps every kind on purpose and proves it by walking [`ErrorKind::ALL`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ErrorKind { $($(#[$doc])* $kind,)* }
+
+        impl ErrorKind {
+            /// All kinds, in the order of their declaration.
+            pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$kind),*];
+
+            /// The variant's name, as JSON output and logs carry it.
+            pub const fn name(self) -> &'static str {
+                match self { $(ErrorKind::$kind => stringify!($kind)),* }
+            }
+
+            /// What a person can do next; empty where the message says it all.
+            pub const fn advice(self) -> &'static str {
+                match self { $(ErrorKind::$kind => $advice),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The bucket does not exist.
+    NoSuchBucket = "check the name with `fordway ls`, or make it with `fordway mb`";
+    /// The object does not exist.
+    NoSuchKey = "list what is there with `fordway ls`";
+    /// The multipart upload does not exist, was completed or was aborted.
+    NoSuchUpload = "start a new multipart upload";
+    /// The bucket belongs to somebody else.
+    BucketAlreadyExists = "choose another bucket name";
+    /// The bucket exists already and is the caller's own.
+    BucketAlreadyOwnedByYou = "";
+    /// A bucket with objects in it cannot be removed.
+    BucketNotEmpty = "empty it first, or use `fordway rb --force`";
+    /// The name cannot be a bucket's.
+    InvalidBucketName = "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit";
+    /// The key is empty or not UTF-8.
+    InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
+    /// The key is longer than 1,024 bytes, or its path longer than the file system takes.
+    KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
+    /// The range lies outside the object.
+    InvalidRange = "compare the range with the object's size (`fordway stat`)";
+    /// An argument has a value the operation does not take.
+    InvalidArgument = "";
+    /// `If-None-Match` or `If-Modified-Since` says the caller's copy is current.
+    NotModified = "";
+    /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` does not hold.
+    PreconditionFailed = "read the object's current ETag and decide again";
+    /// Another writer was at work on the same key at the same time.
+    ConditionalConflict = "retry";
+    /// The content does not have the MD5 or checksum the caller stated.
+    BadDigest = "send it again; the data changed on its way";
+    /// Fewer (or more) bytes arrived than were announced.
+    IncompleteBody = "send it again";
+    /// The object is larger than the store takes.
+    EntityTooLarge = "use a multipart upload, or split the object";
+    /// A part other than the last is smaller than 5 MiB.
+    EntityTooSmall = "use parts of at least 5 MiB, except for the last";
+    /// A part named at completion was never sent, or has another ETag.
+    InvalidPart = "list the parts and send what is missing";
+    /// The parts named at completion do not rise in number.
+    InvalidPartOrder = "name the parts in rising order";
+    /// Permission was denied.
+    AccessDenied = "check the owner and mode of the files, or the key's rights";
+    /// The request's signature does not fit the secret key.
+    SignatureDoesNotMatch = "check the secret key";
+    /// The access key is not known to the server.
+    InvalidAccessKeyId = "check the access key";
+    /// The client's clock and the server's differ by more than 15 minutes.
+    RequestTimeTooSkewed = "set this machine's clock (NTP)";
+    /// The file system is full.
+    NoSpace = "free space on the file system, or choose another root";
+    /// A quota is used up.
+    QuotaExceeded = "free space within the quota, or ask for more";
+    /// The file system is mounted read-only.
+    ReadOnly = "remount the file system read-write, or choose another root";
+    /// The process or the system has no file descriptor left.
+    TooManyOpenFiles = "raise `ulimit -n`";
+    /// The operation is not offered here.
+    NotImplemented = "";
+    /// The operation does not apply to this object.
+    MethodNotAllowed = "";
+    /// The endpoint cannot be reached, or asks to come back later.
+    Unavailable = "check that the server runs and the endpoint is right";
+    /// A deadline passed.
+    Timeout = "retry, or raise the time limit";
+    /// The other side answered with something that is not valid.
+    BadResponse = "check that the endpoint speaks S3";
+    /// What lies on disk is not what this program writes.
+    Corrupt = "restore the file, or remove its `user.fordway` attribute to accept it as it is";
+    /// The caller asked to stop.
+    Interrupted = "";
+    /// Any other error of the operating system; the source tells.
+    Io = "";
+    /// A bug.
+    Internal = "please report this";
+}
+
+/// What failed, on what, where, why, after how many tries, and what to do next.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    detail: String,
+    operation: &'static str,
+    lane: &'static str,
+    target: String,
+    tries: u32,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`; `detail` is a sentence fragment that says why, and may be empty.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        let (operation, lane, target) = ("", "", String::new());
+        Error(Box::new(Inner {
+            kind,
+            detail: detail.into(),
+            operation,
+            lane,
+            target,
+            tries: 1,
+            source: None,
+        }))
+    }
+
+    /// Keeps the error that caused this one.
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Says which operation failed on which object, unless an inner layer said so already.
+    pub fn during(mut self, operation: &'static str, lane: &'static str, bucket: &str, key: &str) -> Self {
+        if self.0.operation.is_empty() {
+            self.0.operation = operation;
+            self.0.lane = lane;
+            self.0.target = match (bucket, key) {
+                ("", _) => String::new(),
+                (bucket, "") => format!("s3://{bucket}"),
+                (bucket, key) => format!("s3://{bucket}/{key}"),
+            };
+        }
+        self
+    }
+
+    /// Says how often the operation was tried.
+    pub fn after_tries(mut self, tries: u32) -> Self {
+        self.0.tries = tries;
+        self
+    }
+
+    /// Which of the known ways to fail this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Why it failed, without the place and the advice.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// The address the operation was on (`s3://bucket/key`), or empty.
+    pub fn target(&self) -> &str {
+        &self.0.target
+    }
+
+    /// How often the operation was tried.
+    pub fn tries(&self) -> u32 {
+        self.0.tries
+    }
+}
+
+impl ErrorKind {
+    /// The variant's name in words: `NoSuchKey` becomes "no such key".
+    fn words(self) -> String {
+        let mut words = String::new();
+        for letter in self.name().chars() {
+            if letter.is_uppercase() && !words.is_empty() {
+                words.push(' ');
+            }
+            words.push(letter.to_ascii_lowercase());
+        }
+        words
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        if !inner.operation.is_empty() {
+            f.write_str(inner.operation)?;
+            if !inner.target.is_empty() {
+                write!(f, " {}", inner.target)?;
+            }
+            write!(f, " ({}): ", inner.lane)?;
+        }
+        f.write_str(&inner.kind.words())?;
+        if !inner.detail.is_empty() {
+            write!(f, ": {}", inner.detail)?;
+        }
+        if let Some(source) = &inner.source {
+            write!(f, ": {source}")?;
+        }
+        if inner.tries > 1 {
+            write!(f, ", after {} tries", inner.tries)?;
+        }
+        if !inner.kind.advice().is_empty() {
+            write!(f, "; {}", inner.kind.advice())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Error::new(kind, "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_says_what_where_why_and_what_next() {
+        let error = Error::new(ErrorKind::NoSpace, "4096 of 65536 bytes written")
+            .during("put", "embedded", "b", "k")
+            .during("complete", "http", "other", "other")
+            .after_tries(3);
+        assert_eq!(
+            error.to_string(),
+            "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
+             free space on the file system, or choose another root"
+        );
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ErrorKind::ALL.len());
+    }
+}

@@ -1,0 +1,177 @@
+//! What an S3 object store *is*: names, metadata, conditions, listings, errors and the blocking
+//! [`Store`] trait that every lane implements. Nothing here knows of files, sockets or HTTP.
+//!
+//! [`MemoryStore`] is the smallest complete implementation. It is the model that the conformance
+//! suite and the random-operation tests hold every other lane against.
+
+mod conditions;
+mod digest;
+mod error;
+mod etag;
+mod list;
+mod memory;
+mod multipart;
+mod name;
+mod object;
+mod range;
+
+pub use conditions::{Conditions, ETagMatch};
+pub use digest::{Checksum, ChecksumAlgorithm, Digests, Expected, Hasher};
+pub use error::{Error, ErrorKind, Result};
+pub use etag::{ETag, ETagPolicy};
+pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};
+pub use memory::MemoryStore;
+pub use multipart::{
+    CompletedPart, MAX_PARTS, MIN_PART_BYTES, PartInfo, PartListing, PartsQuery, UploadId, UploadListing,
+    UploadSummary, UploadsQuery, checked_part_number, multipart_etag,
+};
+pub use name::{Bucket, Key, MAX_KEY_BYTES};
+pub use object::{
+    BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object, ObjectInfo,
+    PutOptions, PutResult,
+};
+pub use range::ByteRange;
+
+/// An S3 object store, on any lane.
+///
+/// Calls block until they are done; an implementation is shared between threads. Every object that
+/// a call publishes appears whole or not at all, and the last writer wins unless
+/// [`PutOptions::conditions`] say otherwise.
+///
+/// Errors carry an [`ErrorKind`] from the one list that all bindings map. Each method names the
+/// kinds a caller is expected to handle; any of them may also fail with the kinds of a broken
+/// machine (`Io`, `NoSpace`, `AccessDenied`, `Unavailable`, ...).
+pub trait Store: Send + Sync {
+    /// The lane's name as tables and messages show it: `embedded`, `http`, `memory`, ...
+    fn lane(&self) -> &'static str;
+
+    /// All buckets in byte order of their names.
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
+
+    /// Makes an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
+
+    /// Errors: `NoSuchBucket`.
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
+
+    /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
+
+    /// Starts an object that is fed piece by piece; nothing is visible before [`Writer::commit`].
+    /// Errors: `NoSuchBucket`, `PreconditionFailed` (perhaps only at commit).
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>>;
+
+    /// Stores `body` under `key` in one call.
+    fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
+        let mut writer = self.writer(bucket, key, options)?;
+        writer.write(body)?;
+        writer.commit(&Expected::default())
+    }
+
+    /// Opens an object, whole or a range of it.
+    /// Errors: `NoSuchKey`, `InvalidRange`, `NotModified`, `PreconditionFailed`.
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object>;
+
+    /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
+    /// capacity between calls: the form of `get` without an allocation per object.
+    fn read(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+        buffer: &mut Vec<u8>,
+    ) -> Result<ObjectInfo> {
+        let object = self.get(bucket, key, options)?;
+        object.content.read_to(buffer)?;
+        Ok(object.info)
+    }
+
+    /// Describes an object. `options.range` is ignored. Errors: as [`Store::get`].
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
+
+    /// Removes an object; removing what is not there succeeds, as in S3.
+    /// Errors: `NoSuchBucket`, `PreconditionFailed`.
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()>;
+
+    /// Removes many objects; one result per key, in order.
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
+    }
+
+    /// Copies an object within the store.
+    /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
+    /// changes nothing, and those of [`Store::put`].
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult>;
+
+    /// One page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing>;
+
+    /// Starts a multipart upload. Errors: `NoSuchBucket`.
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
+
+    /// Starts one part (`number` 1 to 10,000); a later part of the same number replaces an earlier.
+    /// Errors: `NoSuchUpload`, `InvalidArgument`.
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+    ) -> Result<Box<dyn Writer>>;
+
+    /// Fills a part from (a range of) an object that exists. Errors: `NoSuchUpload`, `NoSuchKey`,
+    /// `InvalidRange`.
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        let object = self.get(from.0, from.1, options)?;
+        let mut writer = self.part_writer(bucket, key, upload, number)?;
+        object.content.for_each_chunk(|chunk| writer.write(chunk))?;
+        writer.commit(&Expected::default())
+    }
+
+    /// The parts an upload has so far, by number. Errors: `NoSuchUpload`.
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing>;
+
+    /// Uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
+
+    /// Publishes the object made of `parts`, which must rise in number and match what was sent.
+    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `PreconditionFailed`.
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        conditions: &Conditions,
+    ) -> Result<PutResult>;
+
+    /// Forgets an upload and its parts. Errors: `NoSuchUpload`.
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
+}
+
+/// An object or part being written. Dropping it without a commit leaves nothing behind.
+pub trait Writer: Send {
+    /// Appends `data`.
+    fn write(&mut self, data: &[u8]) -> Result<()>;
+
+    /// Checks what arrived against `expected`, then publishes it.
+    /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`.
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult>;
+}

@@ -1,0 +1,211 @@
+//! Listings: one page of a bucket, and the rules by which keys become entries.
+
+use std::time::SystemTime;
+
+use crate::{ETag, Result};
+
+/// The most entries one page holds (S3's limit).
+pub const MAX_KEYS: usize = 1000;
+
+/// Which part of a bucket to list.
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    /// Only keys that start with this.
+    pub prefix: String,
+    /// Keys that share the part between `prefix` and this are rolled up into one entry.
+    pub delimiter: Option<String>,
+    /// Only entries after this one in byte order: a key, or the `next` of the page before.
+    pub start_after: Option<String>,
+    /// The most entries wanted; more than [`MAX_KEYS`] is honoured by stores within the process.
+    pub max_keys: usize,
+}
+
+impl Default for ListQuery {
+    fn default() -> Self {
+        ListQuery { prefix: String::new(), delimiter: None, start_after: None, max_keys: MAX_KEYS }
+    }
+}
+
+impl ListQuery {
+    /// Keys that start with `prefix`, from the first.
+    pub fn prefix(prefix: impl Into<String>) -> Self {
+        ListQuery { prefix: prefix.into(), ..Default::default() }
+    }
+
+    /// The part of `key` up to and with the first delimiter after the prefix.
+    pub fn common_prefix<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let delimiter = self.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty())?;
+        let tail = key.strip_prefix(self.prefix.as_str())?;
+        tail.find(delimiter).map(|at| &key[..self.prefix.len() + at + delimiter.len()])
+    }
+
+    /// Whether `key` lies behind `start_after`. A `start_after` that ends with the delimiter was a
+    /// rolled-up entry of the page before, and so covers every key below it.
+    pub fn is_after_start(&self, key: &str) -> bool {
+        let Some(start) = &self.start_after else { return true };
+        let covers = self.delimiter.as_deref().is_some_and(|d| !d.is_empty() && start.ends_with(d));
+        key > start.as_str() && !(covers && key.starts_with(start.as_str()))
+    }
+}
+
+/// An object as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// Its key.
+    pub key: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its entity tag.
+    pub etag: ETag,
+    /// When it was last written.
+    pub modified: SystemTime,
+}
+
+/// One entry of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// An object.
+    Object(ObjectSummary),
+    /// A prefix that one or more keys share.
+    CommonPrefix(String),
+}
+
+impl Entry {
+    /// The key or prefix: what entries are ordered by.
+    pub fn name(&self) -> &str {
+        match self {
+            Entry::Object(object) => &object.key,
+            Entry::CommonPrefix(prefix) => prefix,
+        }
+    }
+
+    /// The object, where it is one.
+    pub fn object(&self) -> Option<&ObjectSummary> {
+        match self {
+            Entry::Object(object) => Some(object),
+            Entry::CommonPrefix(_) => None,
+        }
+    }
+}
+
+/// One page of a bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Objects and common prefixes, in byte order of their names.
+    pub entries: Vec<Entry>,
+    /// What to pass as `start_after` for the next page; `None` on the last.
+    pub next: Option<String>,
+}
+
+/// What the walker of a bucket does after it offered a key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Offer the next key.
+    Next,
+    /// Keys that start with this need not be offered: they are in the entry just made, or before the start.
+    SkipPrefix(String),
+    /// The page is full.
+    Full,
+}
+
+/// Turns keys that arrive in byte order into one page.
+pub struct Collector<'q> {
+    query: &'q ListQuery,
+    entries: Vec<Entry>,
+    full: bool,
+}
+
+impl<'q> Collector<'q> {
+    /// An empty page for `query`.
+    pub fn new(query: &'q ListQuery) -> Self {
+        Collector { query, entries: Vec::new(), full: false }
+    }
+
+    /// Considers `key`; `describe` is called only if the key itself becomes an entry, and answers
+    /// `None` if the object is gone by then.
+    pub fn offer(
+        &mut self,
+        key: &str,
+        describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
+    ) -> Result<Step> {
+        if !key.starts_with(self.query.prefix.as_str()) || !self.query.is_after_start(key) {
+            return Ok(Step::Next);
+        }
+        let prefix = self.query.common_prefix(key);
+        let last = self.entries.last().map(Entry::name);
+        if prefix.is_some() && prefix == last {
+            return Ok(Step::Next);
+        }
+        if self.entries.len() >= self.query.max_keys {
+            self.full = true;
+            return Ok(Step::Full);
+        }
+        match prefix {
+            Some(prefix) => {
+                self.entries.push(Entry::CommonPrefix(prefix.to_owned()));
+                Ok(Step::SkipPrefix(prefix.to_owned()))
+            }
+            None => {
+                self.entries.extend(describe()?.map(Entry::Object));
+                Ok(Step::Next)
+            }
+        }
+    }
+
+    /// The page. It has a `next` only if a key was offered that no longer fitted.
+    pub fn finish(self) -> Listing {
+        let last = self.entries.last().map(|entry| entry.name().to_owned());
+        Listing { next: last.filter(|_| self.full), entries: self.entries }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    fn page(keys: &[&str], query: &ListQuery) -> (Vec<String>, Option<String>) {
+        let mut collector = Collector::new(query);
+        for key in keys {
+            let summary =
+                ObjectSummary { key: (*key).to_owned(), size: 0, etag: ETag::new("t"), modified: UNIX_EPOCH };
+            if collector.offer(key, || Ok(Some(summary))).unwrap() == Step::Full {
+                break;
+            }
+        }
+        let listing = collector.finish();
+        (listing.entries.iter().map(|entry| entry.name().to_owned()).collect(), listing.next)
+    }
+
+    #[test]
+    fn pages_of_any_size_are_the_whole() {
+        let keys = ["a", "b/", "b/1", "b/2/x", "c", "d/1", "d/2"];
+        for (delimiter, whole) in [(None, keys.to_vec()), (Some("/".to_owned()), vec!["a", "b/", "c", "d/"])]
+        {
+            for max_keys in 1..9 {
+                let mut query = ListQuery { delimiter: delimiter.clone(), max_keys, ..Default::default() };
+                let mut seen = Vec::new();
+                loop {
+                    let (entries, next) = page(&keys, &query);
+                    assert!(entries.len() <= max_keys);
+                    seen.extend(entries);
+                    if next.is_none() {
+                        break;
+                    }
+                    query.start_after = next;
+                }
+                assert_eq!(seen, whole, "pages of {max_keys}");
+            }
+        }
+    }
+
+    #[test]
+    fn prefix_and_delimiter() {
+        let keys = ["p/a", "p/b/1", "p/b/2", "q"];
+        let query = ListQuery { delimiter: Some("/".into()), ..ListQuery::prefix("p/") };
+        assert_eq!(page(&keys, &query), (vec!["p/a".into(), "p/b/".into()], None));
+        let query = ListQuery { max_keys: 0, ..Default::default() };
+        assert_eq!(page(&keys, &query), (vec![], None));
+    }
+}

@@ -1,0 +1,246 @@
+//! Multipart uploads: the types, and the rules that every store applies at completion.
+
+use std::time::SystemTime;
+
+use md5::Digest as _;
+
+use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
+
+/// The most parts an upload may have (S3's limit).
+pub const MAX_PARTS: u16 = 10_000;
+/// The least bytes of every part but the last (S3's limit).
+pub const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
+
+/// An upload's name: letters, digits, `-` and `_`, 1 to 128 of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UploadId(Box<str>);
+
+impl UploadId {
+    /// Takes an identifier that a client sent back. Errors: `NoSuchUpload` for what no store makes.
+    pub fn new(id: impl Into<String>) -> Result<Self> {
+        let id = id.into();
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        if (1..=128).contains(&id.len()) && id.bytes().all(legal) {
+            return Ok(UploadId(id.into()));
+        }
+        Err(Error::new(ErrorKind::NoSuchUpload, format!("{id:?}")))
+    }
+
+    /// Takes an identifier that a foreign server made, whatever it looks like.
+    pub fn foreign(id: impl Into<String>) -> Self {
+        UploadId(id.into().into())
+    }
+
+    /// The identifier.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A part as the client names it at completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompletedPart {
+    /// 1 to 10,000.
+    pub number: u16,
+    /// The tag that the part's upload answered.
+    pub etag: ETag,
+}
+
+/// A part as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartInfo {
+    /// 1 to 10,000.
+    pub number: u16,
+    /// Bytes.
+    pub size: u64,
+    /// The part's own tag.
+    pub etag: ETag,
+    /// When it arrived.
+    pub modified: SystemTime,
+}
+
+/// Which parts to list.
+#[derive(Clone, Debug)]
+pub struct PartsQuery {
+    /// Only parts with a larger number.
+    pub after: u16,
+    /// The most parts wanted.
+    pub max_parts: usize,
+}
+
+impl Default for PartsQuery {
+    fn default() -> Self {
+        PartsQuery { after: 0, max_parts: 1000 }
+    }
+}
+
+/// One page of parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartListing {
+    /// In rising order of number.
+    pub parts: Vec<PartInfo>,
+    /// Whether there are more.
+    pub truncated: bool,
+}
+
+/// Which uploads to list.
+#[derive(Clone, Debug)]
+pub struct UploadsQuery {
+    /// Only keys that start with this.
+    pub prefix: String,
+    /// Only keys after this one, or later uploads of this one if `upload_after` is given.
+    pub key_after: Option<String>,
+    /// With `key_after`: only uploads of that key with a larger identifier, and later keys.
+    pub upload_after: Option<String>,
+    /// The most uploads wanted.
+    pub max_uploads: usize,
+}
+
+impl Default for UploadsQuery {
+    fn default() -> Self {
+        UploadsQuery { prefix: String::new(), key_after: None, upload_after: None, max_uploads: 1000 }
+    }
+}
+
+impl UploadsQuery {
+    /// Sorts `uploads`, and cuts the page that was asked for out of them.
+    pub fn page(&self, mut uploads: Vec<UploadSummary>) -> UploadListing {
+        uploads.retain(|upload| upload.key.starts_with(&self.prefix) && self.is_after_start(upload));
+        uploads.sort_by(|a, b| (&a.key, &a.upload).cmp(&(&b.key, &b.upload)));
+        let truncated = uploads.len() > self.max_uploads;
+        uploads.truncate(self.max_uploads);
+        UploadListing { uploads, truncated }
+    }
+
+    fn is_after_start(&self, upload: &UploadSummary) -> bool {
+        match (&self.key_after, &self.upload_after) {
+            (None, _) => true,
+            (Some(key), Some(id)) if *key == upload.key => upload.upload.as_str() > id.as_str(),
+            (Some(key), _) => upload.key > *key,
+        }
+    }
+}
+
+/// An upload in progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadSummary {
+    /// The key it will be published under.
+    pub key: String,
+    /// Its identifier.
+    pub upload: UploadId,
+    /// When it was started.
+    pub started: SystemTime,
+}
+
+/// One page of uploads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UploadListing {
+    /// By key, then by identifier.
+    pub uploads: Vec<UploadSummary>,
+    /// Whether there are more.
+    pub truncated: bool,
+}
+
+/// A part's number, checked. Errors: `InvalidArgument`.
+pub fn checked_part_number(number: u16) -> Result<u16> {
+    match number {
+        1..=MAX_PARTS => Ok(number),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("part {number} is not within 1 to {MAX_PARTS}"),
+        )),
+    }
+}
+
+impl CompletedPart {
+    /// Holds the client's list against the parts that are there (by rising number) and returns the
+    /// parts meant, in order. Errors: `InvalidArgument` for an empty list, `InvalidPartOrder`,
+    /// `InvalidPart`, `EntityTooSmall`.
+    pub fn select<'p>(wanted: &[CompletedPart], present: &'p [PartInfo]) -> Result<Vec<&'p PartInfo>> {
+        if wanted.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "an upload of no parts cannot be completed"));
+        }
+        if !wanted.windows(2).all(|pair| pair[0].number < pair[1].number) {
+            return Err(ErrorKind::InvalidPartOrder.into());
+        }
+        let parts = wanted.iter().map(|part| part.find(present)).collect::<Result<Vec<_>>>()?;
+        match parts.split_last().and_then(|(_, rest)| rest.iter().find(|part| part.size < MIN_PART_BYTES)) {
+            Some(small) => Err(Error::new(
+                ErrorKind::EntityTooSmall,
+                format!("part {} has {} bytes", small.number, small.size),
+            )),
+            None => Ok(parts),
+        }
+    }
+
+    fn find<'p>(&self, present: &'p [PartInfo]) -> Result<&'p PartInfo> {
+        let found =
+            present.binary_search_by_key(&self.number, |part| part.number).ok().map(|at| &present[at]);
+        match found {
+            Some(part) if part.etag == self.etag => Ok(part),
+            Some(part) => Err(Error::new(
+                ErrorKind::InvalidPart,
+                format!("part {} has the ETag {}, not {}", self.number, part.etag, self.etag),
+            )),
+            None => Err(Error::new(ErrorKind::InvalidPart, format!("part {} was never sent", self.number))),
+        }
+    }
+}
+
+/// The tag of an object made of `parts`: the MD5 of their MD5s and their number, as S3 makes it, or
+/// under [`ETagPolicy::Fast`] a tag of the same shape made of the parts' tags.
+pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
+    let mut md5 = md5::Md5::new();
+    for part in parts {
+        match (policy, part.etag.as_md5()) {
+            (ETagPolicy::Md5, Some(digest)) => md5.update(digest),
+            _ => md5.update(part.etag.as_str()),
+        }
+    }
+    ETag::new(&format!("{}-{}", crate::etag::hex(&md5.finalize()), parts.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    fn part(number: u16, size: u64) -> PartInfo {
+        PartInfo { number, size, etag: ETag::new(&format!("t{number}")), modified: UNIX_EPOCH }
+    }
+
+    #[test]
+    fn completion_is_checked() {
+        let present = [part(1, MIN_PART_BYTES), part(3, 10), part(7, 10)];
+        let named = |numbers: &[u16]| -> Vec<CompletedPart> {
+            let named = |&number| CompletedPart { number, etag: ETag::new(&format!("t{number}")) };
+            numbers.iter().map(named).collect()
+        };
+        let kind = |numbers: &[u16]| CompletedPart::select(&named(numbers), &present).err().map(|e| e.kind());
+        assert_eq!(kind(&[1, 7]), None);
+        assert_eq!(kind(&[]), Some(ErrorKind::InvalidArgument));
+        assert_eq!(kind(&[7, 1]), Some(ErrorKind::InvalidPartOrder));
+        assert_eq!(kind(&[1, 1]), Some(ErrorKind::InvalidPartOrder));
+        assert_eq!(kind(&[1, 2]), Some(ErrorKind::InvalidPart));
+        assert_eq!(kind(&[1, 3, 7]), Some(ErrorKind::EntityTooSmall));
+        let wrong = [CompletedPart { number: 1, etag: ETag::new("other") }];
+        assert_eq!(CompletedPart::select(&wrong, &present).unwrap_err().kind(), ErrorKind::InvalidPart);
+    }
+
+    /// Two parts with the MD5 of nothing: md5 of those 32 bytes, computed with md5sum.
+    #[test]
+    fn etag_of_parts() {
+        let empty = PartInfo { etag: ETag::from_md5(md5::Md5::digest(b"").into()), ..part(1, 0) };
+        let tag = multipart_etag(ETagPolicy::Md5, &[&empty, &empty]);
+        assert_eq!(tag.as_str(), "5873dd45edd01f09c1ef2e7819369e8e-2");
+    }
+
+    #[test]
+    fn upload_ids_are_plain() {
+        assert!(UploadId::new("AZaz09-_").is_ok());
+        for bad in ["", "../x", "a/b", "a.b", &"x".repeat(129)] {
+            assert_eq!(UploadId::new(bad).unwrap_err().kind(), ErrorKind::NoSuchUpload);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Names of buckets and keys, valid by construction.
+
+use std::fmt;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest key, in bytes of UTF-8 (S3's limit).
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// A bucket's name.
+///
+/// Any directory name of letters, digits, `.`, `-` and `_` that starts with a letter or digit can
+/// be *addressed* (1 to 255 bytes), so that directories which exist already are buckets. A *new*
+/// bucket must satisfy [`Bucket::for_creation`] too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bucket(Box<str>);
+
+impl Bucket {
+    /// Checks that `name` can be a bucket's. Errors: `InvalidBucketName`.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        let first_is_fine = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+        if first_is_fine && name.len() <= 255 && name.bytes().all(legal) {
+            return Ok(Bucket(name.into()));
+        }
+        Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?}")))
+    }
+
+    /// Checks the length that S3 asks of new buckets: 3 to 63 bytes. Errors: `InvalidBucketName`.
+    pub fn for_creation(&self) -> Result<()> {
+        match self.0.len() {
+            3..=63 => Ok(()),
+            length => Err(Error::new(
+                ErrorKind::InvalidBucketName,
+                format!("{:?} has {length} bytes", self.as_str()),
+            )),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// An object's key: 1 to 1,024 bytes of UTF-8, any of them, NUL excepted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// Checks that `key` can be a key. Errors: `InvalidKey`, `KeyTooLong`.
+    pub fn new(key: impl Into<String>) -> Result<Self> {
+        let key = key.into();
+        if key.is_empty() || key.contains('\0') {
+            let why = if key.is_empty() { "a key cannot be empty" } else { "a key cannot hold a NUL byte" };
+            return Err(Error::new(ErrorKind::InvalidKey, why));
+        }
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::new(ErrorKind::KeyTooLong, format!("{} bytes", key.len())));
+        }
+        Ok(Key(key.into()))
+    }
+
+    /// The key.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bucket_names() {
+        for good in ["a", "abc", "My_Data.2024", "0-9", &"x".repeat(255)] {
+            assert!(Bucket::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", ".fordway", "-a", "a/b", "a b", "ä", "a\0", &"x".repeat(256)] {
+            assert_eq!(Bucket::new(bad).unwrap_err().kind(), ErrorKind::InvalidBucketName, "{bad:?}");
+        }
+        assert!(Bucket::new("ab").unwrap().for_creation().is_err());
+        assert!(Bucket::new("abc").unwrap().for_creation().is_ok());
+    }
+
+    #[test]
+    fn keys() {
+        assert!(Key::new("ä/../b//").is_ok());
+        assert!(Key::new("k".repeat(1024)).is_ok());
+        assert_eq!(Key::new("k".repeat(1025)).unwrap_err().kind(), ErrorKind::KeyTooLong);
+        assert_eq!(Key::new("").unwrap_err().kind(), ErrorKind::InvalidKey);
+        assert_eq!(Key::new("a\0b").unwrap_err().kind(), ErrorKind::InvalidKey);
+    }
+}

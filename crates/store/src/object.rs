@@ -1,0 +1,307 @@
+//! Objects, their metadata, and what may be asked for when they are read and written.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::{ByteRange, Checksum, ChecksumAlgorithm, Conditions, ETag, ETagPolicy, Error, ErrorKind, Result};
+
+/// Bytes moved at a time when content is streamed: large enough to hide the cost of a call, small
+/// enough to stay in the second-level cache.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A bucket as listings show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketInfo {
+    /// Its name.
+    pub name: crate::Bucket,
+    /// When it was made, as far as the store knows.
+    pub created: SystemTime,
+}
+
+/// What a writer may say about an object beside its bytes. Empty strings are kept as given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// `Content-Type`; S3 answers `binary/octet-stream` where none was given.
+    pub content_type: Option<String>,
+    /// `Content-Encoding`.
+    pub content_encoding: Option<String>,
+    /// `Content-Language`.
+    pub content_language: Option<String>,
+    /// `Content-Disposition`.
+    pub content_disposition: Option<String>,
+    /// `Cache-Control`.
+    pub cache_control: Option<String>,
+    /// `Expires`, as the client wrote it.
+    pub expires: Option<String>,
+    /// `x-amz-meta-*`, without that prefix, in lower case.
+    pub user: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// Whether nothing was said, in which case nothing needs to be stored.
+    pub fn is_empty(&self) -> bool {
+        *self == Metadata::default()
+    }
+}
+
+/// All that is known of an object without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Bytes in the whole object.
+    pub size: u64,
+    /// When it was last written.
+    pub modified: SystemTime,
+    /// Its entity tag.
+    pub etag: ETag,
+    /// What its writer said about it.
+    pub metadata: Metadata,
+    /// The checksum that was verified when it was written.
+    pub checksum: Option<Checksum>,
+}
+
+impl ObjectInfo {
+    /// An object with no metadata, modified at the epoch.
+    pub fn new(size: u64, etag: ETag) -> Self {
+        ObjectInfo { size, etag, modified: UNIX_EPOCH, metadata: Metadata::default(), checksum: None }
+    }
+}
+
+/// Options of `put` and of the start of a multipart upload.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// What to keep beside the bytes.
+    pub metadata: Metadata,
+    /// What must hold at the moment of publishing.
+    pub conditions: Conditions,
+    /// What the ETag is made of; `None` takes the store's own policy.
+    pub etag_policy: Option<ETagPolicy>,
+    /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
+    pub check_md5: bool,
+    /// Computes and keeps this checksum.
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// The content's length where it is known: room is reserved, and a full disk is found early.
+    pub size_hint: Option<u64>,
+}
+
+/// What a write made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutResult {
+    /// The new object's (or part's) tag.
+    pub etag: ETag,
+    /// When it was published.
+    pub modified: SystemTime,
+    /// The checksum asked for.
+    pub checksum: Option<Checksum>,
+}
+
+/// Options of `get`, `read` and `head`.
+#[derive(Clone, Debug, Default)]
+pub struct GetOptions {
+    /// The bytes wanted; `None` is all of them.
+    pub range: Option<ByteRange>,
+    /// What must hold.
+    pub conditions: Conditions,
+}
+
+impl GetOptions {
+    /// A range and nothing else.
+    pub fn range(range: ByteRange) -> Self {
+        GetOptions { range: Some(range), ..Default::default() }
+    }
+}
+
+/// Options of `delete`.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// What must hold (`if_match` only).
+    pub conditions: Conditions,
+}
+
+/// Options of `copy`.
+#[derive(Clone, Debug, Default)]
+pub struct CopyOptions {
+    /// `Some` replaces the source's metadata, `None` keeps it.
+    pub metadata: Option<Metadata>,
+    /// What must hold of the source.
+    pub source_conditions: Conditions,
+    /// What must hold of the destination.
+    pub conditions: Conditions,
+}
+
+/// An object opened for reading.
+#[derive(Debug)]
+pub struct Object {
+    /// What is known of the whole object.
+    pub info: ObjectInfo,
+    /// The bytes of it that `content` holds.
+    pub range: std::ops::Range<u64>,
+    /// The bytes.
+    pub content: Content,
+}
+
+/// Content in whatever form the lane has it without a copy.
+pub enum Content {
+    /// In memory.
+    Bytes(Bytes),
+    /// In a file that the caller may read, map, send or hand over.
+    File(FileRegion),
+    /// Still arriving; `u64` is the number of bytes to come.
+    Stream(Box<dyn Read + Send>, u64),
+}
+
+/// Bytes `offset .. offset + len` of an open file.
+#[derive(Clone, Debug)]
+pub struct FileRegion {
+    /// The file, opened read-only; it stays this version of the object whatever is published later.
+    pub file: Arc<File>,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: u64,
+}
+
+impl Content {
+    /// The number of bytes in it.
+    pub fn len(&self) -> u64 {
+        match self {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::File(region) => region.len,
+            Content::Stream(_, len) => *len,
+        }
+    }
+
+    /// Whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads all of it into `buffer`, which is cleared first.
+    /// Errors: `IncompleteBody` if the source ends early, `Io`.
+    pub fn read_to(self, buffer: &mut Vec<u8>) -> Result<()> {
+        buffer.clear();
+        let len = usize::try_from(self.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
+        match self {
+            Content::Bytes(bytes) => buffer.extend_from_slice(&bytes),
+            Content::File(region) => {
+                buffer.resize(len, 0);
+                region.file.read_exact_at(buffer, region.offset).map_err(|e| short(e, len as u64))?;
+            }
+            Content::Stream(mut reader, _) => {
+                buffer.resize(len, 0);
+                reader.read_exact(buffer).map_err(|e| short(e, len as u64))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All of it as one vector.
+    pub fn into_vec(self) -> Result<Vec<u8>> {
+        let mut buffer = Vec::new();
+        self.read_to(&mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Hands all of it to `consume`, at most 256 KiB at a time and with bounded memory.
+    /// Errors: `IncompleteBody` if the source ends early, `Io`, and those of `consume`.
+    pub fn for_each_chunk(self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let total = self.len();
+        if let Content::Bytes(bytes) = self {
+            return bytes.chunks(CHUNK_BYTES).try_for_each(consume);
+        }
+        let mut reader = self.into_reader();
+        let mut buffer = vec![0; CHUNK_BYTES.min(total.max(1) as usize)];
+        let mut left = total;
+        while left > 0 {
+            let wanted = buffer.len().min(left as usize);
+            let got = reader.read(&mut buffer[..wanted]).map_err(|e| short(e, left))?;
+            if got == 0 {
+                return Err(short(io::ErrorKind::UnexpectedEof.into(), left));
+            }
+            consume(&buffer[..got])?;
+            left -= got as u64;
+        }
+        Ok(())
+    }
+
+    /// The content as a reader that ends after [`Content::len`] bytes.
+    pub fn into_reader(self) -> Box<dyn Read + Send> {
+        match self {
+            Content::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
+            Content::File(region) => Box::new(region),
+            Content::Stream(reader, len) => Box::new(reader.take(len)),
+        }
+    }
+}
+
+impl Read for FileRegion {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.len).unwrap_or(usize::MAX));
+        let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        self.offset += got as u64;
+        self.len -= got as u64;
+        Ok(got)
+    }
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let form = match self {
+            Content::Bytes(_) => "Bytes",
+            Content::File(_) => "File",
+            Content::Stream(..) => "Stream",
+        };
+        write!(f, "{form}({} bytes)", self.len())
+    }
+}
+
+/// An error while content is read: an early end is told apart from a failing device.
+fn short(error: io::Error, left: u64) -> Error {
+    if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        return Error::new(inner.kind(), inner.detail());
+    }
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Error::new(
+            ErrorKind::IncompleteBody,
+            format!("the content ended with {left} bytes or fewer to come"),
+        ),
+        _ => Error::new(ErrorKind::Io, "reading the content").caused_by(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_forms_give_the_same_bytes() {
+        let data: Vec<u8> = (0..600_000u32).map(|i| i as u8).collect();
+        let bytes = || Content::Bytes(Bytes::from(data.clone()));
+        let stream = || Content::Stream(Box::new(io::Cursor::new(data.clone())), data.len() as u64);
+        for content in [bytes(), stream()] {
+            assert_eq!(content.into_vec().unwrap(), data);
+        }
+        for content in [bytes(), stream()] {
+            let mut seen = Vec::new();
+            let collect = |chunk: &[u8]| {
+                assert!(chunk.len() <= CHUNK_BYTES);
+                seen.extend_from_slice(chunk);
+                Ok(())
+            };
+            content.for_each_chunk(collect).unwrap();
+            assert_eq!(seen, data);
+        }
+    }
+
+    #[test]
+    fn an_early_end_is_an_error() {
+        let short = || Content::Stream(Box::new(io::Cursor::new(vec![1, 2, 3])), 4);
+        assert_eq!(short().into_vec().unwrap_err().kind(), ErrorKind::IncompleteBody);
+        assert_eq!(short().for_each_chunk(|_| Ok(())).unwrap_err().kind(), ErrorKind::IncompleteBody);
+    }
+}

@@ -1,0 +1,53 @@
+//! Byte ranges as callers ask for them (RFC 9110 section 14).
+
+use std::ops::Range;
+
+use crate::{Error, ErrorKind, Result};
+
+/// One range of an object, not yet held against its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteRange {
+    /// From this byte to the end.
+    From(u64),
+    /// First and last byte, both included.
+    Inclusive(u64, u64),
+    /// The last so many bytes.
+    Last(u64),
+}
+
+impl ByteRange {
+    /// The bytes meant in an object of `size` bytes; an end past the object is cut.
+    /// Errors: `InvalidRange` when no byte of the object is in the range.
+    pub fn resolve(self, size: u64) -> Result<Range<u64>> {
+        let range = match self {
+            ByteRange::From(first) => first..size,
+            ByteRange::Inclusive(first, last) => first..size.min(last.saturating_add(1)),
+            ByteRange::Last(count) => size.saturating_sub(count)..size,
+        };
+        if range.start < range.end {
+            return Ok(range);
+        }
+        Err(Error::new(ErrorKind::InvalidRange, format!("{self:?} of an object of {size} bytes")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolves_against_the_size() {
+        assert_eq!(ByteRange::From(3).resolve(10).unwrap(), 3..10);
+        assert_eq!(ByteRange::Inclusive(0, 0).resolve(10).unwrap(), 0..1);
+        assert_eq!(ByteRange::Inclusive(5, u64::MAX).resolve(10).unwrap(), 5..10);
+        assert_eq!(ByteRange::Last(20).resolve(10).unwrap(), 0..10);
+        for (range, size) in [
+            (ByteRange::From(10), 10),
+            (ByteRange::Inclusive(4, 3), 10),
+            (ByteRange::Last(0), 10),
+            (ByteRange::Last(5), 0),
+        ] {
+            assert_eq!(range.resolve(size).unwrap_err().kind(), ErrorKind::InvalidRange, "{range:?}");
+        }
+    }
+}
