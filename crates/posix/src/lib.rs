@@ -1,1 +1,117 @@
-//! Placeholder.
+//! S3 semantics inside the calling process: a bucket is a directory, an object is a plain file at
+//! the path its key spells. No server, no copy, no key: the kernel's permissions decide.
+//!
+//! How a call becomes system calls:
+//!
+//! | call | system calls where nothing is in the way |
+//! |---|---|
+//! | `read` | `openat2`, `fstat`, `fgetxattr`, `pread`, `close` |
+//! | `put` of a new key | `openat2` (parent), `openat` (`O_TMPFILE`), `pwrite`, `fstat`, `fsetxattr`, `linkat`, 2 `close` |
+//! | `put` over a key | the same with a failed `linkat`, then lock, `linkat`, `renameat`, unlock |
+//! | `delete` | `openat2` (parent), lock, `unlinkat`, unlock, `close` |
+//!
+//! The format on disk is in `layout` (paths) and `record` (the attribute).
+
+mod buckets;
+mod copy;
+mod delete;
+mod errors;
+mod layout;
+mod list;
+mod multipart;
+mod read;
+mod record;
+mod stage;
+mod store;
+mod write;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use fordway_store::{Bucket, ETagPolicy, Result};
+use fordway_sys::{ByteLocks, Resolution, Root};
+
+pub use layout::PRIVATE_DIR;
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// When the page cache has it, as with POSIX itself: a crash of the node may lose it.
+    #[default]
+    None,
+    /// When the content is on stable storage. The name may still be lost with the node.
+    Data,
+    /// When content and name are on stable storage.
+    Full,
+}
+
+impl Durability {
+    /// The policy's name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Durability::None => "none",
+            Durability::Data => "data",
+            Durability::Full => "full",
+        }
+    }
+}
+
+/// How a [`PosixStore`] behaves where there is a choice.
+#[derive(Clone, Debug)]
+pub struct PosixConfig {
+    /// What new objects' ETags are made of, unless the caller of a put says otherwise.
+    pub etag_policy: ETagPolicy,
+    /// When a write counts as done.
+    pub durability: Durability,
+    /// Whether every overwrite and delete takes the key's lock, which is what makes `If-Match` on
+    /// writes atomic (about 4 µs each). Without it `If-Match` on writes is refused.
+    pub if_match: bool,
+    /// How paths are kept beneath the root.
+    pub resolution: Resolution,
+}
+
+impl Default for PosixConfig {
+    fn default() -> Self {
+        PosixConfig {
+            etag_policy: ETagPolicy::Fast,
+            durability: Durability::None,
+            if_match: true,
+            resolution: Resolution::Kernel,
+        }
+    }
+}
+
+/// The object store on a directory. Clones are cheap and share what is open.
+#[derive(Clone)]
+pub struct PosixStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    root: Root,
+    config: PosixConfig,
+    /// The lock table of every bucket that this process has overwritten or deleted in.
+    locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
+}
+
+impl PosixStore {
+    /// Opens the store whose buckets are the directories in `root`, which must exist.
+    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`.
+    pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
+        let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
+        let inner = Inner { path: root.to_owned(), root: opened, config, locks: Mutex::default() };
+        Ok(PosixStore { inner: Arc::new(inner) })
+    }
+
+    /// The directory it was opened on.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// How it was configured.
+    pub fn config(&self) -> &PosixConfig {
+        &self.inner.config
+    }
+}

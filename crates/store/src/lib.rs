@@ -28,7 +28,7 @@ pub use multipart::{
 pub use name::{Bucket, Key, MAX_KEY_BYTES};
 pub use object::{
     BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object, ObjectInfo,
-    PutOptions, PutResult,
+    PartOptions, PutOptions, PutResult,
 };
 pub use range::ByteRange;
 
@@ -123,6 +123,7 @@ pub trait Store: Send + Sync {
         key: &Key,
         upload: &UploadId,
         number: u16,
+        options: &PartOptions,
     ) -> Result<Box<dyn Writer>>;
 
     /// Fills a part from (a range of) an object that exists. Errors: `NoSuchUpload`, `NoSuchKey`,
@@ -134,7 +135,8 @@ pub trait Store: Send + Sync {
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
         let object = self.get(from.0, from.1, options)?;
-        let mut writer = self.part_writer(bucket, key, upload, number)?;
+        let part = PartOptions { size_hint: Some(object.content.len()), ..Default::default() };
+        let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         object.content.for_each_chunk(|chunk| writer.write(chunk))?;
         writer.commit(&Expected::default())
     }

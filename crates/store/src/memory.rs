@@ -9,8 +9,8 @@ use bytes::Bytes;
 use crate::{
     Bucket, BucketInfo, Collector, CompletedPart, Conditions, Content, CopyOptions, DeleteOptions,
     ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ListQuery, Listing, Object, ObjectInfo,
-    ObjectSummary, PartInfo, PartListing, PartsQuery, PutOptions, PutResult, Result, Step, Store, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
+    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Step,
+    Store, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
 };
 
 /// An object store that forgets everything when it is dropped. Clones share their content.
@@ -238,17 +238,17 @@ impl Store for MemoryStore {
         options: &CopyOptions,
     ) -> Result<PutResult> {
         let (info, body) = self.on("copy", from.0, from.1.as_str(), |state| {
-            let (info, body) = state.object(from.1)?;
-            options.source_conditions.check_copy_source(info)?;
-            Ok((info.clone(), body.clone()))
-        })?;
-        self.on("copy", bucket, key.as_str(), |state| {
             if from == (bucket, key) && options.metadata.is_none() {
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
                     "a copy onto itself must change the metadata",
                 ));
             }
+            let (info, body) = state.object(from.1)?;
+            options.source_conditions.check_copy_source(info)?;
+            Ok((info.clone(), body.clone()))
+        })?;
+        self.on("copy", bucket, key.as_str(), |state| {
             let metadata = options.metadata.clone().unwrap_or_else(|| info.metadata.clone());
             let info = ObjectInfo { modified: SystemTime::now(), metadata, ..info };
             state.publish(key, info, body, &options.conditions)
@@ -295,13 +295,14 @@ impl Store for MemoryStore {
         key: &Key,
         upload: &UploadId,
         number: u16,
+        options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
-        let options = self.on("put part", bucket, key.as_str(), |state| {
+        let etag_policy = self.on("put part", bucket, key.as_str(), |state| {
             checked_part_number(number)?;
-            Ok(state.upload(key, upload)?.options.clone())
+            Ok(state.upload(key, upload)?.options.etag_policy)
         })?;
-        // A part's MD5 is checked whatever the ETag policy: the client may state it per part.
-        let options = PutOptions { check_md5: true, ..options };
+        let PartOptions { check_md5, checksum, size_hint } = *options;
+        let options = PutOptions { etag_policy, check_md5, checksum, size_hint, ..Default::default() };
         Ok(self.new_writer(bucket, key, options, Publish::Part(upload.clone(), number)))
     }
 

@@ -85,7 +85,18 @@ pub struct PutOptions {
     pub check_md5: bool,
     /// Computes and keeps this checksum.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// The content's length where it is known: room is reserved, and a full disk is found early.
+    /// The content's length where it is known, so that a lane can choose the best way to send it.
+    pub size_hint: Option<u64>,
+}
+
+/// Options of one part of a multipart upload.
+#[derive(Clone, Debug, Default)]
+pub struct PartOptions {
+    /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
+    pub check_md5: bool,
+    /// Computes this checksum, to hold against [`crate::Expected::checksum`].
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// The part's length where it is known.
     pub size_hint: Option<u64>,
 }
 

@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The operating system, as Fordway needs it. Every `unsafe` of the project outside the language
+//! bindings is here, and every call says what happens on a kernel or file system that lacks it.
+//!
+//! | wanted | since | without it |
+//! |---|---|---|
+//! | `openat2` with `RESOLVE_BENEATH` | Linux 5.6 | the path is walked name by name with the same containment |
+//! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
+//! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
+//! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
+//! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
+//! | OFD locks between nodes | depends on the mount | the caller documents it |
+
+mod cpu;
+mod dir;
+mod file;
+mod lock;
+mod root;
+mod xattr;
+
+pub use cpu::{Usage, process_cpu_ns, process_usage, thread_cpu_ns};
+pub use dir::{DirEntry, EntryKind, read_dir};
+pub use file::{
+    FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, make_dir, open_in,
+    read_into_spare, remove_dir, remove_file, rename, stat, stat_in, sync_data, write_all_at,
+};
+pub use lock::{ByteLocks, LockGuard};
+pub use root::{Resolution, Root};
+pub use rustix::fs::{Mode, OFlags};
+pub use rustix::io::Errno;
+pub use xattr::{get_xattr, get_xattr_in, set_xattr};

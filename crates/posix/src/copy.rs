@@ -1,0 +1,82 @@
+//! Copies within the store: by the kernel, sharing extents where the file system can.
+
+use std::sync::Arc;
+
+use fordway_store::{Bucket, CopyOptions, Error, ErrorKind, Key, PutResult, Result};
+use fordway_sys::{Errno, copy_range};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::read::{Opened, system_time};
+use crate::record::{Record, etag_of_file};
+use crate::stage::Staged;
+use crate::write::check_metadata;
+
+/// Bytes moved at a time where the kernel cannot copy between the two files.
+const BOUNCE_BYTES: usize = 256 * 1024;
+
+impl Inner {
+    pub(crate) fn copy(
+        self: &Arc<Self>,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        if from == (bucket, key) && options.metadata.is_none() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "a copy onto itself must change the metadata",
+            ));
+        }
+        let source = self.open_object(from.0, from.1)?;
+        let Opened { stat, record, .. } = &source;
+        let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
+        check_metadata(&metadata)?;
+        // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
+        let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
+        let mut copied = Record {
+            etag: Some(etag.clone()),
+            checksum: record.checksum.clone(),
+            metadata,
+            ..Default::default()
+        };
+        let size = stat.size;
+        let (file, info) = source.into_info();
+        options.source_conditions.check_copy_source(&info)?;
+        let mut staged = self.stage(bucket, key)?;
+        append_range(&mut staged, &file, 0, size)?;
+        let modified = system_time(staged.seal(&mut copied)?);
+        staged.publish(key, &options.conditions)?;
+        Ok(PutResult { etag, modified, checksum: copied.checksum })
+    }
+}
+
+/// Appends `len` bytes of `file` from `offset` to `staged`.
+/// Errors: `IncompleteBody` if the file is shorter by then, and those of a write.
+pub(crate) fn append_range(staged: &mut Staged, file: &std::fs::File, offset: u64, len: u64) -> Result<()> {
+    let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
+        Ok(copied) => copied,
+        Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => 0,
+        Err(errno) => return Err(staged.failed_write(errno, len as usize)),
+    };
+    staged.advance(copied);
+    bounce(staged, file, offset + copied, len - copied)
+}
+
+fn bounce(staged: &mut Staged, file: &std::fs::File, mut offset: u64, mut left: u64) -> Result<()> {
+    let mut buffer = Vec::new();
+    while left > 0 {
+        buffer.clear();
+        let wanted = left.min(BOUNCE_BYTES as u64) as usize;
+        let got = fordway_sys::read_into_spare(file, &mut buffer, offset, wanted)
+            .map_err(|errno| from_errno(errno, "reading the source"))?;
+        if got == 0 {
+            return Err(Error::new(ErrorKind::IncompleteBody, "the source was cut while it was copied"));
+        }
+        staged.write(&buffer)?;
+        offset += got as u64;
+        left -= got as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Removing objects.
+
+use std::os::fd::AsFd;
+
+use fordway_store::{Bucket, DeleteOptions, ErrorKind, Key, Result};
+use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{OUR_DIR, odd_path, plain_path, split};
+
+impl Inner {
+    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+        if !options.conditions.is_empty() {
+            self.require_if_match()?;
+        }
+        self.locked(bucket, key, || {
+            if !options.conditions.is_empty() {
+                let current = self.find_object(bucket, key)?.map(|opened| opened.into_info().1.etag);
+                options.conditions.check_write(current.as_ref())?;
+            }
+            self.remove(bucket, key)
+        })
+    }
+
+    /// Removes the key's file wherever it lies. A key may have a file in both places: one written
+    /// while its plain path was taken, hidden by one written afterwards.
+    fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        let plain = match plain_path(bucket, key) {
+            Some(path) => self.remove_at(bucket, &path)?,
+            None => false,
+        };
+        let odd = self.remove_at(bucket, &odd_path(bucket, key))?;
+        if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
+            return Err(ErrorKind::NoSuchBucket.into());
+        }
+        Ok(())
+    }
+
+    /// Removes the file at `path`, then the parents that this leaves empty and that we had made.
+    fn remove_at(&self, bucket: &Bucket, path: &str) -> Result<bool> {
+        let (dir, name) = split(path);
+        let removed = match self.open_dir(dir) {
+            Ok(parent) => remove_file(&parent, name).map_err(|errno| match errno {
+                // unlink(2) of a directory is EISDIR on Linux, EPERM by POSIX.
+                Errno::PERM if stat_in(&parent, name).is_ok_and(|stat| stat.is_dir) => Errno::ISDIR,
+                errno => errno,
+            }),
+            Err(errno) => Err(errno),
+        };
+        match removed {
+            Ok(()) => {
+                self.prune(bucket, dir);
+                Ok(true)
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG) => Ok(false),
+            Err(errno) => Err(from_errno(errno, "removing")),
+        }
+    }
+
+    /// Removes `dir` and its parents as long as they are empty and ours. What cannot be removed
+    /// stays: an empty directory is no object, so nobody sees it through S3.
+    fn prune(&self, bucket: &Bucket, dir: &str) {
+        let mut dir = dir;
+        while dir.len() > bucket.as_str().len() {
+            let (parent, name) = split(dir);
+            let removed = self.open_dir(parent).is_ok_and(|parent| {
+                let ours = matches!(get_xattr_in(&parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)));
+                ours && remove_dir(&parent, name).is_ok()
+            });
+            if !removed {
+                return;
+            }
+            dir = parent;
+        }
+    }
+}
+
+/// Removes `name` in `parent` with all that is in it, following no link; what is gone already is
+/// no error. Each level is held open while it is emptied, so no rename diverts the removal.
+pub(crate) fn remove_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
+    let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTDIR | Errno::LOOP) => return remove_file(parent, name),
+        Err(errno) => return Err(errno),
+    };
+    let mut names = Vec::new();
+    read_dir(&dir, |name, _| names.push(String::from_utf8_lossy(name).into_owned()))?;
+    for name in &names {
+        remove_tree(&dir, name)?;
+    }
+    match remove_dir(parent, name) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,51 @@
+//! From `errno` to the one list of kinds.
+
+use std::path::Path;
+
+use fordway_store::{Error, ErrorKind};
+use fordway_sys::Errno;
+
+/// The kind that `errno` means while an object is worked on, and why.
+pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
+    let (kind, why) = match errno {
+        Errno::NOSPC => (ErrorKind::NoSpace, "the file system is full"),
+        Errno::DQUOT => (ErrorKind::QuotaExceeded, "the quota is used up"),
+        Errno::ROFS => (ErrorKind::ReadOnly, "the file system is read-only"),
+        Errno::ACCESS | Errno::PERM => (ErrorKind::AccessDenied, "permission denied"),
+        Errno::XDEV | Errno::LOOP => {
+            (ErrorKind::AccessDenied, "a symbolic link leads outside the root, or in a circle")
+        }
+        Errno::NAMETOOLONG => (ErrorKind::KeyTooLong, "the path is longer than the file system takes"),
+        Errno::FBIG => (ErrorKind::EntityTooLarge, "the file is larger than the file system takes"),
+        Errno::MFILE | Errno::NFILE => (ErrorKind::TooManyOpenFiles, "no file descriptor is left"),
+        Errno::NOENT | Errno::NOTDIR => (ErrorKind::NoSuchKey, "it is not there"),
+        _ => return Error::new(ErrorKind::Io, doing).caused_by(std::io::Error::from(errno)),
+    };
+    Error::new(kind, format!("{doing}: {why}"))
+}
+
+/// Why the root itself cannot be used.
+pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
+    let root = root.display();
+    match errno {
+        Errno::NOENT => {
+            Error::new(ErrorKind::InvalidArgument, format!("the directory {root} does not exist"))
+        }
+        Errno::NOTDIR => Error::new(ErrorKind::InvalidArgument, format!("{root} is not a directory")),
+        errno => from_errno(errno, &format!("opening {root}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_must_tell_apart_is_told_apart() {
+        let errnos = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS, Errno::NAMETOOLONG, Errno::IO];
+        let mut kinds: Vec<_> = errnos.map(|errno| from_errno(errno, "writing").kind()).to_vec();
+        kinds.sort();
+        kinds.dedup();
+        assert_eq!(kinds.len(), errnos.len());
+    }
+}

@@ -1,0 +1,190 @@
+//! Where a key lies on disk.
+//!
+//! ```text
+//! ROOT/BUCKET/a/b.txt             the object a/b.txt
+//! ROOT/BUCKET/.fordway/odd/...    objects whose keys are no paths, percent-encoded
+//! ROOT/BUCKET/.fordway/mpu/ID/    a multipart upload: `upload`, and its parts `00001` ...
+//! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
+//! ROOT/BUCKET/.fordway/locks      one byte to lock for each hash of a key; never written
+//! ```
+
+use std::fmt::Write as _;
+
+use fordway_store::{Bucket, Key, UploadId};
+
+/// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
+pub const PRIVATE_DIR: &str = ".fordway";
+/// The attribute that holds an object's [`crate::record::Record`].
+pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
+/// The attribute of directories that a put made, and a delete may remove again.
+pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
+
+/// The longest name of a file, in bytes, on every file system Fordway knows.
+const MAX_NAME_BYTES: usize = 255;
+/// Encoded bytes in one name below `odd/`; leaves room for the mark of a directory.
+const ODD_NAME_BYTES: usize = 240;
+
+/// The path of `key` relative to the root, where the key is a path: no segment is empty, `.`, `..`,
+/// too long for a name, or (in first place) ours.
+pub(crate) fn plain_path(bucket: &Bucket, key: &Key) -> Option<String> {
+    let mut segments = key.as_str().split('/');
+    let fits = |segment: &str| !matches!(segment, "" | "." | "..") && segment.len() <= MAX_NAME_BYTES;
+    let first_fits = segments.next().is_some_and(|first| fits(first) && first != PRIVATE_DIR);
+    (first_fits && segments.all(fits)).then(|| join(bucket.as_str(), key.as_str()))
+}
+
+/// The path of `key` relative to the root where it has no plain path, or that is taken by another
+/// key (`a` beside `a/b`: the second comer).
+pub(crate) fn odd_path(bucket: &Bucket, key: &Key) -> String {
+    let encoded = encode(key.as_str());
+    let mut path = odd_dir(bucket);
+    let mut rest = encoded.as_str();
+    while rest.len() > ODD_NAME_BYTES {
+        let (head, tail) = rest.split_at(ODD_NAME_BYTES);
+        // A `%` at the end is no escape, so no file has such a name: a directory of the key's rest.
+        let _ = write!(path, "/{head}%");
+        rest = tail;
+    }
+    join(&path, rest)
+}
+
+/// The directory of all odd keys of a bucket.
+pub(crate) fn odd_dir(bucket: &Bucket) -> String {
+    private(bucket, "odd")
+}
+
+/// The directory of staged files of a bucket.
+pub(crate) fn tmp_dir(bucket: &Bucket) -> String {
+    private(bucket, "tmp")
+}
+
+/// The directory of all uploads of a bucket.
+pub(crate) fn uploads_dir(bucket: &Bucket) -> String {
+    private(bucket, "mpu")
+}
+
+/// The directory of one upload.
+pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
+    join(&uploads_dir(bucket), upload.as_str())
+}
+
+/// A bucket's lock table.
+pub(crate) fn locks_path(bucket: &Bucket) -> String {
+    private(bucket, "locks")
+}
+
+/// The byte of the lock table that stands for `key`.
+pub(crate) fn lock_byte(key: &Key) -> u32 {
+    // FNV-1a, 32 bits: every process on every node must come to the same byte.
+    key.as_str()
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+        & 0x00ff_ffff
+}
+
+/// `directory/name`.
+pub(crate) fn join(directory: &str, name: &str) -> String {
+    let mut path = String::with_capacity(directory.len() + 1 + name.len());
+    path.push_str(directory);
+    path.push('/');
+    path.push_str(name);
+    path
+}
+
+/// Directory and name of a path that has both.
+pub(crate) fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or((".", path))
+}
+
+fn private(bucket: &Bucket, name: &str) -> String {
+    join(&join(bucket.as_str(), PRIVATE_DIR), name)
+}
+
+fn encode(key: &str) -> String {
+    let mut encoded = String::with_capacity(key.len() + 16);
+    for byte in key.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => encoded.push(char::from(byte)),
+            // A dot inside is harmless, but `.` and `..` would be names of directories.
+            b'.' if !encoded.is_empty() => encoded.push('.'),
+            _ => {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+    }
+    encoded
+}
+
+/// The key whose encoded form is the names of `path` below `odd/`; `None` for what is not ours.
+pub(crate) fn decode(path: &str) -> Option<Key> {
+    let mut encoded = String::with_capacity(path.len());
+    let mut names = path.split('/').peekable();
+    while let Some(name) = names.next() {
+        encoded.push_str(if names.peek().is_some() { name.strip_suffix('%')? } else { name });
+    }
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+                bytes.push((high * 16 + low) as u8);
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
+    // Only the spelling that we would write counts, so that no key has two places.
+    (encode(key.as_str()) == encoded).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place(key: &str) -> (Option<String>, String) {
+        let (bucket, key) = (Bucket::new("b").unwrap(), Key::new(key).unwrap());
+        (plain_path(&bucket, &key), odd_path(&bucket, &key))
+    }
+
+    #[test]
+    fn paths_stay_paths_and_the_rest_is_encoded() {
+        for key in ["a", "a/b.txt", ".hidden", "ä ö", "a/.fordway", "%2F", "a\nb"] {
+            assert_eq!(place(key).0, Some(format!("b/{key}")), "{key}");
+        }
+        for (key, odd) in [
+            ("a//b", "a%2F%2Fb"),
+            ("/a", "%2Fa"),
+            ("a/", "a%2F"),
+            (".", "%2E"),
+            ("..", "%2E."),
+            ("../x", "%2E.%2Fx"),
+            (".fordway", "%2Efordway"),
+            (".fordway/tmp/x", "%2Efordway%2Ftmp%2Fx"),
+        ] {
+            assert_eq!(place(key), (None, format!("b/.fordway/odd/{odd}")), "{key}");
+        }
+        assert_eq!(place(&"x".repeat(256)).0, None);
+    }
+
+    proptest! {
+        #[test]
+        fn odd_names_fit_and_come_back(key in "\\PC{1,200}|[./%a]{1,1024}") {
+            let key = Key::new(key).unwrap();
+            let path = odd_path(&Bucket::new("b").unwrap(), &key);
+            let below = path.strip_prefix("b/.fordway/odd/").unwrap();
+            for name in below.split('/') {
+                prop_assert!(!matches!(name, "" | "." | "..") && name.len() <= MAX_NAME_BYTES);
+            }
+            prop_assert_eq!(decode(below), Some(key));
+        }
+
+        #[test]
+        fn foreign_names_never_panic(path in "[%a-z./0-9]{0,40}") {
+            let _ = decode(&path);
+        }
+    }
+}

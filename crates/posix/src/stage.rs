@@ -1,0 +1,387 @@
+//! Files on their way to a name: written where nobody sees them, then published in one step.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fordway_store::{Bucket, Conditions, Error, ErrorKind, Key, Result};
+use fordway_sys::{
+    ByteLocks, Errno, Mode, OFlags, create_unnamed, free_bytes, link, link_unnamed, make_dir, open_in,
+    remove_file, rename, set_xattr, stat, sync_data, write_all_at,
+};
+
+use crate::errors::from_errno;
+use crate::layout::{
+    ATTRIBUTE, OUR_DIR, PRIVATE_DIR, join, lock_byte, locks_path, odd_dir, odd_path, split, tmp_dir,
+};
+use crate::record::{Record, Seal};
+use crate::{Durability, Inner};
+
+/// Modes of what we make, before the process's umask.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// How often a publish starts again after a racing delete removed its directory.
+const MAX_RACES: usize = 64;
+
+/// A file being written. Dropping it unpublished leaves nothing behind.
+pub(crate) struct Staged {
+    inner: Arc<Inner>,
+    bucket: Bucket,
+    /// Where it is to be published, relative to the root.
+    path: String,
+    /// The directory of `path`.
+    parent: File,
+    file: OwnedFd,
+    /// The hidden name it has, where the file system knows no unnamed files.
+    hidden: Option<Hidden>,
+    written: u64,
+}
+
+/// A name in a bucket's `tmp/`.
+struct Hidden {
+    dir: File,
+    name: String,
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // Gone already if it was renamed into place; anything else is left to `gc`.
+        let _ = remove_file(&self.dir, &self.name);
+    }
+}
+
+impl Staged {
+    /// Starts a file that will be published at `path` (relative to the root) of `bucket`.
+    /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `path` is a file.
+    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, path: String) -> Result<Self> {
+        let parent = inner.parent_of(bucket, &path)?;
+        let (file, hidden) = match create_unnamed(&parent, FILE_MODE) {
+            Ok(file) => (file, None),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket)?,
+            Err(errno) => return Err(from_errno(errno, "making a file")),
+        };
+        Ok(Staged { inner: inner.clone(), bucket: bucket.clone(), path, parent, file, hidden, written: 0 })
+    }
+
+    /// The file, for what writes to it without passing through this process.
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Bytes written by [`Staged::write`], and where the next one goes.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both say how much is missing), `Io`.
+    pub(crate) fn write(&mut self, data: &[u8]) -> Result<()> {
+        match write_all_at(&self.file, data, self.written) {
+            Ok(()) => {
+                self.written += data.len() as u64;
+                Ok(())
+            }
+            Err(errno) => Err(self.failed_write(errno, data.len())),
+        }
+    }
+
+    /// Counts bytes that came by another way than [`Staged::write`].
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        self.written += bytes;
+    }
+
+    pub(crate) fn failed_write(&self, errno: Errno, wanted: usize) -> Error {
+        let free = free_bytes(&self.file).map_or(String::new(), |free| format!(", {free} are free"));
+        from_errno(errno, &format!("{} bytes are written, {wanted} more were to follow{free}", self.written))
+    }
+
+    /// Attaches `record`, sealed for the content as it is now, and makes the content durable where
+    /// that is asked for. Returns the time of the last write.
+    pub(crate) fn seal(&self, record: &mut Record) -> Result<i64> {
+        let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        record.seal = Some(Seal::of(&stat));
+        match set_xattr(&self.file, ATTRIBUTE, &record.encode()) {
+            Ok(()) => {}
+            // Without attributes the ETag is that of a file POSIX made; metadata would be lost.
+            Err(Errno::OPNOTSUPP) if record.metadata.is_empty() => {}
+            Err(errno) => return Err(failed_attribute(errno)),
+        }
+        if self.inner.config.durability != Durability::None {
+            sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+        }
+        Ok(stat.modified_ns)
+    }
+
+    /// Publishes the file as the object `key` if `conditions` hold.
+    /// Errors: `PreconditionFailed`, `NoSuchKey` (If-Match of nothing), `NotImplemented` (If-Match
+    /// without locks).
+    pub(crate) fn publish(mut self, key: &Key, conditions: &Conditions) -> Result<()> {
+        let inner = self.inner.clone();
+        if *conditions == Conditions::create_only() {
+            self.publish_new(key)?;
+        } else if !conditions.is_empty() {
+            inner.require_if_match()?;
+            inner.locked(&self.bucket.clone(), key, || self.publish_checked(key, conditions))?;
+        } else if !self.link()? {
+            inner.locked(&self.bucket.clone(), key, || self.replace(key))?;
+        }
+        self.sync_name()
+    }
+
+    /// Publishes the file at its path whatever is there: for files that no other writer publishes.
+    pub(crate) fn publish_private(mut self) -> Result<()> {
+        if !self.link()? {
+            self.rename_into_place().map_err(|errno| from_errno(errno, "publishing"))?;
+        }
+        self.sync_name()
+    }
+
+    fn publish_new(&mut self, key: &Key) -> Result<()> {
+        let exists = || Error::new(ErrorKind::PreconditionFailed, "the object exists");
+        if self.inner.has_odd(&self.bucket) && self.inner.open_file(&odd_path(&self.bucket, key))?.is_some() {
+            return Err(exists());
+        }
+        if self.link()? {
+            return Ok(());
+        }
+        let (_, name) = split(&self.path);
+        let is_dir = fordway_sys::stat_in(&self.parent, name).is_ok_and(|stat| stat.is_dir);
+        if is_dir && self.move_to_odd(key)? && self.link()? {
+            return Ok(());
+        }
+        Err(exists())
+    }
+
+    /// With the key's lock held, nobody replaces or removes the object between check and rename;
+    /// only a creation, which needs no lock, may come between, and that is tried again.
+    fn publish_checked(&mut self, key: &Key, conditions: &Conditions) -> Result<()> {
+        for _ in 0..MAX_RACES {
+            let current = self.inner.find_object(&self.bucket, key)?.map(|opened| opened.into_info().1.etag);
+            conditions.check_write(current.as_ref())?;
+            if current.is_some() {
+                return self.replace(key);
+            }
+            if self.link()? {
+                return Ok(());
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Gives the file its name if that is free; says whether it was.
+    fn link(&mut self) -> Result<bool> {
+        for _ in 0..MAX_RACES {
+            let (_, name) = split(&self.path);
+            let linked = match &self.hidden {
+                None => link_unnamed(&self.file, &self.parent, name),
+                Some(hidden) => link(&hidden.dir, &hidden.name, &self.parent, name),
+            };
+            match linked {
+                Ok(()) => return Ok(true),
+                Err(Errno::EXIST) => return Ok(false),
+                // A delete has just pruned the directory.
+                Err(Errno::NOENT) => self.parent = self.inner.parent_of(&self.bucket, &self.path)?,
+                Err(errno) => return Err(from_errno(errno, "publishing")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Replaces what has the name; a directory that has it makes the key an odd one.
+    fn replace(&mut self, key: &Key) -> Result<()> {
+        for _ in 0..MAX_RACES {
+            match self.rename_into_place() {
+                Ok(()) => return Ok(()),
+                Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
+                Err(Errno::NOENT) => self.parent = self.inner.parent_of(&self.bucket, &self.path)?,
+                Err(errno) => return Err(from_errno(errno, "publishing")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    fn rename_into_place(&mut self) -> Result<(), Errno> {
+        if self.hidden.is_none() {
+            let dir = self.inner.tmp_dir(&self.bucket)?;
+            let name = hidden_name()?;
+            link_unnamed(&self.file, &dir, &name)?;
+            self.hidden = Some(Hidden { dir, name });
+        }
+        let (_, name) = split(&self.path);
+        match &self.hidden {
+            Some(hidden) => rename(&hidden.dir, &hidden.name, &self.parent, name),
+            None => Err(Errno::NOENT),
+        }
+    }
+
+    /// Turns to the key's odd place; says whether that is another than the one tried.
+    fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
+        let path = odd_path(&self.bucket, key);
+        if path == self.path {
+            return Ok(false);
+        }
+        self.parent = self.inner.parent_of(&self.bucket, &path)?;
+        self.path = path;
+        Ok(true)
+    }
+
+    fn sync_name(&self) -> Result<()> {
+        if self.inner.config.durability == Durability::Full {
+            sync_dir(&self.parent)
+                .map_err(|errno| from_errno(errno, "writing the name to stable storage"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The directory of `path`, made with all its parents where it is missing.
+    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
+    pub(crate) fn parent_of(&self, bucket: &Bucket, path: &str) -> Result<File> {
+        let (dir, _) = split(path);
+        let missing = |errno| match errno {
+            Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
+            errno => from_errno(errno, "opening the directory"),
+        };
+        for _ in 0..MAX_RACES {
+            match self.open_dir(dir) {
+                Err(Errno::NOENT) if dir != bucket.as_str() => {}
+                done => return done.map_err(missing),
+            }
+            match self.make_dirs(bucket, dir) {
+                // Another process prunes while we make: start again.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(from_errno(errno, "making the directory")),
+            }
+            if self.open_dir(bucket.as_str()).is_err() {
+                return Err(ErrorKind::NoSuchBucket.into());
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Makes `dir` and its parents below the bucket, each marked as ours to remove.
+    fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
+        let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
+        let mut path = bucket.as_str().to_owned();
+        let mut here = self.open_dir(&path)?;
+        for name in below.split('/').filter(|name| !name.is_empty()) {
+            let is_new = make_dir(&here, name, DIR_MODE)?;
+            if is_new && self.config.durability == Durability::Full {
+                sync_dir(&here)?;
+            }
+            path = join(&path, name);
+            if is_new && !path.contains(PRIVATE_DIR) {
+                mark_as_ours(&here, name);
+            }
+            here = self.open_dir(&path)?;
+        }
+        Ok(())
+    }
+
+    /// The directory for staged files, made where it is missing.
+    fn tmp_dir(&self, bucket: &Bucket) -> Result<File, Errno> {
+        let path = tmp_dir(bucket);
+        match self.open_dir(&path) {
+            Err(Errno::NOENT) => {
+                self.make_dirs(bucket, &path)?;
+                self.open_dir(&path)
+            }
+            done => done,
+        }
+    }
+
+    fn create_hidden(&self, bucket: &Bucket) -> Result<(OwnedFd, Option<Hidden>)> {
+        let make = || {
+            let dir = self.tmp_dir(bucket)?;
+            let name = hidden_name()?;
+            let file = open_in(&dir, &name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, FILE_MODE)?;
+            Ok((file, Some(Hidden { dir, name })))
+        };
+        make().map_err(|errno| from_errno(errno, "making a file"))
+    }
+
+    /// Whether any key of the bucket lies apart from its plain path. Cost: one `openat2`.
+    pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
+        self.open_dir(&odd_dir(bucket)).is_ok()
+    }
+
+    pub(crate) fn require_if_match(&self) -> Result<()> {
+        match self.config.if_match {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::NotImplemented,
+                "If-Match on writes needs locks, which this store was opened without",
+            )),
+        }
+    }
+
+    /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
+    /// process on any node that shares the file system's locks, is at work meanwhile.
+    pub(crate) fn locked<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.config.if_match {
+            return act();
+        }
+        for _ in 0..MAX_RACES {
+            let locks = self.lock_table(bucket)?;
+            let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
+            if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
+                return act();
+            }
+            // The bucket was removed and made again: so was its lock table.
+            self.lock_tables().remove(bucket);
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    fn lock_table(&self, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+        if let Some(locks) = self.lock_tables().get(bucket) {
+            return Ok(locks.clone());
+        }
+        let path = locks_path(bucket);
+        self.parent_of(bucket, &path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
+        let file = self.root.open_beneath(&path, flags, FILE_MODE);
+        let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
+        let locks = Arc::new(ByteLocks::new(file.into()));
+        self.lock_tables().insert(bucket.clone(), locks.clone());
+        Ok(locks)
+    }
+
+    fn lock_tables(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<Bucket, Arc<ByteLocks>>> {
+        // A map is whole after every single insert or remove, even if a panic follows.
+        self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Marks a directory as made by us. A file system without attributes leaves it unmarked, and then
+/// it merely stays when it becomes empty.
+fn mark_as_ours(parent: &File, name: &str) {
+    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        let _ = set_xattr(&dir, OUR_DIR, b"1");
+    }
+}
+
+fn sync_dir(dir: &File) -> Result<(), Errno> {
+    sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
+}
+
+fn failed_attribute(errno: Errno) -> Error {
+    match errno {
+        Errno::OPNOTSUPP => Error::new(
+            ErrorKind::NotImplemented,
+            "this file system has no extended attributes, which the object's metadata needs",
+        ),
+        Errno::TOOBIG | Errno::RANGE => Error::new(
+            ErrorKind::InvalidArgument,
+            "the metadata is larger than an extended attribute of this file system may be",
+        ),
+        errno => from_errno(errno, "storing the metadata"),
+    }
+}
+
+/// A name that no other writer on any node comes upon.
+fn hidden_name() -> Result<String, Errno> {
+    let random = getrandom::u64().map_err(|_| Errno::IO)?;
+    Ok(format!("{random:016x}"))
+}

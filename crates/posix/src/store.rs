@@ -1,0 +1,135 @@
+//! The [`Store`] trait over the modules that do the work: here every error learns its place.
+
+use fordway_store::{
+    Bucket, BucketInfo, CompletedPart, Conditions, CopyOptions, DeleteOptions, Error, Expected, GetOptions,
+    Key, ListQuery, Listing, Object, ObjectInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
+    Result, Store, UploadId, UploadListing, UploadsQuery, Writer,
+};
+
+use crate::PosixStore;
+
+/// The lane's name in messages and tables.
+pub(crate) const LANE: &str = "embedded";
+
+fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnOnce(Error) -> Error + 'e {
+    move |error| error.during(operation, LANE, bucket.as_str(), key)
+}
+
+impl Store for PosixStore {
+    fn lane(&self) -> &'static str {
+        LANE
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        self.inner.list_buckets().map_err(|error| error.during("list buckets", LANE, "", ""))
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.inner.create_bucket(bucket).map_err(at("create bucket", bucket, ""))
+    }
+
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.inner.head_bucket(bucket).map_err(at("head bucket", bucket, ""))
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.inner.delete_bucket(bucket).map_err(at("delete bucket", bucket, ""))
+    }
+
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        let writer =
+            self.inner.object_writer(bucket, key, options).map_err(at("put", bucket, key.as_str()))?;
+        Ok(Box::new(writer))
+    }
+
+    fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
+        let put = || {
+            let mut writer = self.inner.object_writer(bucket, key, options)?;
+            writer.append(body)?;
+            writer.finish(&Expected::default())
+        };
+        put().map_err(at("put", bucket, key.as_str()))
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        self.inner.get(bucket, key, options).map_err(at("get", bucket, key.as_str()))
+    }
+
+    fn read(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+        buffer: &mut Vec<u8>,
+    ) -> Result<ObjectInfo> {
+        self.inner.read(bucket, key, options, buffer).map_err(at("get", bucket, key.as_str()))
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.inner.head(bucket, key, options).map_err(at("head", bucket, key.as_str()))
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+        self.inner.delete(bucket, key, options).map_err(at("delete", bucket, key.as_str()))
+    }
+
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        self.inner.copy(from, bucket, key, options).map_err(at("copy", bucket, key.as_str()))
+    }
+
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        self.inner.list(bucket, query).map_err(at("list", bucket, ""))
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        self.inner.create_upload(bucket, key, options).map_err(at("create upload", bucket, key.as_str()))
+    }
+
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        let writer = self.inner.part_writer(bucket, key, upload, number, options);
+        Ok(Box::new(writer.map_err(at("put part", bucket, key.as_str()))?))
+    }
+
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        self.inner.list_parts(bucket, key, upload, query).map_err(at("list parts", bucket, key.as_str()))
+    }
+
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        self.inner.list_uploads(bucket, query).map_err(at("list uploads", bucket, ""))
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        conditions: &Conditions,
+    ) -> Result<PutResult> {
+        let done = self.inner.complete_upload((bucket, key), upload, parts, conditions);
+        done.map_err(at("complete upload", bucket, key.as_str()))
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        self.inner.abort_upload(bucket, key, upload).map_err(at("abort upload", bucket, key.as_str()))
+    }
+}

@@ -1,0 +1,125 @@
+//! Writing objects and parts of objects.
+
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, Conditions, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult, Result,
+    Writer,
+};
+
+use crate::Inner;
+use crate::layout::{odd_path, plain_path};
+use crate::read::system_time;
+use crate::record::Record;
+use crate::stage::Staged;
+
+/// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
+const MAX_METADATA_BYTES: usize = 8 * 1024;
+
+/// What a finished file becomes.
+pub(crate) enum Becomes {
+    /// The object under the writer's key.
+    Object(Metadata, Conditions),
+    /// A file that only this upload's writers publish.
+    Part,
+}
+
+/// An object or part being written.
+pub(crate) struct PosixWriter {
+    pub(crate) bucket: Bucket,
+    pub(crate) key: Key,
+    pub(crate) staged: Staged,
+    pub(crate) hasher: Hasher,
+    pub(crate) becomes: Becomes,
+}
+
+impl Inner {
+    pub(crate) fn object_writer(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+    ) -> Result<PosixWriter> {
+        check_metadata(&options.metadata)?;
+        let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
+        Ok(PosixWriter {
+            bucket: bucket.clone(),
+            key: key.clone(),
+            staged: self.stage(bucket, key)?,
+            hasher: Hasher::new(policy, options.check_md5, options.checksum),
+            becomes: Becomes::Object(options.metadata.clone(), options.conditions.clone()),
+        })
+    }
+
+    /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
+    /// key is no path, beside its odd one.
+    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key) -> Result<Staged> {
+        if let Some(path) = plain_path(bucket, key) {
+            match Staged::at(self, bucket, path) {
+                Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
+                done => return done,
+            }
+        }
+        Staged::at(self, bucket, odd_path(bucket, key))
+    }
+}
+
+impl PosixWriter {
+    pub(crate) fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.hasher.update(data);
+        self.staged.write(data)
+    }
+
+    pub(crate) fn finish(self, expected: &Expected) -> Result<PutResult> {
+        let found = self.hasher.finish(expected)?;
+        let (etag, checksum) = (found.etag, found.checksum);
+        let mut record =
+            Record { etag: Some(etag.clone()), checksum: checksum.clone(), ..Default::default() };
+        let modified_ns = match self.becomes {
+            Becomes::Object(metadata, conditions) => {
+                record.metadata = metadata;
+                let modified_ns = self.staged.seal(&mut record)?;
+                self.staged.publish(&self.key, &conditions)?;
+                modified_ns
+            }
+            Becomes::Part => {
+                let modified_ns = self.staged.seal(&mut record)?;
+                self.staged.publish_private()?;
+                modified_ns
+            }
+        };
+        Ok(PutResult { etag, modified: system_time(modified_ns), checksum })
+    }
+}
+
+impl Writer for PosixWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        let result = self.append(data);
+        result
+            .map_err(|error| error.during("put", crate::store::LANE, self.bucket.as_str(), self.key.as_str()))
+    }
+
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let (bucket, key) = (self.bucket.clone(), self.key.clone());
+        self.finish(expected)
+            .map_err(|error| error.during("put", crate::store::LANE, bucket.as_str(), key.as_str()))
+    }
+}
+
+/// Errors: `InvalidArgument` if there is more metadata than an attribute may be asked to hold.
+pub(crate) fn check_metadata(metadata: &Metadata) -> Result<()> {
+    if metadata.is_empty() {
+        return Ok(());
+    }
+    let record = Record { metadata: metadata.clone(), ..Default::default() };
+    let bytes = record.encode().len();
+    match bytes <= MAX_METADATA_BYTES && Record::decode(&record.encode()) == Some(record) {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "the metadata takes {bytes} bytes or has a name of over 255; {MAX_METADATA_BYTES} are allowed"
+            ),
+        )),
+    }
+}

@@ -1,0 +1,191 @@
+//! Files: staging, publishing, reading and copying.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, copy_file_range, fdatasync, fstat, fstatvfs,
+    linkat, mkdirat, openat, renameat, statat, statx, unlinkat,
+};
+use rustix::io::{Errno, Result, pread, pwrite};
+
+/// Whether `linkat` takes `AT_EMPTY_PATH` from us; learned at the first refusal.
+static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
+
+/// What a file is, in the units Fordway uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of the content, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Inode number.
+    pub inode: u64,
+    /// Device number.
+    pub device: u64,
+    /// Names it has; 0 for an unnamed or removed file.
+    pub links: u64,
+    /// Whether it is a regular file.
+    pub is_file: bool,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+impl FileStat {
+    fn new(stat: &Stat) -> Self {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        FileStat {
+            size: stat.st_size as u64,
+            modified_ns: stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64,
+            inode: stat.st_ino,
+            device: stat.st_dev,
+            links: stat.st_nlink,
+            is_file: kind == FileType::RegularFile,
+            is_dir: kind == FileType::Directory,
+        }
+    }
+}
+
+/// Describes an open file. Cost: one `fstat`.
+pub fn stat(file: impl AsFd) -> Result<FileStat> {
+    fstat(file).map(|stat| FileStat::new(&stat))
+}
+
+/// Describes `name` in `dir`, not following a link. Cost: one `newfstatat`.
+pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
+}
+
+/// Opens `name` (one name, no path) in `dir`; a link is not followed.
+pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+}
+
+/// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing.
+/// Errors: `OPNOTSUPP` (or `ISDIR` on old kernels) where the file system has no `O_TMPFILE`.
+pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
+    openat(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
+}
+
+/// Gives the unnamed `file` the name `name` in `dir`. Errors: `EXIST` if the name is taken.
+pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
+    if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
+        match linkat(&file, "", &dir, name, AtFlags::EMPTY_PATH) {
+            // ENOENT: not permitted to us (or the directory is gone, which the second way finds too).
+            Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
+            done => return done,
+        }
+    }
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    linkat(CWD, path.as_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?;
+    LINK_BY_DESCRIPTOR.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.
+pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
+    linkat(from_dir, from, to_dir, to, AtFlags::empty())
+}
+
+/// Renames `from` in one directory to `to` in another, replacing what is there.
+pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
+    renameat(from_dir, from, to_dir, to)
+}
+
+/// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
+pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
+    unlinkat(dir, name, AtFlags::empty())
+}
+
+/// Removes the empty directory `name`. Errors: `NOTEMPTY`.
+pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
+    match unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
+        done => done,
+    }
+}
+
+/// Makes the directory `name`; says whether it is new.
+pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
+    match mkdirat(dir, name, mode) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes all of `data` at `offset`; on an error some of it may be written.
+/// Errors: `NOSPC`, `DQUOT`, `FBIG`, `IO`.
+pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result<()> {
+    while !data.is_empty() {
+        match pwrite(&file, data, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                data = &data[written..];
+                offset += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many.
+/// Short only at the end of the file. Cost: one `pread` where the page cache gives all at once.
+pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
+    buffer.reserve(len);
+    let mut got = 0;
+    while got < len {
+        let room = &mut buffer.spare_capacity_mut()[..len - got];
+        let count = match pread(&file, room, offset + got as u64) {
+            Ok((filled, _)) => filled.len(),
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error),
+        };
+        if count == 0 {
+            break;
+        }
+        // SAFETY: the kernel has just initialised `count` bytes right behind the vector's length.
+        unsafe { buffer.set_len(buffer.len() + count) };
+        got += count;
+    }
+    Ok(got)
+}
+
+/// Copies `len` bytes within the kernel, sharing extents where the file system can; returns how many
+/// were copied, fewer only at the end of `from`.
+/// Errors: `XDEV`, `NOSYS`, `OPNOTSUPP`, `INVAL` where this pair of files needs a plain copy.
+pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u64, len: u64) -> Result<u64> {
+    let (mut source, mut target, mut copied) = (from_offset, to_offset, 0);
+    while copied < len {
+        let wanted = usize::try_from(len - copied).unwrap_or(usize::MAX).min(1 << 30);
+        match copy_file_range(&from, Some(&mut source), &to, Some(&mut target), wanted) {
+            Ok(0) => break,
+            Ok(count) => copied += count as u64,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(copied)
+}
+
+/// Forces a file's content, or a directory's entries, to stable storage. Cost: one `fdatasync`.
+pub fn sync_data(file: impl AsFd) -> Result<()> {
+    fdatasync(file)
+}
+
+/// When the file or directory was made, nanoseconds since 1970; its last change where the file
+/// system does not know. Cost: one `statx`.
+pub fn created_ns(file: impl AsFd) -> Result<i64> {
+    let wanted = StatxFlags::BTIME | StatxFlags::MTIME;
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    let time = if known { stat.stx_btime } else { stat.stx_mtime };
+    Ok(time.tv_sec * 1_000_000_000 + i64::from(time.tv_nsec))
+}
+
+/// Bytes that an ordinary user may still write to the file system of `file`.
+pub fn free_bytes(file: impl AsFd) -> Result<u64> {
+    fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+}

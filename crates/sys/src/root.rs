@@ -1,0 +1,182 @@
+//! Opening paths that must not lead out of a directory.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat};
+use rustix::io::{Errno, Result};
+
+/// The most symbolic links followed on one path, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// How a [`Root`] resolves paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// By `openat2`, where the kernel has it.
+    Kernel,
+    /// Name by name, as on kernels without `openat2`.
+    Walk,
+}
+
+/// A directory that paths are resolved beneath: neither `..`, nor an absolute path, nor a symbolic
+/// link, nor a race with a rename leads out of it.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    kernel_resolves: AtomicBool,
+}
+
+impl Root {
+    /// Opens the directory at `path`. Errors: those of `open`; `NOTDIR`.
+    pub fn open(path: &Path, resolution: Resolution) -> Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let dir = openat(CWD, path, flags, Mode::empty())?;
+        Ok(Root { dir, kernel_resolves: AtomicBool::new(resolution == Resolution::Kernel) })
+    }
+
+    /// The directory itself.
+    pub fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    /// Opens `path` (relative) beneath the root; `CLOEXEC` is added to `flags`.
+    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, and those of `openat`.
+    pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        if self.kernel_resolves.load(Ordering::Relaxed) {
+            match self.open_by_kernel(path, flags, mode) {
+                // Seccomp filters of older containers answer EPERM to what they do not know; that
+                // is told apart from a denied file by trying the walk, which would be denied too.
+                Err(Errno::NOSYS | Errno::PERM) => {}
+                done => return done.map(File::from),
+            }
+        }
+        let opened = self.open_by_walk(path, flags, mode)?;
+        self.kernel_resolves.store(false, Ordering::Relaxed);
+        Ok(File::from(opened))
+    }
+
+    fn open_by_kernel(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks to retry.
+        for _ in 0..128 {
+            match openat2(&self.dir, path, flags, mode, resolve) {
+                Err(Errno::AGAIN) => continue,
+                done => return done,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Walks `path` with a held directory for every level, so that `..` is a step back to a
+    /// directory already opened and never a look-up that a rename could divert.
+    fn open_by_walk(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        if path.starts_with('/') {
+            return Err(Errno::XDEV);
+        }
+        let mut levels = vec![self.dir.try_clone().map_err(|_| Errno::MFILE)?];
+        let mut names: VecDeque<String> = split(path).collect();
+        let mut links = 0;
+        while let Some(name) = names.pop_front() {
+            let here = levels.last().ok_or(Errno::XDEV)?;
+            if name == ".." {
+                levels.pop();
+                if levels.is_empty() {
+                    return Err(Errno::XDEV);
+                }
+                continue;
+            }
+            let last = names.is_empty();
+            if let Some(target) = link_target(here, &name)?
+                && !(last && flags.contains(OFlags::NOFOLLOW))
+            {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP);
+                }
+                if target.starts_with('/') {
+                    return Err(Errno::XDEV);
+                }
+                for name in split(&target).collect::<Vec<_>>().into_iter().rev() {
+                    names.push_front(name);
+                }
+                continue;
+            }
+            if last {
+                return openat(here, name.as_str(), flags | OFlags::NOFOLLOW, mode);
+            }
+            let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let next = openat(here, name.as_str(), step, Mode::empty())?;
+            levels.push(next);
+        }
+        let here = levels.last().ok_or(Errno::XDEV)?;
+        openat(here, ".", flags, mode)
+    }
+}
+
+fn split(path: &str) -> impl Iterator<Item = String> + '_ {
+    path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned)
+}
+
+fn link_target(dir: impl AsFd, name: &str) -> Result<Option<String>> {
+    match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+            let target = readlinkat(&dir, name, Vec::new())?;
+            target.into_string().map(Some).map_err(|_| Errno::ILSEQ)
+        }
+        Ok(_) | Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Both resolutions must agree on every path: what opens, and what is refused and why.
+    #[test]
+    fn nothing_leaves_the_root() {
+        let outer = tempfile::tempdir().unwrap();
+        let top = outer.path().join("root");
+        std::fs::create_dir_all(top.join("a/b")).unwrap();
+        std::fs::write(outer.path().join("secret"), "secret").unwrap();
+        std::fs::write(top.join("a/b/f"), "inside").unwrap();
+        for (link, target) in [
+            ("out", "../secret"),
+            ("abs", "/etc/hostname"),
+            ("in", "a/b/f"),
+            ("a/up", "../a/b/f"),
+            ("a/dir", "b"),
+            ("a/far", "../../secret"),
+            ("loop", "loop"),
+            ("outdir", ".."),
+        ] {
+            symlink(target, top.join(link)).unwrap();
+        }
+        for resolution in [Resolution::Kernel, Resolution::Walk] {
+            let root = Root::open(&top, resolution).unwrap();
+            let read = |path: &str| {
+                let mut text = String::new();
+                root.open_beneath(path, OFlags::RDONLY, Mode::empty())
+                    .map(|mut file| file.read_to_string(&mut text).map(|_| text).unwrap_or_default())
+            };
+            for path in ["a/b/f", "in", "a/up", "a/dir/f", "a/b/../b/f", "./a//b/f"] {
+                assert_eq!(read(path).as_deref(), Ok("inside"), "{resolution:?} {path}");
+            }
+            for path in
+                ["../secret", "out", "abs", "a/far", "outdir/secret", "a/../../secret", "/etc/hostname"]
+            {
+                assert_eq!(read(path), Err(Errno::XDEV), "{resolution:?} {path}");
+            }
+            assert_eq!(read("loop"), Err(Errno::LOOP), "{resolution:?}");
+            assert_eq!(read("a/none"), Err(Errno::NOENT), "{resolution:?}");
+            assert_eq!(read("a/b/f/x"), Err(Errno::NOTDIR), "{resolution:?}");
+        }
+    }
+}

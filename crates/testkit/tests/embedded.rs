@@ -1,0 +1,22 @@
+//! The suite and the model test on the embedded lane.
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_testkit::conformance::Fixture;
+use fordway_testkit::model;
+use proptest::prelude::*;
+
+fn open() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+}
+
+fordway_testkit::conformance_suite!(open());
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_operations_agree_with_the_model(operations in model::operations(60)) {
+        model::check(&*open(), &operations);
+    }
+}
