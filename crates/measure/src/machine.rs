@@ -1,0 +1,124 @@
+//! What machine this is: whatever of it changes a measurement.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The machine a run was made on. What cannot be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Distribution.
+    pub system: Option<String>,
+    /// The processor's name.
+    pub cpu_model: Option<String>,
+    /// Processors this process may use.
+    pub cpus: usize,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Frequency governor of the first processor.
+    pub cpu_governor: Option<String>,
+    /// The kernel's clock source.
+    pub clock_source: Option<String>,
+    /// Whether a hypervisor is beneath.
+    pub is_virtual: Option<bool>,
+    /// The 1-minute load average at the start: other work on the machine makes results noisy.
+    pub load_1min: Option<f64>,
+    /// Transparent huge pages.
+    pub huge_pages: Option<String>,
+    /// The file systems a run worked on.
+    pub file_systems: Vec<FileSystem>,
+}
+
+/// A file system as the kernel has it mounted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FileSystem {
+    /// What it was used for, such as `source` or `root`.
+    pub role: String,
+    /// The path that was asked about.
+    pub path: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Its type, such as `ext4` or `lustre`.
+    pub kind: String,
+    /// Mount options.
+    pub options: String,
+}
+
+impl Machine {
+    /// Looks at this machine. `paths` are what the run works on, each with its role.
+    pub fn observe(paths: &[(&str, &Path)]) -> Self {
+        let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
+        let selected = |text: String| {
+            let selected = text.split(['[', ']']).nth(1).map(str::to_owned);
+            selected.unwrap_or(text)
+        };
+        Machine {
+            kernel: read("/proc/sys/kernel/osrelease"),
+            system: read("/etc/os-release").and_then(|text| value_of(&text, "PRETTY_NAME", '=')),
+            cpu_model: value_of(&cpuinfo, "model name", ':'),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: read("/proc/meminfo")
+                .and_then(|text| value_of(&text, "MemTotal", ':'))
+                .and_then(|value| value.trim_end_matches("kB").trim().parse::<u64>().ok())
+                .map(|kib| kib * 1024),
+            cpu_governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            is_virtual: value_of(&cpuinfo, "flags", ':')
+                .map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            load_1min: read("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").map(selected),
+            file_systems: paths.iter().filter_map(|(role, path)| FileSystem::of(role, path)).collect(),
+        }
+    }
+}
+
+impl FileSystem {
+    /// The file system that `path` is on, by the longest mount point above it.
+    pub fn of(role: &str, path: &Path) -> Option<Self> {
+        let path = fs::canonicalize(path).ok()?;
+        let mounts = read("/proc/self/mounts")?;
+        let fits = |line: &str| {
+            let mut fields = line.split(' ');
+            let (_, mount_point) = (fields.next()?, fields.next()?.replace("\\040", " "));
+            let (kind, options) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+            let path_text = path.display().to_string();
+            path.starts_with(&mount_point).then(|| FileSystem {
+                role: role.to_owned(),
+                path: path_text,
+                mount_point,
+                kind,
+                options,
+            })
+        };
+        // A later mount hides an earlier one of the same place.
+        mounts.lines().filter_map(fits).max_by_key(|found| found.mount_point.len())
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn value_of(text: &str, name: &str, separator: char) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(separator)?;
+        (key.trim() == name).then(|| value.trim().trim_matches('"').to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_described() {
+        let machine = Machine::observe(&[("root", Path::new("/"))]);
+        assert!(machine.cpus >= 1);
+        assert!(machine.kernel.is_some() && machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+        assert_eq!(machine.file_systems[0].mount_point, "/");
+        assert!(Machine::observe(&[("none", Path::new("/does/not/exist"))]).file_systems.is_empty());
+    }
+}

@@ -1,0 +1,56 @@
+//! Raw records: every operation, and every block of operations that ran without a break on one lane.
+
+/// One operation, as it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Index into the run's lanes.
+    pub lane: u8,
+    /// Index into the run's phases.
+    pub phase: u8,
+    /// The round, from 0.
+    pub round: u16,
+    /// The block, counted over the whole run.
+    pub block: u32,
+    /// The thread that made the call, from 0.
+    pub thread: u16,
+    /// When it started, ns since the start of the run.
+    pub start_ns: u64,
+    /// How long it took.
+    pub duration_ns: u64,
+    /// Bytes of content moved.
+    pub bytes: u64,
+    /// Whether it succeeded and its content was right.
+    pub ok: bool,
+}
+
+/// Operations of one phase that ran on one lane while no other lane ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Index into the run's lanes.
+    pub lane: u8,
+    /// Index into the run's phases.
+    pub phase: u8,
+    /// The round, from 0.
+    pub round: u16,
+    /// The block: equal numbers on different lanes are the same work, done one after the other.
+    pub block: u32,
+    /// Operations in it.
+    pub operations: u32,
+    /// Bytes of content moved.
+    pub bytes: u64,
+    /// From the first start to the last end.
+    pub elapsed_ns: u64,
+    /// CPU time of this process meanwhile.
+    pub client_cpu_ns: u64,
+    /// CPU time of the lane's server meanwhile; `None` where there is no server.
+    pub server_cpu_ns: Option<u64>,
+}
+
+/// All records of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// Every operation, in the order of their ends on each lane.
+    pub operations: Vec<Operation>,
+    /// Every block, in order.
+    pub blocks: Vec<Block>,
+}

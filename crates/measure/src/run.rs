@@ -1,0 +1,333 @@
+//! The run file: the contract between what measures and what looks at it afterwards.
+//!
+//! A run is a directory `NAME.run/` of `run.json` (this module's [`Run`]), `operations.arrow` and
+//! `blocks.arrow` (Arrow IPC files of [`crate::Records`]). `docs/run-file.md` describes it field by field.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, StringArray, UInt16Array, UInt32Array, UInt64Array};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::ArrowError;
+use serde::{Deserialize, Serialize};
+
+use crate::{Interval, Machine, Records};
+
+/// What `run.json` says it is.
+pub const SCHEMA: &str = "fordway.run";
+/// Raised when a reader of the version before would misunderstand.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The content of `run.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// [`SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Version of the program.
+    pub fordway_version: String,
+    /// What was run: `compare`, ...
+    pub kind: String,
+    /// When it started, RFC 3339 in UTC.
+    pub started: String,
+    /// How long it took.
+    pub elapsed_ns: u64,
+    /// The exact command.
+    pub command: Vec<String>,
+    /// The machine.
+    pub machine: Machine,
+    /// What was chosen, by name; the meaning is the kind's.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// The lanes, in the order that records index them; the first is the reference.
+    pub lanes: Vec<Lane>,
+    /// The phases, in the order that records index them.
+    pub phases: Vec<String>,
+    /// One for each lane and phase.
+    pub summaries: Vec<Summary>,
+    /// Why a result may be doubted, and what helps.
+    pub warnings: Vec<String>,
+}
+
+/// A way that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lane {
+    /// Its name in tables.
+    pub name: String,
+    /// What it does, in one sentence.
+    pub description: String,
+}
+
+/// What one lane did in one phase.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The lane's name.
+    pub lane: String,
+    /// The phase's name.
+    pub phase: String,
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// Operations that failed, or whose content was wrong.
+    pub errors: u64,
+    /// Bytes of content moved.
+    pub bytes: u64,
+    /// Operations per second while the lane was at work.
+    pub ops_per_s: Option<f64>,
+    /// Bytes of content per second while the lane was at work.
+    pub bytes_per_s: Option<f64>,
+    /// Latencies of the operations that succeeded.
+    pub latency: Option<Quantiles>,
+    /// The same as HdrHistogram V2, base64.
+    pub histogram: String,
+    /// CPU time of the calling process per operation.
+    pub client_cpu_ns_per_op: Option<f64>,
+    /// CPU time of the lane's server per operation; `null` where there is none.
+    pub server_cpu_ns_per_op: Option<f64>,
+    /// Speed in units of the reference lane's; `null` for the reference itself.
+    pub ratio: Option<Ratio>,
+    /// What keeps it from being faster.
+    pub limit: Limit,
+}
+
+/// Latencies in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// The shortest.
+    pub min_ns: u64,
+    /// The median.
+    pub p50_ns: u64,
+    /// Exceeded by one in ten.
+    pub p90_ns: u64,
+    /// Exceeded by one in a hundred.
+    pub p99_ns: u64,
+    /// Exceeded by one in a thousand.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// The mean.
+    pub mean_ns: u64,
+}
+
+/// Speed in units of the reference's, over pairs of blocks of the same work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The reference lane's name.
+    pub to: String,
+    /// The median of the ratios, and its interval; `null` if there were too few blocks for one.
+    pub interval: Option<Interval>,
+    /// What the interval allows to say.
+    pub verdict: Verdict,
+}
+
+/// Which of two is faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The whole interval is above 1.
+    Faster,
+    /// The whole interval is below 1.
+    Slower,
+    /// The interval holds 1, or there is none.
+    CannotTell,
+}
+
+impl Verdict {
+    /// What `interval` says.
+    pub fn of(interval: Option<&Interval>) -> Self {
+        match interval {
+            Some(interval) if interval.low > 1.0 => Verdict::Faster,
+            Some(interval) if interval.high < 1.0 => Verdict::Slower,
+            _ => Verdict::CannotTell,
+        }
+    }
+}
+
+/// What a result is limited by, as far as its own counters tell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// `client cpu`, `client and server cpu`, `server cpu`, `waiting`, or `cannot tell`.
+    pub name: String,
+    /// The figures behind it.
+    pub evidence: String,
+}
+
+/// Why a run could not be written or read.
+#[derive(Debug)]
+pub struct RunError {
+    path: PathBuf,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the run file {}: {}", self.path.display(), self.source)
+    }
+}
+
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.source.as_ref())
+    }
+}
+
+impl Run {
+    /// Writes the run to the directory `dir` (made if missing), each file whole or not at all.
+    pub fn write(&self, dir: &Path, records: &Records) -> Result<(), RunError> {
+        let failed = |name: &'static str| move |source| RunError { path: dir.join(name), source };
+        fs::create_dir_all(dir).map_err(|error| failed("")(error.into()))?;
+        let operations =
+            self.operations_batch(records).map_err(|error| failed("operations.arrow")(error.into()))?;
+        replace(dir, "operations.arrow", |file| write_arrow(file, &operations))
+            .map_err(failed("operations.arrow"))?;
+        let blocks = self.blocks_batch(records).map_err(|error| failed("blocks.arrow")(error.into()))?;
+        replace(dir, "blocks.arrow", |file| write_arrow(file, &blocks)).map_err(failed("blocks.arrow"))?;
+        // Last, so that a directory with a run.json is a whole run.
+        replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
+            .map_err(failed("run.json"))
+    }
+
+    /// Reads the `run.json` in `dir`. Errors: not a run, or one of a later version.
+    pub fn read(dir: &Path) -> Result<Self, RunError> {
+        let path = dir.join("run.json");
+        let failed =
+            |source: Box<dyn std::error::Error + Send + Sync>| RunError { path: path.clone(), source };
+        let text = fs::read(&path).map_err(|error| failed(error.into()))?;
+        let run: Run = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        if run.schema != SCHEMA || run.schema_version > SCHEMA_VERSION {
+            let (schema, version) = (&run.schema, run.schema_version);
+            return Err(failed(format!("{schema} version {version} needs a newer fordway").into()));
+        }
+        Ok(run)
+    }
+
+    fn operations_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+        let all = &records.operations;
+        RecordBatch::try_from_iter([
+            ("lane", self.lane_column(all.iter().map(|op| op.lane))),
+            ("phase", self.phase_column(all.iter().map(|op| op.phase))),
+            ("round", Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.round))) as ArrayRef),
+            ("block", Arc::new(UInt32Array::from_iter_values(all.iter().map(|op| op.block)))),
+            ("thread", Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.thread)))),
+            ("start_ns", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.start_ns)))),
+            ("duration_ns", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.duration_ns)))),
+            ("bytes", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.bytes)))),
+            ("ok", Arc::new(BooleanArray::from_iter(all.iter().map(|op| Some(op.ok))))),
+        ])
+    }
+
+    fn blocks_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+        let all = &records.blocks;
+        let column = |value: fn(&crate::Block) -> Option<u64>| {
+            Arc::new(UInt64Array::from_iter(all.iter().map(value))) as ArrayRef
+        };
+        RecordBatch::try_from_iter_with_nullable([
+            ("lane", self.lane_column(all.iter().map(|block| block.lane)), false),
+            ("phase", self.phase_column(all.iter().map(|block| block.phase)), false),
+            ("round", column(|block| Some(u64::from(block.round))), false),
+            ("block", column(|block| Some(u64::from(block.block))), false),
+            ("operations", column(|block| Some(u64::from(block.operations))), false),
+            ("bytes", column(|block| Some(block.bytes)), false),
+            ("elapsed_ns", column(|block| Some(block.elapsed_ns)), false),
+            ("client_cpu_ns", column(|block| Some(block.client_cpu_ns)), false),
+            ("server_cpu_ns", column(|block| block.server_cpu_ns), true),
+        ])
+    }
+
+    fn lane_column(&self, lanes: impl Iterator<Item = u8>) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(lanes.map(|lane| &self.lanes[usize::from(lane)].name)))
+    }
+
+    fn phase_column(&self, phases: impl Iterator<Item = u8>) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(phases.map(|phase| &self.phases[usize::from(phase)])))
+    }
+}
+
+type Written = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+fn write_arrow(file: &File, batch: &RecordBatch) -> Written {
+    let mut writer = FileWriter::try_new_buffered(file, &batch.schema())?;
+    writer.write(batch)?;
+    Ok(writer.finish()?)
+}
+
+fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Written {
+    let staged = dir.join(format!(".{name}.tmp"));
+    let done = File::create(&staged).map_err(Into::into).and_then(|file| write(&file));
+    done.and_then(|()| Ok(fs::rename(&staged, dir.join(name))?)).inspect_err(|_| {
+        let _ = fs::remove_file(&staged);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_ipc::reader::FileReader;
+
+    use super::*;
+    use crate::{Block, Operation};
+
+    fn run() -> Run {
+        Run {
+            schema: SCHEMA.into(),
+            schema_version: SCHEMA_VERSION,
+            fordway_version: "0".into(),
+            kind: "test".into(),
+            started: "2026-01-01T00:00:00Z".into(),
+            elapsed_ns: 1,
+            command: vec!["fordway".into()],
+            machine: Machine::default(),
+            parameters: serde_json::Map::new(),
+            lanes: vec![Lane { name: "posix".into(), description: String::new() }],
+            phases: vec!["put".into()],
+            summaries: vec![],
+            warnings: vec![],
+        }
+    }
+
+    #[test]
+    fn runs_come_back_and_nulls_stay_null() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("x.run");
+        let zero = Operation {
+            lane: 0,
+            phase: 0,
+            round: 0,
+            block: 0,
+            thread: 0,
+            start_ns: 5,
+            duration_ns: 7,
+            bytes: 3,
+            ok: true,
+        };
+        let block = Block {
+            lane: 0,
+            phase: 0,
+            round: 0,
+            block: 0,
+            operations: 1,
+            bytes: 3,
+            elapsed_ns: 7,
+            client_cpu_ns: 6,
+            server_cpu_ns: None,
+        };
+        let records = Records { operations: vec![zero], blocks: vec![block] };
+        run().write(&dir, &records).unwrap();
+        assert_eq!(Run::read(&dir).unwrap(), run());
+        let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();
+        let operations = open("operations.arrow").next().unwrap().unwrap();
+        assert_eq!((operations.num_rows(), operations.num_columns()), (1, 9));
+        let blocks = open("blocks.arrow").next().unwrap().unwrap();
+        assert_eq!(blocks.column_by_name("server_cpu_ns").unwrap().null_count(), 1);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn later_versions_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let later = Run { schema_version: SCHEMA_VERSION + 1, ..run() };
+        later.write(dir.path(), &Records::default()).unwrap();
+        assert!(Run::read(dir.path()).unwrap_err().to_string().contains("newer"));
+        assert!(Run::read(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! Medians and their uncertainty.
+
+use serde::{Deserialize, Serialize};
+
+/// Resamples of a bootstrap: enough that the interval's ends move by less than the noise does.
+const RESAMPLES: usize = 2_000;
+
+/// An estimate with the interval that holds the true value with the stated confidence.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The estimate.
+    pub value: f64,
+    /// The interval's lower end.
+    pub low: f64,
+    /// The interval's upper end.
+    pub high: f64,
+    /// The confidence, 0 to 1.
+    pub confidence: f64,
+    /// How many values it was estimated from.
+    pub samples: usize,
+}
+
+/// The median; `None` of nothing. Not-a-numbers sort last.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// The median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993,
+/// chapter 13). `None` for fewer than five values, of which no interval can be had.
+pub fn median_interval(values: &[f64], seed: u64) -> Option<Interval> {
+    if values.len() < 5 {
+        return None;
+    }
+    let mut random = Shuffle::new(seed);
+    let mut resample = vec![0.0; values.len()];
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .filter_map(|_| {
+            resample.iter_mut().for_each(|value| *value = values[random.below(values.len())]);
+            median(&resample)
+        })
+        .collect();
+    medians.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
+    let value = median(values)?;
+    Some(Interval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples: values.len() })
+}
+
+/// A small random generator (xorshift64*), for orders and resamples that a seed repeats exactly on
+/// every machine and in every version.
+#[derive(Clone, Debug)]
+pub struct Shuffle(u64);
+
+impl Shuffle {
+    /// Starts from `seed`; equal seeds give equal sequences.
+    pub fn new(seed: u64) -> Self {
+        // A state of zero would stay zero.
+        Shuffle(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d | 1)
+    }
+
+    /// The next 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, which must not be 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
+    }
+
+    /// Puts `items` into a random order (Fisher-Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    /// Of 200 experiments with a known median, about 95 % of the intervals must hold it.
+    #[test]
+    fn intervals_hold_what_they_promise() {
+        let mut random = Shuffle::new(1);
+        let held = (0..200u64).filter(|seed| {
+            let uniform = |random: &mut Shuffle| random.next_u64() as f64 / u64::MAX as f64;
+            let values: Vec<f64> = (0..60).map(|_| uniform(&mut random)).collect();
+            let interval = median_interval(&values, *seed).unwrap();
+            assert!(interval.low <= interval.value && interval.value <= interval.high);
+            (interval.low..=interval.high).contains(&0.5)
+        });
+        let held = held.count();
+        assert!((180..=199).contains(&held), "{held} of 200 intervals hold the median");
+        assert_eq!(median_interval(&[1.0; 4], 1), None);
+    }
+
+    #[test]
+    fn shuffles_repeat_and_cover() {
+        let order = |seed| {
+            let mut items: Vec<u32> = (0..50).collect();
+            Shuffle::new(seed).shuffle(&mut items);
+            items
+        };
+        assert_eq!(order(7), order(7));
+        assert_ne!(order(7), order(8));
+        let mut sorted = order(7);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+    }
+}
