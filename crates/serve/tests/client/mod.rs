@@ -208,7 +208,8 @@ impl Client {
 
     fn sign_text(&self, day: &str, text: &str) -> String {
         let secret = format!("AWS4{}", self.identity.secret_key).into_bytes();
-        let key = [day, "us-east-1", "s3", "aws4_request"].into_iter().fold(secret, |key, part| mac(&key, part));
+        let key =
+            [day, "us-east-1", "s3", "aws4_request"].into_iter().fold(secret, |key, part| mac(&key, part));
         hex(&mac(&key, text))
     }
 
@@ -236,7 +237,8 @@ impl Client {
     }
 
     fn now(&self) -> (String, String) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + self.clock_offset_s;
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + self.clock_offset_s;
         let (days, seconds) = (now.div_euclid(86_400), now.rem_euclid(86_400));
         let (year, month, day) = civil(days);
         let day = format!("{year:04}{month:02}{day:02}");
