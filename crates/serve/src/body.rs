@@ -225,3 +225,74 @@ impl Body for RequestBody {
         self.incoming.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::Write as _;
+
+    use fordway_store::FileRegion;
+
+    use super::*;
+
+    fn region(len: usize) -> (FileRegion, Vec<u8>) {
+        let data: Vec<u8> = (0..len + 7).map(|i| (i / 3) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&data).unwrap();
+        (FileRegion { file: Arc::new(file), offset: 7, len: len as u64 }, data[7..].to_vec())
+    }
+
+    /// The pieces that a transport sees; each is dropped before the next is asked for.
+    fn pieces(mut body: ResponseBody) -> std::result::Result<(Vec<usize>, Vec<u8>), BodyError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (mut sizes, mut all) = (Vec::new(), Vec::new());
+        runtime.block_on(async {
+            while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                let data = frame?.into_data().unwrap_or_default();
+                sizes.push(data.len());
+                all.extend_from_slice(&data);
+            }
+            Ok((sizes, all))
+        })
+    }
+
+    #[test]
+    fn a_small_file_is_one_piece_and_a_large_one_several() {
+        for (len, count) in
+            [(0, 0), (1, 1), (INLINE_BYTES as usize, 1), (CHUNK_BYTES, 1), (CHUNK_BYTES * 2 + 1, 3)]
+        {
+            let (region, data) = region(len);
+            let body = ResponseBody::content(Payload::new(Content::File(region)).unwrap());
+            assert_eq!(body.size_hint().exact(), Some(len as u64));
+            let (sizes, all) = pieces(body).unwrap();
+            assert_eq!(sizes.len(), count, "{len}");
+            assert!(all == data);
+        }
+    }
+
+    #[test]
+    fn a_file_that_shrank_is_an_error_and_never_padded() {
+        let (mut region, _) = region(CHUNK_BYTES);
+        region.len += 1;
+        assert!(pieces(ResponseBody::content(Payload::new(Content::File(region)).unwrap())).is_err());
+        let (mut small, _) = self::region(10);
+        small.len += 1;
+        assert!(Payload::new(Content::File(small)).is_err());
+    }
+
+    #[test]
+    fn chunks_are_used_again_but_not_while_they_are_held() {
+        let mut reader: Box<dyn Read + Send> = Box::new(std::io::repeat(1));
+        let (mut left, mut chunk) = (u64::MAX, Chunk::new());
+        let first = next_piece(&mut reader, &mut left, &mut chunk).unwrap();
+        let second = next_piece(&mut reader, &mut left, &mut chunk).unwrap();
+        assert_ne!(first.as_ptr(), second.as_ptr());
+        let memory = first.as_ptr();
+        drop(first);
+        let held = second.clone();
+        drop(second);
+        let third = next_piece(&mut reader, &mut left, &mut chunk).unwrap();
+        assert_eq!(third.as_ptr(), memory);
+        assert!(held.iter().all(|byte| *byte == 1));
+    }
+}

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -18,6 +19,7 @@ use tokio::time::Sleep;
 
 use crate::body::{Payload, RequestBody, ResponseBody};
 use crate::gateway::Stopped;
+use crate::identity;
 
 /// The most bytes a request's head may have, and that one read takes from the socket.
 const READ_BUFFER_BYTES: usize = 128 * 1024;
@@ -33,6 +35,7 @@ pub(crate) struct Limits {
 /// What all connections of a gateway share.
 pub(crate) struct Shared {
     pub(crate) service: S3Service,
+    pub(crate) region: String,
     pub(crate) limits: Limits,
 }
 
@@ -65,6 +68,9 @@ pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Shared, mut stop
 /// Answers a request; what goes wrong is part of the answer.
 async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
     let log = AccessLog::start(&request);
+    if identity::signs_for_no_region(request.headers()) {
+        return Ok(other_region(&shared.region));
+    }
     let stall_timeout = shared.limits.stall_timeout;
     let request = request.map(|body| RequestBody::wrap(body, stall_timeout));
     let response = match shared.service.call(request).await {
@@ -89,6 +95,18 @@ fn with_payload(response: Response<s3s::Body>) -> Response<ResponseBody> {
         None => ResponseBody::document(body),
     };
     Response::from_parts(parts, body)
+}
+
+/// What S3 answers to a signature for another region; the client repeats its request for this one.
+fn other_region(region: &str) -> Response<ResponseBody> {
+    let document = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>AuthorizationHeaderMalformed</Code>\
+         <Message>the signature's region is wrong; sign for {region}</Message><Region>{region}</Region></Error>"
+    );
+    let mut response = Response::new(ResponseBody::document(document.into()));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response
 }
 
 fn status_only(status: StatusCode) -> Response<ResponseBody> {

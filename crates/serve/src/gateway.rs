@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::connection::{self, Limits};
+use crate::identity::is_region;
 use crate::{Identity, s3};
 
 /// How long the accept loop rests when the process has no file descriptor left.
@@ -92,9 +93,13 @@ pub struct Gateway {
 
 impl Gateway {
     /// Binds the address; clients may connect from now on and wait until the gateway runs.
-    /// Errors: `InvalidArgument` for an address that is taken or not this machine's,
-    /// `AccessDenied`, `Io`.
+    /// Errors: `InvalidArgument` for an address that is taken or not this machine's and for a region
+    /// that is not lower-case letters, digits and hyphens, `AccessDenied`, `Io`.
     pub fn bind(store: Arc<dyn Store>, config: GatewayConfig) -> Result<Self> {
+        if !is_region(&config.region) {
+            let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
         let failed = |error| cannot_listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -159,6 +164,7 @@ impl Gateway {
             .map_err(|error| cannot_listen(self.address, error))?;
         let shared = Arc::new(connection::Shared {
             service: self.service,
+            region: self.config.region,
             limits: Limits {
                 header_timeout: self.config.header_timeout,
                 stall_timeout: self.config.stall_timeout,

@@ -5,6 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
+use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -91,6 +92,19 @@ fn signed_with_version_2(request: &S3AccessContext<'_>) -> bool {
     let query = request.uri().query().unwrap_or_default();
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS "))
         || query.split('&').any(|pair| pair.starts_with("Signature="))
+}
+
+/// Whether `name` is spelled as regions are.
+pub(crate) fn is_region(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Whether a signature is bound to something that cannot be a region: s3cmd signs for `US` until it
+/// is told better, in an answer that the S3 layer does not give.
+pub(crate) fn signs_for_no_region(headers: &HeaderMap) -> bool {
+    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let scope = header.split_once("Credential=").map(|(_, credential)| credential);
+    scope.and_then(|scope| scope.split('/').nth(2)).is_some_and(|region| !is_region(region))
 }
 
 #[cfg(test)]

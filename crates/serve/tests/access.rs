@@ -54,3 +54,26 @@ fn presigned_urls_work_until_they_expire() {
     let expired = earlier.presigned("GET", &path, 60);
     assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
 }
+
+/// s3cmd learns the region this way.
+#[test]
+fn a_signature_for_no_region_is_told_the_right_one() {
+    let fixture = serve();
+    let request = "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\
+                   authorization: AWS4-HMAC-SHA256 Credential=k/20260101/US/s3/aws4_request, \
+                   SignedHeaders=host, Signature=00\r\n\r\n";
+    let answer = fixture.client.send_raw("GET", request);
+    assert_eq!(answer.error(), (400, "AuthorizationHeaderMalformed".to_owned()));
+    assert_eq!(answer.element("Region").unwrap(), "us-east-1");
+}
+
+#[test]
+fn version_2_signatures_are_refused() {
+    let fixture = serve();
+    let request = format!(
+        "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+         authorization: AWS {}:c2lnbmF0dXJl\r\n\r\n",
+        fixture.client.identity.access_key
+    );
+    assert_eq!(fixture.client.send_raw("GET", &request).error().0, 403);
+}
