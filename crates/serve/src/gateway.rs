@@ -28,8 +28,8 @@ pub struct GatewayConfig {
     pub region: String,
     /// Threads that serve connections; 0 is one per core.
     pub threads: usize,
-    /// Connections open at a time (1 or more); further clients wait in the listen queue.
-    pub connections_max: usize,
+    /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
+    pub connections_max: u32,
     /// How long a client may take to send a request's head, idle time before it included.
     pub header_timeout: Duration,
     /// How long a client may send or take nothing in the middle of a body.
@@ -114,7 +114,7 @@ impl Gateway {
     }
 
     /// What tells this gateway to stop.
-    pub fn stop(&self) -> Stop {
+    pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
 
@@ -133,7 +133,7 @@ impl Gateway {
 
     /// Serves on threads of its own until the handle returned is stopped or dropped.
     pub fn spawn(self) -> Result<RunningGateway> {
-        let (address, stop) = (self.address, self.stop());
+        let (address, stop) = (self.address, self.stop_handle());
         let named = thread::Builder::new().name("fordway-accept".to_owned());
         let thread = named.spawn(move || self.run()).map_err(no_thread)?;
         Ok(RunningGateway { address, stop, thread: Some(thread) })
@@ -146,12 +146,13 @@ impl Gateway {
     }
 
     async fn serve(self, workers: &[Worker]) -> Result<()> {
-        let (connections_max, drain_timeout) = (self.config.connections_max, self.config.drain_timeout);
-        let slots = Arc::new(Semaphore::new(connections_max));
+        let (connections_max, drain_timeout) =
+            (self.config.connections_max.max(1), self.config.drain_timeout);
+        let slots = Arc::new(Semaphore::new(connections_max as usize));
         self.accept_until_stopped(workers, &slots).await?;
-        let all = slots.acquire_many(u32::try_from(connections_max).unwrap_or(u32::MAX));
+        let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
-            let open = connections_max - slots.available_permits();
+            let open = connections_max as usize - slots.available_permits();
             tracing::warn!(connections = open, "closing connections that did not end in time");
         }
         Ok(())
@@ -192,11 +193,7 @@ async fn next_connection(
     slots: &Arc<Semaphore>,
 ) -> (std::net::TcpStream, OwnedSemaphorePermit) {
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else {
-            // The semaphore is never closed; should it be, no connection may pass.
-            std::future::pending::<()>().await;
-            continue;
-        };
+        let slot = slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
         let accepted = listener.accept().await.and_then(|(socket, _)| {
             socket.set_nodelay(true)?;
             socket.into_std()
@@ -227,7 +224,7 @@ impl RunningGateway {
     }
 
     /// What tells it to stop.
-    pub fn stop(&self) -> Stop {
+    pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
 

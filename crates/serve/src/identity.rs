@@ -77,9 +77,10 @@ impl S3Access for SignedOnly {
             return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
         }
         if signed_with_version_2(request) {
+            // S3's own words: s3cmd looks for them, and signs anew.
             return Err(s3_error!(
                 InvalidRequest,
-                "signature version 2 is not supported; use AWS4-HMAC-SHA256"
+                "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
             ));
         }
         Ok(())

@@ -2,6 +2,10 @@
 
 mod client;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+
 use client::{BUCKET, Call, serve};
 
 #[test]
@@ -70,10 +74,16 @@ fn a_signature_for_no_region_is_told_the_right_one() {
 #[test]
 fn version_2_signatures_are_refused() {
     let fixture = serve();
+    let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+    let identity = &fixture.client.identity;
+    let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
+    mac.update(format!("GET\n\n\n{date}\n/").as_bytes());
+    let signature = BASE64.encode(mac.finalize().into_bytes());
     let request = format!(
-        "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
-         authorization: AWS {}:c2lnbmF0dXJl\r\n\r\n",
-        fixture.client.identity.access_key
+        "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
+         authorization: AWS {}:{signature}\r\n\r\n",
+        identity.access_key
     );
-    assert_eq!(fixture.client.send_raw("GET", &request).error().0, 403);
+    let answer = fixture.client.send_raw("GET", &request);
+    assert_eq!(answer.error(), (400, "InvalidRequest".to_owned()));
 }

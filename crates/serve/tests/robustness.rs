@@ -40,7 +40,7 @@ fn stopping_finishes_what_is_in_progress() {
     stream.write_all(&fixture.client.head(&call)).unwrap();
     stream.write_all(b"he").unwrap();
     thread::sleep(Duration::from_millis(100));
-    fixture.gateway.stop().trigger();
+    fixture.gateway.stop_handle().trigger();
     thread::sleep(Duration::from_millis(100));
     stream.write_all(b"llo").unwrap();
     read_answer(&mut stream, "PUT").ok();
@@ -57,7 +57,7 @@ fn stopping_waits_for_nobody_for_ever() {
     stream.write_all(&fixture.client.head(&call)).unwrap();
     thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
-    fixture.gateway.stop().trigger();
+    fixture.gateway.stop_handle().trigger();
     fixture.gateway.join().unwrap();
     let took = start.elapsed();
     assert!((Duration::from_millis(150)..Duration::from_secs(5)).contains(&took), "{took:?}");
@@ -69,7 +69,7 @@ fn idle_connections_do_not_delay_the_end() {
     let idle = fixture.client.connect();
     thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
-    fixture.gateway.stop().trigger();
+    fixture.gateway.stop_handle().trigger();
     fixture.gateway.join().unwrap();
     assert!(start.elapsed() < Duration::from_secs(3));
     drop(idle);
@@ -142,4 +142,15 @@ fn an_endless_head_is_refused() {
     let _ = stream.read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
+}
+
+/// The answer is there before the body is; a client that sends first and reads then still gets it.
+#[test]
+fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let fixture = serve();
+    for _ in 0..5 {
+        let call =
+            Call::new("PUT", "/no-bucket/k").payload("UNSIGNED-PAYLOAD").body(vec![0; 8 * 1024 * 1024]);
+        assert_eq!(fixture.client.send(&call).error(), (404, "NoSuchBucket".to_owned()));
+    }
 }
