@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Bucket, Error, Key};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use md5::Digest as _;
 
 use crate::http::Replay;
@@ -78,6 +78,19 @@ impl<'a> Call<'a> {
     pub(super) fn once(mut self) -> Self {
         self.replay = Replay::IfUnsent;
         self
+    }
+
+    /// Whatever a value was made of, it must not end its header and begin another.
+    /// Errors: `InvalidArgument`.
+    pub(super) fn check_headers(&self) -> Result<()> {
+        let is_broken = |value: &str| value.bytes().any(|b| b.is_ascii_control());
+        match self.headers.iter().find(|(_, value)| is_broken(value)) {
+            None => Ok(()),
+            Some((name, value)) => {
+                let detail = format!("the value {value:?} of {name} has a control character");
+                Err(self.named(Error::new(ErrorKind::InvalidArgument, detail)))
+            }
+        }
     }
 
     /// Names the operation and its target in an error.

@@ -49,6 +49,7 @@ impl Session {
     /// are done again where a failure may pass and the call allows it.
     /// Errors: those of the service, with the number of tries, and those of `receive`.
     pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
+        call.check_headers()?;
         let address = self.address(call);
         let mut tries = 1;
         loop {

@@ -3,3 +3,4 @@
 mod hostile;
 mod requests;
 mod scripted;
+mod tls;

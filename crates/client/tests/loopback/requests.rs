@@ -62,6 +62,9 @@ fn a_header_that_cannot_be_sent_is_refused() {
         let error = store.put(&bucket(), &key("k"), b"", &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
+    let conditions = Conditions::only_if(ETag::new("a\r\nb: c"));
+    let error = store.put(&bucket(), &key("k"), b"", &PutOptions { conditions, ..Default::default() });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]

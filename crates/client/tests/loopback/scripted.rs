@@ -135,7 +135,7 @@ fn act(stream: &mut TcpStream, step: Step, connection: usize, seen: &mut Vec<See
     }
 }
 
-fn read_head(stream: &mut TcpStream) -> Option<String> {
+pub(crate) fn read_head(stream: &mut impl Read) -> Option<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         if stream.read(&mut byte).ok()? == 0 {
