@@ -89,8 +89,8 @@ fn a_read_that_was_cut_is_done_again() {
 fn bytes_beyond_the_length_are_not_the_next_answer() {
     let mut long = object("right");
     long.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong");
-    let second = vec![Step::Request, Step::Send(object("again"))];
-    let server = Server::start(vec![vec![Step::Request, Step::Send(long)], second]);
+    let reused = vec![Step::Request, Step::Send(long), Step::Request, Step::Send(object("wrong"))];
+    let server = Server::start(vec![reused, vec![Step::Request, Step::Send(object("again"))]]);
     let store = server.store(once);
     for expected in ["right", "again"] {
         let object = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
