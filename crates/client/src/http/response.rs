@@ -95,7 +95,11 @@ impl Response {
 
     /// A header's value, if it is there and is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        let connection = self.connection.as_ref()?;
+        let is_wanted =
+            |found: &Range<usize>| connection.text(found.clone()).eq_ignore_ascii_case(name.as_bytes());
+        let (_, value) = self.head.headers.iter().find(|(found, _)| is_wanted(found))?;
+        std::str::from_utf8(connection.text(value.clone())).ok()
     }
 
     /// All headers that are UTF-8.

@@ -126,26 +126,23 @@ fn checksum(response: &Response) -> Option<Checksum> {
 }
 
 fn metadata(response: &Response) -> Metadata {
-    let mut metadata = Metadata::default();
-    for (name, value) in response.headers() {
-        let own = |field: &mut Option<String>| *field = Some(value.to_owned());
-        match name.to_ascii_lowercase().as_str() {
-            // What S3 answers where the writer said nothing.
-            "content-type" if value == "binary/octet-stream" => {}
-            "content-type" => own(&mut metadata.content_type),
-            "content-encoding" => own(&mut metadata.content_encoding),
-            "content-language" => own(&mut metadata.content_language),
-            "content-disposition" => own(&mut metadata.content_disposition),
-            "cache-control" => own(&mut metadata.cache_control),
-            "expires" => own(&mut metadata.expires),
-            lower => {
-                if let Some(user) = lower.strip_prefix(USER_PREFIX) {
-                    metadata.user.insert(user.to_owned(), header_text::decode(value).into_owned());
-                }
-            }
-        }
+    let own = |name| response.header(name).map(str::to_owned);
+    Metadata {
+        // What S3 answers where the writer said nothing is nothing.
+        content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
+        content_encoding: own("content-encoding"),
+        content_language: own("content-language"),
+        content_disposition: own("content-disposition"),
+        cache_control: own("cache-control"),
+        expires: own("expires"),
+        user: response.headers().filter_map(user_metadata).collect(),
     }
-    metadata
+}
+
+fn user_metadata((name, value): (&str, &str)) -> Option<(String, String)> {
+    let (prefix, rest) = name.split_at_checked(USER_PREFIX.len())?;
+    let text = || header_text::decode(value).into_owned();
+    prefix.eq_ignore_ascii_case(USER_PREFIX).then(|| (rest.to_ascii_lowercase(), text()))
 }
 
 fn refused(detail: String) -> Error {
