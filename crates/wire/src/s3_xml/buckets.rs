@@ -20,12 +20,12 @@ pub struct ListedBucket {
 pub fn list_all_my_buckets(document: &[u8]) -> Result<(Vec<ListedBucket>, Option<String>)> {
     let (mut buckets, mut next) = (Vec::new(), None);
     let mut bucket = ListedBucket { name: String::new(), created: UNIX_EPOCH };
-    for_each_element(document, |path, text| {
+    for_each_element(document, "ListAllMyBuckets", |path, text| {
         match path {
-            "ListAllMyBucketsResult/Buckets/Bucket/Name" => text.clone_into(&mut bucket.name),
-            "ListAllMyBucketsResult/Buckets/Bucket/CreationDate" => bucket.created = time(text),
-            "ListAllMyBucketsResult/Buckets/Bucket" => buckets.push(bucket.clone()),
-            "ListAllMyBucketsResult/ContinuationToken" if !text.is_empty() => next = Some(text.to_owned()),
+            "Buckets/Bucket/Name" => text.clone_into(&mut bucket.name),
+            "Buckets/Bucket/CreationDate" => bucket.created = time(text),
+            "Buckets/Bucket" => buckets.push(bucket.clone()),
+            "ContinuationToken" if !text.is_empty() => next = Some(text.to_owned()),
             _ => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use fordway_store::Result;
 
-use super::for_each_element;
+use super::{for_each_element, root};
 
 /// What a server says about a failure; empty where it says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,26 +26,25 @@ pub struct ErrorDocument {
 /// Reads an error document; `None` where the root is another element.
 /// Errors: `BadResponse` for what is not XML.
 pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
-    let (mut found, mut is_error) = (ErrorDocument::default(), false);
-    for_each_element(document, |path, text| {
+    if root(document)? != "Error" {
+        return Ok(None);
+    }
+    let mut found = ErrorDocument::default();
+    for_each_element(document, "Error", |path, text| {
         let field = match path {
-            "Error" => {
-                is_error = true;
-                return Ok(());
-            }
-            "Error/Code" => &mut found.code,
-            "Error/Message" => &mut found.message,
-            "Error/Region" | "Error/BucketRegion" => &mut found.region,
-            "Error/Endpoint" => &mut found.endpoint,
-            "Error/RequestTime" => &mut found.request_time,
-            "Error/ServerTime" => &mut found.server_time,
-            "Error/RequestId" => &mut found.request_id,
+            "Code" => &mut found.code,
+            "Message" => &mut found.message,
+            "Region" | "BucketRegion" => &mut found.region,
+            "Endpoint" => &mut found.endpoint,
+            "RequestTime" => &mut found.request_time,
+            "ServerTime" => &mut found.server_time,
+            "RequestId" => &mut found.request_id,
             _ => return Ok(()),
         };
         text.clone_into(field);
         Ok(())
     })?;
-    Ok(is_error.then_some(found))
+    Ok(Some(found))
 }
 
 #[cfg(test)]

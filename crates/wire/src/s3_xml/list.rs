@@ -26,8 +26,8 @@ pub fn list_bucket(document: &[u8]) -> Result<ListBucketPage> {
     let mut page = ListBucketPage::default();
     let mut url_encoded = false;
     let mut object = blank();
-    for_each_element(document, |path, text| {
-        match path.strip_prefix("ListBucketResult/").unwrap_or_default() {
+    for_each_element(document, "ListBucket", |path, text| {
+        match path {
             "Contents/Key" => text.clone_into(&mut object.key),
             "Contents/Size" => object.size = number(path, text)?,
             "Contents/ETag" => object.etag = etag(text),

@@ -1,8 +1,10 @@
 //! S3's XML documents, as a client reads and writes them.
 //!
 //! Reading is by pull: each kind of answer is a function over the document's elements, given as
-//! their path (`ListBucketResult/Contents/Key`) and their own text. What is not known is passed
-//! over, as servers differ in what they add.
+//! their path below the root (`Contents/Key`) and their own text. What is not known is passed over,
+//! as servers differ in what they add. They differ in how they end the root's name too
+//! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
+//! not pass for an empty list.
 
 mod bodies;
 mod buckets;
@@ -28,9 +30,18 @@ pub use multipart::{
 };
 pub use objects::{Copied, DeleteFailure, copied, delete_result};
 
-/// Calls `at_end` with the path and the text of every element, when it ends.
-/// Errors: `BadResponse` for what is not a whole XML document, and those of `at_end`.
-fn for_each_element(document: &[u8], mut at_end: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
+/// Calls `at_end` with the path below the root and the text of every element, when it ends. The
+/// name of the root must start with `kind`.
+/// Errors: `BadResponse` for what is not a whole XML document of that kind, and those of `at_end`.
+fn for_each_element(
+    document: &[u8],
+    kind: &str,
+    mut at_end: impl FnMut(&str, &str) -> Result<()>,
+) -> Result<()> {
+    let root = root(document)?;
+    if !root.starts_with(kind) {
+        return Err(bad(format!("the answer is a document of the kind {root}, not {kind}...")));
+    }
     let mut reader = Reader::from_str(as_text(document)?);
     let (mut path, mut text, mut elements) = (String::new(), String::new(), 0_usize);
     loop {
@@ -41,12 +52,12 @@ fn for_each_element(document: &[u8], mut at_end: impl FnMut(&str, &str) -> Resul
             }
             Event::Empty(start) => {
                 let parent = enter(&mut path, start.local_name().into_inner());
-                at_end(&path, "")?;
+                at_end(below_root(&path), "")?;
                 path.truncate(parent);
                 elements += 1;
             }
             Event::End(_) => {
-                at_end(&path, &text)?;
+                at_end(below_root(&path), &text)?;
                 path.truncate(path.rfind('/').unwrap_or(0));
                 text.clear();
                 elements += 1;
@@ -62,6 +73,24 @@ fn for_each_element(document: &[u8], mut at_end: impl FnMut(&str, &str) -> Resul
             Event::Decl(_) | Event::PI(_) | Event::DocType(_) | Event::Comment(_) => {}
         }
     }
+}
+
+/// The name of the document's root.
+fn root(document: &[u8]) -> Result<String> {
+    let mut reader = Reader::from_str(as_text(document)?);
+    loop {
+        match reader.read_event().map_err(not_xml)? {
+            Event::Start(start) | Event::Empty(start) => {
+                return Ok(start.local_name().into_inner().to_owned());
+            }
+            Event::Eof => return Err(bad("the answer is not XML")),
+            _ => {}
+        }
+    }
+}
+
+fn below_root(path: &str) -> &str {
+    path.split_once('/').map_or("", |(_, rest)| rest)
 }
 
 /// Appends an element's name; returns where to cut the path when it ends.
@@ -140,10 +169,22 @@ mod tests {
     #[test]
     fn a_document_must_be_whole() {
         for bad in ["", "text", "<a>", "<a><b></a>", "<a>&nope;</a>", "<a>&#0;</a>", "\u{feff}<a"] {
-            let result = for_each_element(bad.as_bytes(), |_, _| Ok(()));
+            let result = for_each_element(bad.as_bytes(), "", |_, _| Ok(()));
             assert_eq!(result.unwrap_err().kind(), ErrorKind::BadResponse, "{bad:?}");
         }
-        assert!(for_each_element(b"<?xml version=\"1.0\"?><a xmlns=\"x\"><b/></a>", |_, _| Ok(())).is_ok());
+        assert!(
+            for_each_element(b"<?xml version=\"1.0\"?><a xmlns=\"x\"><b/></a>", "a", |_, _| Ok(())).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_page_of_another_kind_is_not_an_empty_list() {
+        let page = b"<html><body>Welcome</body></html>";
+        assert_eq!(list_bucket(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_all_my_buckets(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_parts(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_uploads(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(delete_result(page).unwrap_err().kind(), ErrorKind::BadResponse);
     }
 
     proptest! {

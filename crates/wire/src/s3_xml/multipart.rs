@@ -18,9 +18,9 @@ pub enum CompletedUpload {
 
 /// Reads an `InitiateMultipartUploadResult`. Errors: `BadResponse`.
 pub fn initiate_multipart_upload(document: &[u8]) -> Result<UploadId> {
-    const ID: &str = "InitiateMultipartUploadResult/UploadId";
+    const ID: &str = "UploadId";
     let mut id = None;
-    for_each_element(document, |path, text| {
+    for_each_element(document, "InitiateMultipartUpload", |path, text| {
         if path == ID && !text.is_empty() {
             id = Some(UploadId::foreign(text));
         }
@@ -31,12 +31,12 @@ pub fn initiate_multipart_upload(document: &[u8]) -> Result<UploadId> {
 
 /// Reads the answer to a completion. Errors: `BadResponse`.
 pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUpload> {
-    const TAG: &str = "CompleteMultipartUploadResult/ETag";
+    const TAG: &str = "ETag";
     if let Some(error) = error_document(document)? {
         return Ok(CompletedUpload::Failed(error));
     }
     let mut tag = None;
-    for_each_element(document, |path, text| {
+    for_each_element(document, "CompleteMultipartUpload", |path, text| {
         if path == TAG {
             tag = Some(etag(text));
         }
@@ -50,8 +50,8 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
     let mut listing = PartListing::default();
     let blank = || PartInfo { number: 0, size: 0, etag: ETag::new(""), modified: UNIX_EPOCH };
     let mut part = blank();
-    for_each_element(document, |path, text| {
-        match path.strip_prefix("ListPartsResult/").unwrap_or_default() {
+    for_each_element(document, "ListParts", |path, text| {
+        match path {
             "Part/PartNumber" => part.number = number(path, text)?,
             "Part/Size" => part.size = number(path, text)?,
             "Part/ETag" => part.etag = etag(text),
@@ -82,8 +82,8 @@ pub fn list_uploads(document: &[u8]) -> Result<UploadsPage> {
     let mut url_encoded = false;
     let blank = || UploadSummary { key: String::new(), upload: UploadId::foreign(""), started: UNIX_EPOCH };
     let mut upload = blank();
-    for_each_element(document, |path, text| {
-        match path.strip_prefix("ListMultipartUploadsResult/").unwrap_or_default() {
+    for_each_element(document, "ListMultipartUploads", |path, text| {
+        match path {
             "Upload/Key" => text.clone_into(&mut upload.key),
             "Upload/UploadId" => upload.upload = UploadId::foreign(text),
             "Upload/Initiated" => upload.started = time(text),
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn listings() {
         let parts =
-            b"<ListPartsResult><Part><PartNumber>2</PartNumber><ETag>\"t\"</ETag><Size>9</Size></Part>\
-            <IsTruncated>true</IsTruncated></ListPartsResult>";
+            b"<ListPartsResponse><Part><PartNumber>2</PartNumber><ETag>\"t\"</ETag><Size>9</Size></Part>\
+            <IsTruncated>true</IsTruncated></ListPartsResponse>";
         let listing = list_parts(parts).unwrap();
         assert_eq!((listing.parts[0].number, listing.parts[0].size, listing.truncated), (2, 9, true));
         let uploads = b"<ListMultipartUploadsResult><EncodingType>url</EncodingType>\

@@ -21,10 +21,10 @@ pub fn copied(document: &[u8]) -> Result<Copied> {
         return Ok(Copied::Failed(error));
     }
     let (mut tag, mut modified) = (None, UNIX_EPOCH);
-    for_each_element(document, |path, text| {
+    for_each_element(document, "Copy", |path, text| {
         match path {
-            "CopyObjectResult/ETag" | "CopyPartResult/ETag" => tag = Some(etag(text)),
-            "CopyObjectResult/LastModified" | "CopyPartResult/LastModified" => modified = time(text),
+            "ETag" => tag = Some(etag(text)),
+            "LastModified" => modified = time(text),
             _ => {}
         }
         Ok(())
@@ -45,19 +45,17 @@ pub struct DeleteFailure {
 
 /// Reads a `DeleteResult`: the keys that failed. Errors: `BadResponse`.
 pub fn delete_result(document: &[u8]) -> Result<Vec<DeleteFailure>> {
-    let (mut failures, mut failure, mut is_result) = (Vec::new(), DeleteFailure::default(), None);
-    for_each_element(document, |path, text| {
+    let (mut failures, mut failure) = (Vec::new(), DeleteFailure::default());
+    for_each_element(document, "Delete", |path, text| {
         match path {
-            "DeleteResult/Error/Key" => text.clone_into(&mut failure.key),
-            "DeleteResult/Error/Code" => text.clone_into(&mut failure.code),
-            "DeleteResult/Error/Message" => text.clone_into(&mut failure.message),
-            "DeleteResult/Error" => failures.push(std::mem::take(&mut failure)),
-            "DeleteResult" => is_result = Some(()),
+            "Error/Key" => text.clone_into(&mut failure.key),
+            "Error/Code" => text.clone_into(&mut failure.code),
+            "Error/Message" => text.clone_into(&mut failure.message),
+            "Error" => failures.push(std::mem::take(&mut failure)),
             _ => {}
         }
         Ok(())
     })?;
-    required(is_result, "DeleteResult")?;
     Ok(failures)
 }
 
