@@ -1,0 +1,215 @@
+//! A store in memory, a directory, and captured streams to run commands with.
+#![allow(dead_code, missing_docs, reason = "each test file uses its own part of this")]
+
+mod faulty;
+
+use std::io::{self, Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser;
+use fordway_cli::{Cli, Context, Exit, Format, Interrupt, Lane, Output, Presigner};
+use fordway_store::{
+    Bucket, Content, GetOptions, Key, ListQuery, MemoryStore, Object, PutOptions, Result, Store,
+};
+use tempfile::TempDir;
+
+pub use faulty::{Fault, FaultyStore};
+
+/// How a command ended and what it wrote.
+pub struct Ran {
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Fails the test with what was written, unless the command ended as expected.
+    #[track_caller]
+    pub fn ended(self, exit: Exit) -> Self {
+        assert_eq!(self.exit, exit, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        let ran = self.ended(Exit::Ok);
+        assert_eq!(ran.stderr, "");
+        ran
+    }
+
+    /// Lines in byte order: threads finish in any.
+    pub fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.stdout.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+pub struct Rig {
+    pub store: Arc<dyn Store>,
+    pub memory: MemoryStore,
+    pub dir: TempDir,
+    pub interrupt: Interrupt,
+    pub input: Vec<u8>,
+    pub multipart_threshold_bytes: Option<u64>,
+    pub presigner: Option<Arc<dyn Presigner>>,
+}
+
+impl Rig {
+    /// An empty bucket `b` in memory.
+    pub fn new() -> Self {
+        Self::over(|memory| Arc::new(memory))
+    }
+
+    /// The same, with something between the commands and the store.
+    pub fn over(wrap: impl FnOnce(MemoryStore) -> Arc<dyn Store>) -> Self {
+        let memory = MemoryStore::default();
+        memory.create_bucket(&bucket("bkt")).unwrap();
+        Rig {
+            store: wrap(memory.clone()),
+            memory,
+            dir: TempDir::new().unwrap(),
+            interrupt: Interrupt::default(),
+            input: Vec::new(),
+            multipart_threshold_bytes: None,
+            presigner: None,
+        }
+    }
+
+    /// Runs `fordway WORDS`; `DIR` in a word stands for the temporary directory.
+    pub fn run(&self, words: &[&str]) -> Ran {
+        let (stdout, stderr) = (Captured::default(), Captured::default());
+        let exit = self.run_with_streams(words, stdout.clone(), stderr.clone());
+        Ran { exit, stdout: stdout.text(), stderr: stderr.text() }
+    }
+
+    pub fn run_with_streams(
+        &self,
+        words: &[&str],
+        stdout: impl Write + Send + 'static,
+        stderr: Captured,
+    ) -> Exit {
+        let dir = self.dir.path().to_str().unwrap();
+        let words = words.iter().map(|word| word.replace("DIR", dir));
+        let cli = Cli::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
+        let format = if cli.global.json { Format::Json } else { Format::Text };
+        let output = Output::to(stdout, stderr, format, cli.global.quiet);
+        let lane = Lane {
+            store: Arc::clone(&self.store),
+            presigner: self.presigner.clone(),
+            multipart_threshold_bytes: self.multipart_threshold_bytes,
+        };
+        let input = Cursor::new(self.input.clone());
+        let context = Context::new(move || Ok(lane.clone()), output, input, self.interrupt.clone());
+        fordway_cli::run(cli, &context)
+    }
+
+    pub fn put(&self, key: &str, body: impl AsRef<[u8]>) {
+        self.memory.put(&bucket("bkt"), &name(key), body.as_ref(), &PutOptions::default()).unwrap();
+    }
+
+    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let object = self.memory.get(&bucket("bkt"), &name(key), &GetOptions::default()).ok()?;
+        Some(object.content.into_vec().unwrap())
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        let page = self.memory.list(&bucket("bkt"), &ListQuery::default()).unwrap();
+        page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+    }
+
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    pub fn write(&self, relative: &str, body: impl AsRef<[u8]>) {
+        let path = self.path(relative);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, body).unwrap();
+    }
+
+    /// Everything below the temporary directory, hidden files too.
+    pub fn files(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        walk(self.dir.path(), self.dir.path(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+fn walk(root: &Path, directory: &Path, found: &mut Vec<String>) {
+    for entry in directory.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => walk(root, &path, found),
+            false => found.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()),
+        }
+    }
+}
+
+pub fn bucket(text: &str) -> Bucket {
+    Bucket::new(text).unwrap()
+}
+
+pub fn name(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+/// Everything that was written to a stream.
+#[derive(Clone, Default)]
+pub struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Captured {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Captured {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pipe whose reader leaves after some bytes.
+pub struct ShortPipe(pub usize);
+
+impl Write for ShortPipe {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.0 == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let taken = data.len().min(self.0);
+        self.0 -= taken;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Signs by naming what it was asked for.
+pub struct PlainPresigner;
+
+impl Presigner for PlainPresigner {
+    fn presign(&self, method: &str, bucket: &Bucket, key: &Key, lifetime: Duration) -> Result<String> {
+        Ok(format!("https://host/{bucket}/{key}?method={method}&expires={}", lifetime.as_secs()))
+    }
+}
+
+/// An object whose bytes differ from what its tag says.
+pub fn corrupted(object: Object) -> Result<Object> {
+    let mut body = object.content.into_vec()?;
+    if let Some(first) = body.first_mut() {
+        *first ^= 1;
+    }
+    Ok(Object { content: Content::Bytes(body.into()), ..object })
+}
