@@ -52,7 +52,7 @@ impl Address {
         }
     }
 
-    /// The place of `relative` below this directory. Errors: `InvalidKey`, `KeyTooLong`.
+    /// The place of `relative` below this directory. Errors: `InvalidArgument`, `InvalidKey`, `KeyTooLong`.
     pub(crate) fn below(&self, relative: &str) -> Result<Self> {
         match self {
             Address::S3(bucket, prefix) => {
@@ -114,7 +114,7 @@ impl fmt::Display for Address {
 /// The path of `relative` (a key below the prefix that is copied) under `root`.
 ///
 /// A key is any text, a path is not: segments that would leave `root` or fold onto another key's
-/// path (`..`, `.`, empty ones, and so absolute paths) are refused. Errors: `InvalidKey`.
+/// path (`..`, `.`, empty ones, and so absolute paths) are refused. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
     if relative.split('/').any(hostile) {
@@ -122,7 +122,7 @@ fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
             "{relative:?} cannot be a path below {}; copy this object by itself and name the file",
             root.display()
         );
-        return Err(Error::new(ErrorKind::InvalidKey, why));
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     Ok(root.join(relative))
 }
@@ -172,7 +172,11 @@ mod tests {
         let root = Path::new("/out");
         assert_eq!(local_path(root, "a/b..c/...").unwrap(), Path::new("/out/a/b..c/..."));
         for hostile in ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "a/", "..", "a\0b"] {
-            assert_eq!(local_path(root, hostile).unwrap_err().kind(), ErrorKind::InvalidKey, "{hostile}");
+            assert_eq!(
+                local_path(root, hostile).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{hostile}"
+            );
         }
     }
 }

@@ -10,19 +10,10 @@ use fordway_store::{Error, ErrorKind, Result};
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Raised by SIGINT, SIGTERM and SIGHUP of this process. A second signal is ignored: the first
-    /// stops transfers at their next chunk. Errors: `Internal` when called twice.
-    pub fn on_signals() -> Result<Self> {
-        let interrupt = Interrupt::default();
-        let raised = interrupt.clone();
-        ctrlc::set_handler(move || raised.raise())
-            .map_err(|error| Error::new(ErrorKind::Internal, "handling signals").caused_by(error))?;
-        Ok(interrupt)
-    }
-
-    /// Asks everything that shares this flag to stop.
-    pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Asks everything that shares this flag to stop at its next chunk; answers whether that had
+    /// been asked before.
+    pub fn raise(&self) -> bool {
+        self.0.swap(true, Ordering::Relaxed)
     }
 
     /// Whether work must stop.

@@ -31,9 +31,18 @@ pub struct EndpointSources {
     pub profile: String,
 }
 
+/// What the command line says about AWS accounts; `None` leaves it to the environment.
+#[derive(Clone, Debug, Default)]
+pub struct AwsOptions {
+    /// `--profile`.
+    pub profile: Option<String>,
+    /// `--region`.
+    pub region: Option<String>,
+}
+
 impl EndpointSources {
     /// Reads the environment and the AWS configuration file of this process.
-    pub fn of_process(option: Option<String>, profile: Option<String>) -> Self {
+    pub fn of_process(option: Option<String>, aws: &AwsOptions) -> Self {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
@@ -42,7 +51,9 @@ impl EndpointSources {
         // A missing file is the common case, and an unreadable one configures nothing either.
         let aws_config =
             std::fs::read_to_string(config.unwrap_or(home.join(".aws/config"))).unwrap_or_default();
-        let profile = profile
+        let profile = aws
+            .profile
+            .clone()
             .or_else(|| environment.get("AWS_PROFILE").cloned())
             .unwrap_or_else(|| "default".to_owned());
         EndpointSources { option, environment, aws_config, profile }
@@ -95,11 +106,12 @@ impl Endpoint {
     }
 
     /// Opens the lane. Errors: those of the lane.
-    pub fn open(&self) -> Result<Lane> {
+    pub fn open(&self, aws: &AwsOptions) -> Result<Lane> {
+        tracing::debug!(endpoint = ?self, ?aws, "opening the lane");
         match self {
             Endpoint::Embedded(root) => open_embedded(root),
-            Endpoint::Http(url) => open_http(Some(url)),
-            Endpoint::Aws => open_http(None),
+            Endpoint::Http(url) => open_http(Some(url), aws),
+            Endpoint::Aws => open_http(None, aws),
         }
     }
 }
@@ -108,8 +120,9 @@ fn open_embedded(root: &Path) -> Result<Lane> {
     Err(not_built("embedded", &root.display().to_string()))
 }
 
-fn open_http(url: Option<&str>) -> Result<Lane> {
-    Err(not_built("http", url.unwrap_or("AWS")))
+fn open_http(url: Option<&str>, aws: &AwsOptions) -> Result<Lane> {
+    let region = aws.region.as_deref().unwrap_or("as configured");
+    Err(not_built("http", &url.map_or(format!("AWS (region: {region})"), str::to_owned)))
 }
 
 fn not_built(lane: &'static str, endpoint: &str) -> Error {

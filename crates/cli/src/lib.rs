@@ -23,5 +23,5 @@ pub use commands::run;
 pub use context::{Context, Lane, Presigner};
 pub use exit::Exit;
 pub use interrupt::Interrupt;
-pub use lanes::{Endpoint, EndpointSources};
+pub use lanes::{AwsOptions, Endpoint, EndpointSources};
 pub use output::{Format, Output};

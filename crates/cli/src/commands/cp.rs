@@ -96,7 +96,7 @@ fn actions<'a>(
         return Err(Error::new(ErrorKind::InvalidArgument, unsupported(&root, target.directory())));
     }
     match (source, source.items(context)?) {
-        (_, Some(items)) => Ok(many(items, root, target, filters)),
+        (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
         (Source::One(place), None) => {
             let action = one(place, target, filters).transpose();
             Ok(Box::new(action.into_iter()))
@@ -134,7 +134,13 @@ fn base_name(path: &Path) -> Result<String> {
 
 /// The copies of a listing. Prefixes' own markers (`dir/`, empty) are not content; what lies below
 /// the destination already is not copied into itself.
-fn many<'a>(items: Items, root: Address, target: &'a Target, filters: &'a Filters) -> Actions<'a> {
+fn many<'a>(
+    lane: &'static str,
+    items: Items,
+    root: Address,
+    target: &'a Target,
+    filters: &'a Filters,
+) -> Actions<'a> {
     let own_copies = nested(&root, target.directory());
     let is_content =
         |item: &Item| !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')));
@@ -145,7 +151,8 @@ fn many<'a>(items: Items, root: Address, target: &'a Target, filters: &'a Filter
         };
         let inside = own_copies.as_deref().is_some_and(|prefix| item.relative.starts_with(prefix));
         (is_content(&item) && !inside && filters.admit(&item.relative)).then(|| {
-            let (from, to) = (from_item(&root, &item), target.place(&item.relative)?);
+            let from = from_item(&root, &item);
+            let to = target.place(&item.relative).map_err(|error| about(error, &from, lane))?;
             Ok(Action::Copy { from, to, size: Some(item.size) })
         })
     }))
@@ -157,6 +164,14 @@ pub(super) fn from_item(root: &Address, item: &Item) -> Address {
         Address::S3(bucket, prefix) => Address::S3(bucket.clone(), format!("{prefix}{}", item.relative)),
         Address::Local(path) => Address::Local(path.join(&item.relative)),
         other => other.clone(),
+    }
+}
+
+/// Names the object that could not be given a place.
+pub(super) fn about(error: Error, from: &Address, lane: &'static str) -> Error {
+    match from {
+        Address::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
+        _ => error,
     }
 }
 

@@ -97,8 +97,8 @@ impl<'r> ObjectRecord<'r> {
 
 impl fmt::Display for ObjectRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "    Object: s3://{}/{}\n", self.bucket, self.key)?;
-        write!(f, "      Size: {} ({} bytes)\n", human_bytes(self.size_bytes), self.size_bytes)?;
+        writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
+        writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
         write!(f, "  Modified: {}\n      ETag: {}", self.shown_time, self.etag)?;
         if let (Some(algorithm), Some(value)) = (self.checksum_algorithm, &self.checksum) {
             write!(f, "\n  Checksum: {algorithm} {value}")?;

@@ -2,7 +2,7 @@
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::cp::from_item;
+use super::cp::{about, from_item};
 use crate::address::Address;
 use crate::args::SyncArgs;
 use crate::context::Context;
@@ -24,12 +24,13 @@ pub(super) fn run(args: &SyncArgs, context: &Context) -> Result<Exit> {
     let filters = &args.transfer.filters;
     let source = wanted(tree::items(context, &from)?, filters);
     let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
+    let lane = context.store()?.lane();
     let actions = plan::sync(source, destination, rules).map(|step| match step? {
-        Step::Copy(item) => Ok(Action::Copy {
-            from: from_item(&from, &item),
-            to: to.below(&item.relative)?,
-            size: Some(item.size),
-        }),
+        Step::Copy(item) => {
+            let source = from_item(&from, &item);
+            let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+            Ok(Action::Copy { from: source, to: target, size: Some(item.size) })
+        }
         Step::Remove(item) => Ok(Action::Remove(from_item(&to, &item))),
     });
     transfer::run(context, &Settings::of(&args.transfer, Existing::Replace), actions)

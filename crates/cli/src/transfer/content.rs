@@ -90,6 +90,8 @@ impl Runner<'_> {
             Some(hasher) => hasher.finish(&Expected::default())?.checksum,
             None => None,
         };
+        // Ctrl-C ends the program that feeds us too: its early end must not become an object.
+        self.context.interrupt.check()?;
         let made = writer.commit(&Expected { size: Some(total_bytes), md5: None, checksum })?;
         Ok((made, total_bytes))
     }

@@ -9,7 +9,7 @@ use super::upload::part_ranges;
 
 /// The most that services copy in one request.
 const MAX_COPY_BYTES: u64 = 5 << 30;
-/// Bytes of a part that is copied: nothing passes through this machine, so parts can be large.
+/// The most bytes of a part that is copied: nothing passes through this machine, so parts are large.
 const COPY_PART_BYTES: u64 = 512 << 20;
 
 impl Runner<'_> {
@@ -22,14 +22,25 @@ impl Runner<'_> {
         size: Option<u64>,
     ) -> Result<Option<u64>> {
         let metadata = Some(self.settings.metadata.clone()).filter(|metadata| !metadata.is_empty());
-        // Stores within this machine have no such limit, and say so by having no threshold.
-        if size.is_some_and(|size| size > MAX_COPY_BYTES) && self.threshold_bytes().is_some() {
+        let limit = self.copy_limit_bytes();
+        let size = match size {
+            None if limit.is_some() => Some(self.store().head(from.0, from.1, &GetOptions::default())?.size),
+            known => known,
+        };
+        if limit.zip(size).is_some_and(|(limit, size)| size > limit) {
             return self.copy_parts(from, bucket, key, metadata).map(Some);
         }
         let options = CopyOptions { metadata, conditions: self.conditions(), ..Default::default() };
         self.store().copy(from, bucket, key, &options)?;
         self.advance(size.unwrap_or(0))?;
         Ok(size)
+    }
+
+    /// Larger objects are copied in parts. Stores within this machine have no limit, and say so by
+    /// having no threshold.
+    fn copy_limit_bytes(&self) -> Option<u64> {
+        let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
+        self.settings.multipart_threshold_bytes.or(limit)
     }
 
     fn copy_parts(
@@ -51,7 +62,8 @@ impl Runner<'_> {
                 self.advance(len)?;
                 Ok(CompletedPart { number, etag: made.etag })
             };
-            Ok((self.each_part(part_ranges(info.size, COPY_PART_BYTES), copy)?, info.size))
+            let part_bytes = COPY_PART_BYTES.min(info.size.div_ceil(2)).max(self.settings.part_size_bytes);
+            Ok((self.each_part(part_ranges(info.size, part_bytes), copy)?, info.size))
         })
     }
 }

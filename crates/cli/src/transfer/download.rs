@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ByteRange, CompletedPart, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key,
-    ObjectInfo, Result,
+    Object, ObjectInfo, Result,
 };
 use tempfile::NamedTempFile;
 
@@ -20,16 +20,10 @@ use crate::exit::file_error;
 impl Runner<'_> {
     /// Writes beside the target, verifies, and only then renames: a failure or a signal leaves what
     /// was there before. The file gets the object's modification time. Answers the number of bytes.
-    pub(super) fn download(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        size: Option<u64>,
-        path: &Path,
-    ) -> Result<Option<u64>> {
+    pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
         let target = Target::find(path)?;
         if target == Target::Special {
-            return self.download_into_special(bucket, key, path).map(Some);
+            return self.download_into_special(from, path);
         }
         if self.settings.existing == Existing::Fail && target != Target::Missing {
             let why = format!("{} exists", path.display());
@@ -37,12 +31,7 @@ impl Runner<'_> {
         }
         let path = target.path(path);
         let mut temporary = temporary_beside(&path)?;
-        let in_parts =
-            size.zip(self.threshold_bytes()).is_some_and(|(size, limit)| size >= limit && size > 0);
-        let info = match in_parts {
-            true => self.fetch_parts(bucket, key, temporary.as_file(), &path)?,
-            false => self.fetch(bucket, key, temporary.as_file_mut(), &path)?,
-        };
+        let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
         let failed = |error| file_error("writing", path.display(), error);
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
@@ -57,18 +46,47 @@ impl Runner<'_> {
                 })?
             }
         };
-        Ok(Some(info.size))
+        Ok(info.size)
     }
 
     /// A device or pipe is written into as it is; it must never be renamed over.
-    fn download_into_special(&self, bucket: &Bucket, key: &Key, path: &Path) -> Result<u64> {
+    fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
         let opened = OpenOptions::new().write(true).open(path);
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
-        Ok(self.fetch(bucket, key, &mut file, path)?.size)
+        let object = self.store().get(from.0, from.1, &GetOptions::default())?;
+        Ok(self.fetch_stream(object, from, &mut file, path)?.size)
     }
 
-    fn fetch(&self, bucket: &Bucket, key: &Key, file: &mut File, path: &Path) -> Result<ObjectInfo> {
-        let object = self.store().get(bucket, key, &GetOptions::default())?;
+    /// In one stream or in parts; where nobody knows the size yet, the first answer tells.
+    fn fetch(
+        &self,
+        from: (&Bucket, &Key),
+        size: Option<u64>,
+        file: &mut File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
+        let is_large = |size| size > 0 && self.threshold_bytes().is_some_and(|threshold| size >= threshold);
+        if size.is_some_and(is_large) {
+            let info = self.store().head(from.0, from.1, &GetOptions::default())?;
+            return self.fetch_parts(info, from, file, path);
+        }
+        let object = self.store().get(from.0, from.1, &GetOptions::default())?;
+        if size.is_none() {
+            self.context.output.expect_bytes(object.info.size);
+        }
+        match is_large(object.info.size) {
+            true => self.fetch_parts(object.info, from, file, path),
+            false => self.fetch_stream(object, from, file, path),
+        }
+    }
+
+    fn fetch_stream(
+        &self,
+        object: Object,
+        from: (&Bucket, &Key),
+        file: &mut File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
         let mut verifier = Verifier::new(&object.info, self.settings.verify);
         object
             .content
@@ -78,23 +96,28 @@ impl Runner<'_> {
                 self.advance(chunk.len() as u64)
             })
             .and_then(|()| verifier.finish())
-            .map_err(|error| self.during_get(error, bucket, key))?;
+            .map_err(|error| self.during_get(error, from))?;
         Ok(object.info)
     }
 
     /// Several ranges at once, all of one version of the object; verified in the file afterwards.
-    fn fetch_parts(&self, bucket: &Bucket, key: &Key, file: &File, path: &Path) -> Result<ObjectInfo> {
-        let info = self.store().head(bucket, key, &GetOptions::default())?;
+    fn fetch_parts(
+        &self,
+        info: ObjectInfo,
+        from: (&Bucket, &Key),
+        file: &File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
         let failed = |error| file_error("writing", path.display(), error);
         file.set_len(info.size).map_err(failed)?;
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
             let object =
-                self.store().get(bucket, key, &GetOptions { range, conditions: conditions.clone() })?;
+                self.store().get(from.0, from.1, &GetOptions { range, conditions: conditions.clone() })?;
             if object.range != (offset..offset + len) {
                 let why = format!("bytes {:?} came instead of {offset}..{}", object.range, offset + len);
-                return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), bucket, key));
+                return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
             }
             let mut at = offset;
             object.content.for_each_chunk(|chunk| {
@@ -104,7 +127,7 @@ impl Runner<'_> {
             })?;
             Ok(CompletedPart { number, etag: info.etag.clone() })
         })?;
-        self.verify_file(&info, file, path).map_err(|error| self.during_get(error, bucket, key))?;
+        self.verify_file(&info, file, path).map_err(|error| self.during_get(error, from))?;
         Ok(info)
     }
 
@@ -122,7 +145,7 @@ impl Runner<'_> {
         verifier.finish()
     }
 
-    fn during_get(&self, error: Error, bucket: &Bucket, key: &Key) -> Error {
+    fn during_get(&self, error: Error, (bucket, key): (&Bucket, &Key)) -> Error {
         error.during("get", self.store().lane(), bucket.as_str(), key.as_str())
     }
 }

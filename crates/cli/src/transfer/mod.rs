@@ -105,6 +105,14 @@ enum Task {
     Failed(Error),
 }
 
+/// How a copy ended that did not fail.
+enum Copied {
+    /// With so many bytes, where that is known.
+    Done(Option<u64>),
+    /// Something is at the destination, and is to stay.
+    Skipped,
+}
+
 /// What was done (or would be), as a line or as JSON.
 #[derive(Serialize)]
 struct Event<'e> {
@@ -154,8 +162,8 @@ impl Runner<'_> {
     fn perform(&self, task: Task) {
         match task {
             Task::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(Some(event_size)) => self.done(copy_name(&from, &to), &from, Some(&to), event_size),
-                Ok(None) => self.tally.skipped(),
+                Ok(Copied::Done(size)) => self.done(copy_name(&from, &to), &from, Some(&to), size),
+                Ok(Copied::Skipped) => self.tally.skipped(),
                 Err(error) => self.failed(&error),
             },
             Task::RemoveObjects(bucket, keys) => self.remove_objects(&bucket, &keys),
@@ -164,40 +172,45 @@ impl Runner<'_> {
         }
     }
 
-    /// Copies one object or file; answers its size, or `None` if it was skipped.
-    fn copy(&self, from: &Address, to: &Address, size: Option<u64>) -> Result<Option<Option<u64>>> {
+    fn copy(&self, from: &Address, to: &Address, size: Option<u64>) -> Result<Copied> {
         self.context.interrupt.check()?;
         tracing::debug!(%from, %to, "copy");
         if self.settings.existing == Existing::Skip && self.exists(to)? {
-            return Ok(None);
+            return Ok(Copied::Skipped);
         }
         if self.settings.dry_run {
-            return Ok(Some(size));
+            return Ok(Copied::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
-        let copied = match (from, to) {
-            (Address::Local(path), Address::S3(bucket, key)) => {
-                self.upload_file(path, bucket, &Key::new(key)?)
-            }
-            (Address::Stdio, Address::S3(bucket, key)) => self.upload_stream(bucket, &Key::new(key)?),
-            (Address::S3(bucket, key), Address::Local(path)) => {
-                self.download(bucket, &Key::new(key)?, size, path)
-            }
-            (Address::S3(bucket, key), Address::S3(to_bucket, to_key)) => {
-                self.copy_object((bucket, &Key::new(key)?), to_bucket, &Key::new(to_key)?, size)
-            }
-            _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
-        };
-        match copied {
-            Ok(bytes) => Ok(Some(bytes.or(size))),
+        match self.copy_content(from, to, size) {
+            Ok(bytes) => Ok(Copied::Done(bytes.or(size))),
             // Somebody was faster than our look; with --no-clobber that is theirs to keep.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == Existing::Skip =>
             {
-                Ok(None)
+                Ok(Copied::Skipped)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Answers the number of bytes, where it is known.
+    fn copy_content(&self, from: &Address, to: &Address, size: Option<u64>) -> Result<Option<u64>> {
+        match (from, to) {
+            (Address::Local(path), Address::S3(bucket, key)) => {
+                self.upload_file(path, bucket, &Key::new(key)?).map(Some)
+            }
+            (Address::Stdio, Address::S3(bucket, key)) => {
+                self.upload_stream(bucket, &Key::new(key)?).map(Some)
+            }
+            (Address::S3(bucket, key), Address::Local(path)) => {
+                self.download((bucket, &Key::new(key)?), size, path).map(Some)
+            }
+            (Address::S3(bucket, key), Address::S3(to_bucket, to_key)) => {
+                self.copy_object((bucket, &Key::new(key)?), to_bucket, &Key::new(to_key)?, size)
+            }
+            _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
         }
     }
 

@@ -94,14 +94,14 @@ where
         }
     }
 
-    fn from_source(&mut self) -> Option<Result<Step>> {
+    fn next_of_source(&mut self) -> Option<Result<Step>> {
         let found = self.source.next()?;
         self.rules.delete &= found.is_ok();
         Some(found.map(Step::Copy))
     }
 
     /// An item that only the destination has; `None` where it may stay.
-    fn from_destination(&mut self) -> Option<Result<Step>> {
+    fn next_of_destination(&mut self) -> Option<Result<Step>> {
         match self.destination.next()? {
             Ok(item) => self.rules.delete.then_some(Ok(Step::Remove(item))),
             Err(error) => {
@@ -111,7 +111,7 @@ where
         }
     }
 
-    fn from_both(&mut self) -> Option<Result<Step>> {
+    fn next_of_both(&mut self) -> Option<Result<Step>> {
         match (self.source.next()?, self.destination.next()?) {
             (Ok(source), Ok(destination)) if self.rules.is_current(&source, &destination) => None,
             (source, _) => Some(source.map(Step::Copy)),
@@ -129,9 +129,9 @@ where
     fn next(&mut self) -> Option<Result<Step>> {
         while !self.blind {
             let step = match self.smaller()? {
-                Ordering::Less => self.from_source(),
-                Ordering::Greater => self.from_destination(),
-                Ordering::Equal => self.from_both(),
+                Ordering::Less => self.next_of_source(),
+                Ordering::Greater => self.next_of_destination(),
+                Ordering::Equal => self.next_of_both(),
             };
             if step.is_some() {
                 return step;

@@ -19,7 +19,7 @@ const MAX_PART_BYTES: u64 = 5 << 30;
 
 impl Runner<'_> {
     /// Answers the number of bytes.
-    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<Option<u64>> {
+    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
         let name = path.display().to_string();
         let failed = |error| file_error("opening", &name, error);
         let file = File::open(path).map_err(failed)?;
@@ -39,17 +39,17 @@ impl Runner<'_> {
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }
-        Ok(Some(size))
+        Ok(size)
     }
 
     /// Standard input, whose length nobody knows: where parts are needed at all, they follow one
     /// another and hold no more than a chunk in memory.
-    pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<Option<u64>> {
+    pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
         let options = self.put_options(key.as_str(), None);
         let Some(threshold) = self.threshold_bytes() else {
             let writer = self.store().writer(bucket, key, &options)?;
-            return Ok(Some(self.pump("standard input", &mut input, writer, None)?.1));
+            return Ok(self.pump("standard input", &mut input, writer, None)?.1);
         };
         // What fits below the threshold (but no more than a part) needs no upload in parts.
         let first_bytes = threshold.min(self.settings.part_size_bytes);
@@ -58,10 +58,10 @@ impl Runner<'_> {
         read.map_err(|error| file_error("reading", "standard input", error))?;
         if (first.len() as u64) < first_bytes {
             let writer = self.store().writer(bucket, key, &options)?;
-            return Ok(Some(self.pump("standard input", &mut &first[..], writer, None)?.1));
+            return Ok(self.pump("standard input", &mut &first[..], writer, None)?.1);
         }
         let whole = BufReader::with_capacity(CHUNK_BYTES, std::io::Cursor::new(first).chain(input));
-        self.in_parts(bucket, key, &options, |upload| self.stream_parts(whole, bucket, key, upload)).map(Some)
+        self.in_parts(bucket, key, &options, |upload| self.stream_parts(whole, bucket, key, upload))
     }
 
     fn stream_parts(

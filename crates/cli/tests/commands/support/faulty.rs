@@ -10,7 +10,7 @@ use fordway_store::{
 use super::corrupted;
 
 /// What goes wrong.
-pub enum Fault {
+pub(crate) enum Fault {
     /// Every call on a key that holds this text fails so.
     Fails(&'static str, ErrorKind),
     /// Reading such a key gives other bytes than were stored.
@@ -21,9 +21,9 @@ pub enum Fault {
     FailsPart(u16),
 }
 
-pub struct FaultyStore {
-    pub inner: MemoryStore,
-    pub fault: Fault,
+pub(crate) struct FaultyStore {
+    pub(crate) inner: MemoryStore,
+    pub(crate) fault: Fault,
 }
 
 impl FaultyStore {

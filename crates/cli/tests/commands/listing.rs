@@ -1,12 +1,10 @@
 //! `ls`, `stat`, `du`, `mb`, `rb`, `rm` and `presign` against a store in memory.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
 use fordway_cli::Exit;
 use fordway_store::{ErrorKind, PutOptions, Store};
-use support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
 
 /// The listing without its dates and times.
 fn columns(text: &str) -> Vec<String> {
@@ -82,7 +80,10 @@ fn json_is_stable() {
     assert_eq!(shown, "{\"type\":\"prefix\",\"key\":\"dir/\"}\n");
     let shown = rig.run(&["ls", "s3://bkt/dir/", "--json", "--summarize"]).ok().stdout;
     let (object, summary) = shown.trim_end().split_once('\n').unwrap();
-    assert!(object.starts_with(r#"{"type":"object","key":"dir/k","size_bytes":7,"modified":"20"#), "{object}");
+    assert!(
+        object.starts_with(r#"{"type":"object","key":"dir/k","size_bytes":7,"modified":"20"#),
+        "{object}"
+    );
     assert!(object.ends_with(r#"Z","etag":"9a0364b9e99bb480dd25e1f0284c8555"}"#), "{object}");
     assert_eq!(summary, r#"{"type":"summary","objects":1,"size_bytes":7}"#);
     let shown = rig.run(&["du", "s3://bkt", "--json"]).ok().stdout;
@@ -160,9 +161,8 @@ fn rm_removes_what_is_meant() {
 
 #[test]
 fn rm_goes_on_after_a_failure() {
-    let rig = Rig::over(|inner| {
-        Arc::new(FaultyStore { inner, fault: Fault::Fails("bad", ErrorKind::ReadOnly) })
-    });
+    let rig =
+        Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Fails("bad", ErrorKind::ReadOnly) }));
     for key in ["p/a", "p/bad", "p/c"] {
         rig.put(key, key);
     }

@@ -1,14 +1,12 @@
 //! `cp`, `cat` and `sync` against a store in memory.
 
-mod support;
-
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::support::{Captured, Fault, FaultyStore, Rig, ShortPipe, bucket, name};
 use fordway_cli::{Exit, Interrupt};
 use fordway_store::{ErrorKind, GetOptions, Store, UploadsQuery};
-use support::{Captured, Fault, FaultyStore, Rig, ShortPipe, bucket, name};
 
 fn faulty(fault: Fault) -> Rig {
     Rig::over(|inner| Arc::new(FaultyStore { inner, fault }))
@@ -112,6 +110,7 @@ fn hostile_keys_never_leave_the_destination() {
     let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/in/out", "--recursive"]).ended(Exit::Usage);
     assert_eq!(rig.files(), ["in/out/good", "in/out/zlast"]);
     assert_eq!(ran.stderr.matches("cannot be a path below").count(), 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("copy s3://bkt/p/../../../escaped (memory)"), "{}", ran.stderr);
     assert!(ran.stderr.ends_with("3 of 5 failed, 2 done, 0 skipped\n"), "{}", ran.stderr);
     rig.run(&["sync", "s3://bkt/p/", "DIR/in/synced"]).ended(Exit::Usage);
     assert_eq!(rig.files(), ["in/out/good", "in/out/zlast", "in/synced/good", "in/synced/zlast"]);
@@ -208,10 +207,11 @@ fn ctrl_c_leaves_what_was_there() {
 #[test]
 fn large_files_go_in_parts_both_ways() {
     let rig = Rig::new();
-    let body: Vec<u8> = (0..11_000_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let body: Vec<u8> = (0..11_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
     rig.write("big", &body);
     let parts = ["--multipart-threshold", "10MiB", "--part-size", "5MiB"];
-    rig.run(&[&["cp", "DIR/big", "s3://bkt/big", "--checksum-algorithm", "sha256"][..], &parts].concat()).ok();
+    rig.run(&[&["cp", "DIR/big", "s3://bkt/big", "--checksum-algorithm", "sha256"][..], &parts].concat())
+        .ok();
     let info = rig.memory.head(&bucket("bkt"), &name("big"), &GetOptions::default()).unwrap();
     assert!(info.etag.as_str().ends_with("-3"), "{}", info.etag);
     assert_eq!(rig.get("big").unwrap(), body);
@@ -219,6 +219,12 @@ fn large_files_go_in_parts_both_ways() {
     rig.run(&[&["cp", "s3://bkt/*", "DIR/out/"][..], &parts].concat()).ok();
     assert!(std::fs::read(rig.path("out/big")).unwrap() == body);
     assert!(std::fs::read(rig.path("out/single")).unwrap() == body);
+    rig.run(&[&["cp", "s3://bkt/single", "DIR/alone"][..], &parts].concat()).ok();
+    assert!(std::fs::read(rig.path("alone")).unwrap() == body);
+    rig.run(&[&["cp", "s3://bkt/single", "s3://bkt/copied"][..], &parts].concat()).ok();
+    let info = rig.memory.head(&bucket("bkt"), &name("copied"), &GetOptions::default()).unwrap();
+    assert!(info.etag.as_str().ends_with("-2"), "{}", info.etag);
+    assert!(rig.get("copied").unwrap() == body);
 }
 
 #[test]
@@ -235,7 +241,9 @@ fn a_failed_part_aborts_the_upload() {
 #[test]
 fn standard_input_and_output() {
     let mut rig = Rig::new();
-    for (size, threshold) in [(0, None), (12_000_000, None), (100, Some(1 << 20)), (12_000_000, Some(1 << 20))] {
+    for (size, threshold) in
+        [(0, None), (12_000_000, None), (100, Some(1 << 20)), (12_000_000, Some(1 << 20))]
+    {
         rig.input = (0..size).map(|i: u32| (i >> 2) as u8).collect();
         rig.multipart_threshold_bytes = threshold;
         rig.run(&["cp", "-", "s3://bkt/piped", "--part-size", "5MiB"]).ok();
@@ -309,7 +317,10 @@ fn sync_up_and_down() {
 
     let later = SystemTime::now() + Duration::from_secs(60);
     std::fs::File::options().write(true).open(rig.path("t/a")).unwrap().set_modified(later).unwrap();
-    assert_eq!(rig.run(&["sync", "DIR/t", "s3://bkt/s", "--size-only", "--exclude", "*.tmp"]).ok().stdout, "");
+    assert_eq!(
+        rig.run(&["sync", "DIR/t", "s3://bkt/s", "--size-only", "--exclude", "*.tmp"]).ok().stdout,
+        ""
+    );
     assert_eq!(rig.run(&words).ok().stdout.lines().count(), 1);
     rig.run(&["sync", "s3://bkt/s", "s3://bkt/mirror"]).ok();
     assert_eq!(rig.get("mirror/sub/b").unwrap(), b"bb");

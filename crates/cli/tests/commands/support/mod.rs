@@ -1,5 +1,4 @@
 //! A store in memory, a directory, and captured streams to run commands with.
-#![allow(dead_code, missing_docs, reason = "each test file uses its own part of this")]
 
 mod faulty;
 
@@ -15,56 +14,56 @@ use fordway_store::{
 };
 use tempfile::TempDir;
 
-pub use faulty::{Fault, FaultyStore};
+pub(crate) use faulty::{Fault, FaultyStore};
 
 /// How a command ended and what it wrote.
-pub struct Ran {
-    pub exit: Exit,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ran {
+    pub(crate) exit: Exit,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Ran {
     /// Fails the test with what was written, unless the command ended as expected.
     #[track_caller]
-    pub fn ended(self, exit: Exit) -> Self {
+    pub(crate) fn ended(self, exit: Exit) -> Self {
         assert_eq!(self.exit, exit, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
     #[track_caller]
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         let ran = self.ended(Exit::Ok);
         assert_eq!(ran.stderr, "");
         ran
     }
 
     /// Lines in byte order: threads finish in any.
-    pub fn sorted(&self) -> Vec<&str> {
+    pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.stdout.lines().collect();
         lines.sort_unstable();
         lines
     }
 }
 
-pub struct Rig {
-    pub store: Arc<dyn Store>,
-    pub memory: MemoryStore,
-    pub dir: TempDir,
-    pub interrupt: Interrupt,
-    pub input: Vec<u8>,
-    pub multipart_threshold_bytes: Option<u64>,
-    pub presigner: Option<Arc<dyn Presigner>>,
+pub(crate) struct Rig {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) memory: MemoryStore,
+    pub(crate) dir: TempDir,
+    pub(crate) interrupt: Interrupt,
+    pub(crate) input: Vec<u8>,
+    pub(crate) multipart_threshold_bytes: Option<u64>,
+    pub(crate) presigner: Option<Arc<dyn Presigner>>,
 }
 
 impl Rig {
     /// An empty bucket `b` in memory.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::over(|memory| Arc::new(memory))
     }
 
     /// The same, with something between the commands and the store.
-    pub fn over(wrap: impl FnOnce(MemoryStore) -> Arc<dyn Store>) -> Self {
+    pub(crate) fn over(wrap: impl FnOnce(MemoryStore) -> Arc<dyn Store>) -> Self {
         let memory = MemoryStore::default();
         memory.create_bucket(&bucket("bkt")).unwrap();
         Rig {
@@ -79,13 +78,13 @@ impl Rig {
     }
 
     /// Runs `fordway WORDS`; `DIR` in a word stands for the temporary directory.
-    pub fn run(&self, words: &[&str]) -> Ran {
+    pub(crate) fn run(&self, words: &[&str]) -> Ran {
         let (stdout, stderr) = (Captured::default(), Captured::default());
         let exit = self.run_with_streams(words, stdout.clone(), stderr.clone());
         Ran { exit, stdout: stdout.text(), stderr: stderr.text() }
     }
 
-    pub fn run_with_streams(
+    pub(crate) fn run_with_streams(
         &self,
         words: &[&str],
         stdout: impl Write + Send + 'static,
@@ -106,32 +105,32 @@ impl Rig {
         fordway_cli::run(cli, &context)
     }
 
-    pub fn put(&self, key: &str, body: impl AsRef<[u8]>) {
+    pub(crate) fn put(&self, key: &str, body: impl AsRef<[u8]>) {
         self.memory.put(&bucket("bkt"), &name(key), body.as_ref(), &PutOptions::default()).unwrap();
     }
 
-    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let object = self.memory.get(&bucket("bkt"), &name(key), &GetOptions::default()).ok()?;
         Some(object.content.into_vec().unwrap())
     }
 
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         let page = self.memory.list(&bucket("bkt"), &ListQuery::default()).unwrap();
         page.entries.iter().map(|entry| entry.name().to_owned()).collect()
     }
 
-    pub fn path(&self, relative: &str) -> PathBuf {
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
     }
 
-    pub fn write(&self, relative: &str, body: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, relative: &str, body: impl AsRef<[u8]>) {
         let path = self.path(relative);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, body).unwrap();
     }
 
     /// Everything below the temporary directory, hidden files too.
-    pub fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         walk(self.dir.path(), self.dir.path(), &mut found);
         found.sort();
@@ -149,20 +148,20 @@ fn walk(root: &Path, directory: &Path, found: &mut Vec<String>) {
     }
 }
 
-pub fn bucket(text: &str) -> Bucket {
+pub(crate) fn bucket(text: &str) -> Bucket {
     Bucket::new(text).unwrap()
 }
 
-pub fn name(text: &str) -> Key {
+pub(crate) fn name(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
 /// Everything that was written to a stream.
 #[derive(Clone, Default)]
-pub struct Captured(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -179,7 +178,7 @@ impl Write for Captured {
 }
 
 /// A pipe whose reader leaves after some bytes.
-pub struct ShortPipe(pub usize);
+pub(crate) struct ShortPipe(pub(crate) usize);
 
 impl Write for ShortPipe {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
@@ -197,7 +196,7 @@ impl Write for ShortPipe {
 }
 
 /// Signs by naming what it was asked for.
-pub struct PlainPresigner;
+pub(crate) struct PlainPresigner;
 
 impl Presigner for PlainPresigner {
     fn presign(&self, method: &str, bucket: &Bucket, key: &Key, lifetime: Duration) -> Result<String> {
@@ -206,7 +205,7 @@ impl Presigner for PlainPresigner {
 }
 
 /// An object whose bytes differ from what its tag says.
-pub fn corrupted(object: Object) -> Result<Object> {
+pub(crate) fn corrupted(object: Object) -> Result<Object> {
     let mut body = object.content.into_vec()?;
     if let Some(first) = body.first_mut() {
         *first ^= 1;
