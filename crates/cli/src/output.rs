@@ -103,9 +103,12 @@ impl Output {
         })
     }
 
-    /// Whether the reader of our data went away (`fordway ls | head`), which ends a command quietly.
-    pub(crate) fn reader_gone(&self) -> bool {
+    /// Whether `error` only says that the reader of our data went away (`fordway ls | head`), which
+    /// is no failure of ours.
+    pub(crate) fn is_reader_gone(&self, error: &Error) -> bool {
+        let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         self.reader_gone.load(Ordering::Relaxed)
+            && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     }
 
     /// An error, in one sentence.
@@ -128,7 +131,7 @@ impl Output {
     /// Shows the bar of a command that moves bytes.
     pub(crate) fn start_progress(&self) {
         let style = ProgressStyle::with_template(
-            "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}  {msg}",
+            "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
         );
         // A template that does not parse costs the looks of the bar, not the transfer.
         if let Ok(style) = style {

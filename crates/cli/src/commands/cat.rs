@@ -41,21 +41,10 @@ fn write_source(source: &Source, wanted: &Wanted, context: &Context) -> Result<E
         return write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok);
     };
     let root = source.root();
-    let mut first_failure = Exit::Ok;
-    for item in items {
-        let written = item.and_then(|item| {
-            let (bucket, key) = super::cp::from_item(&root, &item).into_object()?;
-            write_object(&bucket, &key, wanted, context)
-        });
-        match written {
-            Err(error) if error.kind() != ErrorKind::Interrupted => {
-                let exit = super::report(context, error)?;
-                first_failure = if first_failure == Exit::Ok { exit } else { first_failure };
-            }
-            other => other?,
-        }
-    }
-    Ok(first_failure)
+    super::for_each(context, items, |item| {
+        let (bucket, key) = super::cp::from_item(&root, &item?).into_object()?;
+        write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok)
+    })
 }
 
 fn write_object(bucket: &Bucket, key: &Key, wanted: &Wanted, context: &Context) -> Result<()> {

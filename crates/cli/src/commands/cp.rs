@@ -27,11 +27,23 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         .collect::<Result<_>>()?;
     let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
     let target = Target::new(&args.destination, destination, several)?;
-    let plans: Vec<Actions<'_>> = sources
-        .iter()
-        .map(|source| actions(context, source, &target, &args.transfer.filters))
-        .collect::<Result<_>>()?;
-    transfer::run(context, &Settings::of(&args.transfer, existing(args)), plans.into_iter().flatten())
+    for source in &sources {
+        check_places(&source.root(), target.directory())?;
+    }
+    let plan = |source| {
+        actions(context, source, &target, &args.transfer.filters)
+            .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
+    };
+    let settings = Settings::of(&args.transfer, existing(args));
+    transfer::run(context, &settings, sources.iter().flat_map(plan))
+}
+
+/// Errors: `InvalidArgument` where neither place is in a store.
+fn check_places(from: &Address, to: &Address) -> Result<()> {
+    match (from, to) {
+        (Address::S3(..), _) | (_, Address::S3(..)) => Ok(()),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
+    }
 }
 
 fn existing(args: &CpArgs) -> Existing {
@@ -92,9 +104,6 @@ fn actions<'a>(
     filters: &'a Filters,
 ) -> Result<Actions<'a>> {
     let root = source.root();
-    if !matches!((&root, target.directory()), (Address::S3(..), _) | (_, Address::S3(..))) {
-        return Err(Error::new(ErrorKind::InvalidArgument, unsupported(&root, target.directory())));
-    }
     match (source, source.items(context)?) {
         (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
         (Source::One(place), None) => {

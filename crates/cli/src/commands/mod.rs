@@ -14,7 +14,7 @@ mod source;
 mod stat;
 mod sync;
 
-use fordway_store::{Error, Result};
+use fordway_store::{Error, ErrorKind, Result};
 
 use crate::args::{Cli, Command};
 use crate::context::Context;
@@ -23,18 +23,20 @@ use crate::external;
 
 /// Carries out a command line. Everything that went wrong has been told when this returns.
 pub fn run(cli: Cli, context: &Context) -> Exit {
-    let ended = dispatch(cli.command, context).and_then(|exit| context.output.flush().map(|()| exit));
-    match ended {
-        Ok(exit) => exit,
-        // Nobody reads on; that is how `fordway ls | head` is meant to end.
-        Err(_) if context.output.reader_gone() => Exit::Ok,
-        Err(error) => {
-            // What was listed before the failure is data that was asked for; the failure counts more.
-            context.output.flush().ok();
-            context.output.error(&error);
-            Exit::of(&error)
-        }
+    let exit = dispatch(cli.command, context).unwrap_or_else(|error| tell(context, &error));
+    match context.output.flush() {
+        Err(error) if exit == Exit::Ok => tell(context, &error),
+        _ => exit,
     }
+}
+
+/// Reports what ended a command, unless it is that nobody reads on: `fordway ls | head` ends so.
+fn tell(context: &Context, error: &Error) -> Exit {
+    if context.output.is_reader_gone(error) {
+        return Exit::Ok;
+    }
+    context.output.error(error);
+    Exit::of(error)
 }
 
 fn dispatch(command: Command, context: &Context) -> Result<Exit> {
@@ -55,12 +57,16 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
     }
 }
 
-/// Does `act` for each word of the command line; a failure is reported and the others go on.
-fn for_each<T>(context: &Context, words: &[T], mut act: impl FnMut(&T) -> Result<Exit>) -> Result<Exit> {
+/// Does `act` for each item; a failure is reported and the others go on. Answers the first failure.
+fn for_each<T>(
+    context: &Context,
+    items: impl IntoIterator<Item = T>,
+    mut act: impl FnMut(T) -> Result<Exit>,
+) -> Result<Exit> {
     let mut first_failure = Exit::Ok;
-    for word in words {
+    for item in items {
         context.interrupt.check()?;
-        let exit = match act(word) {
+        let exit = match act(item) {
             Ok(exit) => exit,
             Err(error) => report(context, error)?,
         };
@@ -71,9 +77,10 @@ fn for_each<T>(context: &Context, words: &[T], mut act: impl FnMut(&T) -> Result
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: when nobody reads on.
+/// Reports an error that does not end the command. Errors: those that do, which are a request to
+/// stop and a reader that went away.
 fn report(context: &Context, error: Error) -> Result<Exit> {
-    if context.output.reader_gone() {
+    if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
     }
     context.output.error(&error);

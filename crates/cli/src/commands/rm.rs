@@ -12,14 +12,15 @@ use crate::transfer::{self, Action, Settings};
 use crate::wildcard::Filters;
 
 pub(super) fn run(args: &RmArgs, context: &Context) -> Result<Exit> {
-    let mut plans = Vec::new();
+    let mut sources = Vec::new();
     for text in &args.addresses {
         // Local files have `rm` already, and a slip of the pen must not remove one.
         Address::parse(text)?.into_s3()?;
-        plans.push(removals(context, Source::find(text, args.recursive, args.raw)?, &args.filters));
+        sources.push(Source::find(text, args.recursive, args.raw)?);
     }
     let settings = Settings::removal(args.dry_run, args.jobs);
-    transfer::run(context, &settings, plans.into_iter().flatten())
+    let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
+    transfer::run(context, &settings, removals)
 }
 
 /// What one address asks to remove; an address that cannot be listed is one failure of several.

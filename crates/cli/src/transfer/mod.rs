@@ -142,8 +142,7 @@ pub(crate) fn run(
     actions: impl Iterator<Item = Result<Action>>,
 ) -> Result<Exit> {
     let runner = Runner { context, settings, lane: context.lane()?, tally: Tally::default() };
-    let wanted = || !context.interrupt.is_raised() && !context.output.reader_gone();
-    let actions = actions.take_while(|_| wanted());
+    let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     queue::for_each(settings.jobs, remove::batched(actions), |task| runner.perform(task));
     context.output.end_progress();
@@ -240,8 +239,10 @@ impl Runner<'_> {
             dry_run,
         };
         self.tally.done();
-        if let Err(error) = self.context.output.event(&event) {
-            self.failed(&error);
+        // Work goes on although nobody reads of it: the copies are what was asked for.
+        match self.context.output.event(&event) {
+            Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
+            _ => {}
         }
     }
 

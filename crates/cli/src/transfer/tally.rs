@@ -35,7 +35,7 @@ impl Tally {
 
     /// Reports `error`, unless it only says that all work stops.
     pub(super) fn failed(&self, context: &Context, error: &Error) {
-        if error.kind() == ErrorKind::Interrupted || context.output.reader_gone() {
+        if error.kind() == ErrorKind::Interrupted {
             return;
         }
         context.output.error(error);

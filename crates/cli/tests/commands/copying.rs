@@ -272,6 +272,26 @@ fn a_reader_that_leaves_ends_commands_quietly() {
 }
 
 #[test]
+fn copies_go_on_although_nobody_reads_of_them() {
+    let rig = faulty(Fault::Fails("bad", ErrorKind::AccessDenied));
+    for key in ["p/a", "p/bad", "p/c"] {
+        rig.put(key, key);
+    }
+    let words = ["cp", "s3://bkt/p/", "DIR/out", "-r"];
+    assert_eq!(rig.run_with_streams(&words, ShortPipe(10), Captured::default()), Exit::Denied);
+    assert_eq!(rig.files(), ["out/a", "out/c"]);
+}
+
+#[test]
+fn one_source_that_is_not_there_does_not_stop_the_others() {
+    let rig = Rig::new();
+    rig.put("a1", "x");
+    let ran = rig.run(&["cp", "s3://bkt/none*", "s3://bkt/a*", "DIR/out/"]).ended(Exit::NotFound);
+    assert_eq!(rig.files(), ["out/a1"]);
+    assert!(ran.stderr.contains("1 of 2 failed, 1 done"), "{}", ran.stderr);
+}
+
+#[test]
 fn places_that_cannot_be_copied_between() {
     let rig = Rig::new();
     rig.write("f", "x");
