@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Captured, Fault, FaultyStore, Rig, ShortPipe, bucket, name};
+use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_cli::{Exit, Interrupt};
 use fordway_store::{ErrorKind, GetOptions, Store, UploadsQuery};
 
@@ -202,6 +203,25 @@ fn ctrl_c_leaves_what_was_there() {
     assert_eq!(rig.files(), ["out/big"]);
     assert_eq!(std::fs::read(rig.path("out/big")).unwrap(), b"before");
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn ctrl_c_stops_at_the_next_chunk() {
+    for threshold in [None, Some(5 << 20)] {
+        let mut rig = Rig::new();
+        rig.multipart_threshold_bytes = threshold;
+        let (interrupt, bytes_after) = (rig.interrupt.clone(), Arc::default());
+        let input =
+            InterruptedInput { interrupt, bytes_before: 6 << 20, bytes_after: Arc::clone(&bytes_after) };
+        let words = ["cp", "-", "s3://bkt/k", "--part-size", "5MiB"];
+        let exit = rig.run_with_input(&words, input, Captured::default(), Captured::default());
+        assert_eq!(exit, Exit::Interrupted);
+        let taken = bytes_after.load(Ordering::Relaxed);
+        assert!(taken <= 1 << 20, "{taken} bytes were read after Ctrl-C");
+        assert!(rig.keys().is_empty());
+        let left = rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap();
+        assert_eq!(left.uploads, []);
+    }
 }
 
 #[test]

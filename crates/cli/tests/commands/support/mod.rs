@@ -2,8 +2,9 @@
 
 mod faulty;
 
-use std::io::{self, Cursor, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -90,6 +91,17 @@ impl Rig {
         stdout: impl Write + Send + 'static,
         stderr: Captured,
     ) -> Exit {
+        let input = Cursor::new(self.input.clone());
+        self.run_with_input(words, input, stdout, stderr)
+    }
+
+    pub(crate) fn run_with_input(
+        &self,
+        words: &[&str],
+        input: impl Read + Send + 'static,
+        stdout: impl Write + Send + 'static,
+        stderr: Captured,
+    ) -> Exit {
         let dir = self.dir.path().to_str().unwrap();
         let words = words.iter().map(|word| word.replace("DIR", dir));
         let cli = Cli::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
@@ -100,7 +112,6 @@ impl Rig {
             presigner: self.presigner.clone(),
             multipart_threshold_bytes: self.multipart_threshold_bytes,
         };
-        let input = Cursor::new(self.input.clone());
         let context = Context::new(move || Ok(lane.clone()), output, input, self.interrupt.clone());
         fordway_cli::run(cli, &context)
     }
@@ -192,6 +203,27 @@ impl Write for ShortPipe {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A long input in the middle of which the user presses Ctrl-C; counts the bytes taken after that.
+pub(crate) struct InterruptedInput {
+    pub(crate) interrupt: Interrupt,
+    pub(crate) bytes_before: usize,
+    pub(crate) bytes_after: Arc<AtomicUsize>,
+}
+
+impl Read for InterruptedInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.bytes_before > 0 {
+            self.bytes_before = self.bytes_before.saturating_sub(buffer.len());
+            return Ok(buffer.len());
+        }
+        self.interrupt.raise();
+        let left = (50 << 20) - self.bytes_after.load(Ordering::Relaxed);
+        let taken = buffer.len().min(left);
+        self.bytes_after.fetch_add(taken, Ordering::Relaxed);
+        Ok(taken)
     }
 }
 
