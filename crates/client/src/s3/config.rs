@@ -73,6 +73,27 @@ impl S3Config {
         Self::resolve(endpoint, &|name| std::env::var(name).ok())
     }
 
+    /// The endpoint asked for: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else
+    /// `AWS_ENDPOINT_URL`, else the profile's; `None` means AWS itself. The files are read only if
+    /// nothing nearer says it. Errors: `InvalidArgument`, `Io`.
+    pub fn find_endpoint(
+        endpoint: Option<&str>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>> {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let ignored = get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        if endpoint.is_some() || ignored {
+            return Ok(endpoint.map(str::to_owned));
+        }
+        if let Some(found) = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL")) {
+            return Ok(Some(found));
+        }
+        let profile = Profile::load(variable)?;
+        let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
+    }
+
     /// As [`S3Config::from_environment`], with `variable` in the place of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -82,12 +103,7 @@ impl S3Config {
             .or_else(|| get("AWS_DEFAULT_REGION"))
             .or_else(|| setting("region"))
             .unwrap_or_else(|| DEFAULT_REGION.to_owned());
-        let endpoint = endpoint
-            .map(str::to_owned)
-            .or_else(|| get("AWS_ENDPOINT_URL_S3"))
-            .or_else(|| get("AWS_ENDPOINT_URL"))
-            .or_else(|| setting("s3.endpoint_url"))
-            .or_else(|| setting("endpoint_url"))
+        let endpoint = Self::find_endpoint(endpoint, variable)?
             .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let credentials = Credentials::find(variable, &profile)?;
         let addressing = match setting("s3.addressing_style").as_deref() {

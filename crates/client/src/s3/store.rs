@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketInfo, Checksum, CompletedPart, Conditions, CopyOptions, DeleteOptions, GetOptions, Key,
-    ListQuery, Listing, Object, ObjectInfo, PartListing, PartsQuery, PutOptions, PutResult, Result, Store,
-    UploadId, UploadListing, UploadsQuery, Writer, checked_part_number,
+    ListQuery, Listing, Object, ObjectInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
+    Result, Store, UploadId, UploadListing, UploadsQuery, Writer, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 use md5::Digest as _;
@@ -174,10 +174,11 @@ impl Store for S3Store {
         key: &Key,
         upload: &UploadId,
         number: u16,
+        options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number)
             .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
-        Ok(Box::new(PartWriter::new(&self.session, bucket, key, upload, number)))
+        Ok(Box::new(PartWriter::new(&self.session, Part { bucket, key, upload, number }, options)))
     }
 
     fn copy_part(

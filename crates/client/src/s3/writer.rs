@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, CompletedPart, Digests, ETagPolicy, Error, ErrorKind, Expected,
-    Hasher, Key, MAX_PARTS, PutOptions, PutResult, Result, UploadId, Writer,
+    Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
 };
 
 use super::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, answered_at, etag};
@@ -211,10 +211,8 @@ pub(super) struct PartWriter {
 impl PartWriter {
     pub(super) fn new(
         session: &Arc<Session>,
-        bucket: &Bucket,
-        key: &Key,
-        upload: &UploadId,
-        number: u16,
+        Part { bucket, key, upload, number }: Part,
+        options: &PartOptions,
     ) -> Self {
         PartWriter {
             session: session.clone(),
@@ -222,7 +220,7 @@ impl PartWriter {
             key: key.clone(),
             upload: upload.clone(),
             number,
-            body: Vec::new(),
+            body: Vec::with_capacity(options.size_hint.unwrap_or_default().min(SINGLE_PUT_BYTES) as usize),
         }
     }
 }

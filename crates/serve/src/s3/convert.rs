@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Key, Metadata,
 };
+use fordway_wire::header_text::decode;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use s3s::dto::{self, ETagCondition, Timestamp};
 
@@ -135,7 +136,12 @@ pub(super) fn metadata(
         content_disposition,
         cache_control,
         expires: headers.get(header::EXPIRES).and_then(|value| value.to_str().ok()).map(str::to_owned),
-        user: user.take().into_iter().flatten().collect(),
+        user: user
+            .take()
+            .into_iter()
+            .flatten()
+            .map(|(name, text)| (name, decode(&text).into_owned()))
+            .collect(),
     }
 }
 

@@ -2,10 +2,14 @@
 
 use fordway_store::{Error, ErrorKind};
 use fordway_wire::s3_error::to_s3;
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::body::STALLED;
+
+/// Carries the code of an error beside its document, because an answer to HEAD has no document.
+const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
 /// Results of the operations in this module.
 pub(super) type Outcome<T> = Result<T, Failure>;
@@ -19,7 +23,21 @@ impl Failure {
     pub(super) fn new(code: &str, status: StatusCode, message: impl Into<String>) -> Self {
         let mut error = S3Error::with_message(code_of(code), message.into());
         error.set_status_code(status);
-        Failure(error)
+        let mut failure = Failure(error);
+        if let Ok(code) = HeaderValue::from_str(code) {
+            failure.add_header(CODE_HEADER, code);
+        }
+        failure
+    }
+
+    /// Adds a header to the answer.
+    pub(super) fn add_header(&mut self, name: HeaderName, value: HeaderValue) {
+        let mut headers = self.0.headers().cloned().unwrap_or_else(|| {
+            // The S3 layer says what the document is only where nobody else says anything.
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/xml"))])
+        });
+        headers.insert(name, value);
+        self.0.set_headers(headers);
     }
 }
 

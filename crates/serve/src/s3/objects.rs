@@ -1,8 +1,11 @@
 //! Reading, deleting and copying objects.
 
+use std::collections::BTreeMap;
+
 use fordway_store::{
     ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, ObjectInfo, Store,
 };
+use fordway_wire::header_text;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::dto::{
     ChecksumMode, ChecksumType, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource,
@@ -96,26 +99,30 @@ fn byte_range(range: Range) -> ByteRange {
 /// (RFC 9110 sections 15.4.5 and 15.5.17).
 fn explained(error: Error, current: impl FnOnce() -> fordway_store::Result<ObjectInfo>) -> Failure {
     let kind = error.kind();
-    let Failure(mut failure) = error.into();
+    let mut failure = Failure::from(error);
     if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
         && let Ok(info) = current()
     {
-        let mut headers = HeaderMap::new();
         let (name, value) = match kind {
             ErrorKind::NotModified => (header::ETAG, format!("\"{}\"", info.etag)),
             _ => (header::CONTENT_RANGE, format!("bytes */{}", info.size)),
         };
-        headers.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-        failure.set_headers(headers);
+        if let Ok(value) = HeaderValue::try_from(value) {
+            failure.add_header(name, value);
+        }
     }
-    Failure(failure)
+    failure
 }
 
 /// The S3 layer knows `Expires` only as a time; it is answered as it was written.
 fn expires_header(expires: Option<String>) -> HeaderMap {
     let value = expires.and_then(|text| HeaderValue::try_from(text).ok());
     value.map(|value| (header::EXPIRES, value)).into_iter().collect()
+}
+
+/// User metadata as headers can carry it.
+fn user_headers(user: BTreeMap<String, String>) -> s3s::dto::Metadata {
+    user.into_iter().map(|(name, text)| (name, header_text::encode(&text).into_owned())).collect()
 }
 
 /// All that an answer says of an object, save its length.
@@ -130,7 +137,7 @@ fn describe(info: ObjectInfo, with_checksum: bool) -> GetObjectOutput {
         content_language: metadata.content_language,
         content_disposition: metadata.content_disposition,
         cache_control: metadata.cache_control,
-        metadata: (!metadata.user.is_empty()).then(|| metadata.user.into_iter().collect()),
+        metadata: (!metadata.user.is_empty()).then(|| user_headers(metadata.user)),
         ..Default::default()
     };
     if let Some(checksum) = info.checksum.filter(|_| with_checksum) {
