@@ -21,6 +21,11 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// The flag itself, for what knows nothing of interrupts.
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     /// Errors: `Interrupted` once the flag is up.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_raised() {

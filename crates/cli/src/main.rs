@@ -44,6 +44,11 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
 /// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; nothing is logged without it.
 fn start_logging() {
     if let Ok(filter) = EnvFilter::try_from_env("FORDWAY_LOG") {
+        // The S3 layer logs every 404 as an error of its own.
+        let filter = match "s3s=off".parse() {
+            Ok(quiet) => filter.add_directive(quiet),
+            Err(_) => filter,
+        };
         tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_ansi(std::io::stderr().is_terminal())

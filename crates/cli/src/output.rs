@@ -68,6 +68,14 @@ impl Output {
         self.data(line.as_bytes())
     }
 
+    /// One record of many that people are shown as a table: only its JSON.
+    pub(crate) fn row<R: Serialize>(&self, record: &R) -> Result<()> {
+        match self.format {
+            Format::Text => Ok(()),
+            Format::Json => self.data(format!("{}\n", json(record)?).as_bytes()),
+        }
+    }
+
     /// A line that belongs to the layout for people (a total, a heading) and has no JSON form.
     pub(crate) fn text(&self, line: &str) -> Result<()> {
         if self.format == Format::Json {
@@ -147,6 +155,23 @@ impl Output {
     /// Bytes done.
     pub(crate) fn advance_bytes(&self, bytes: u64) {
         self.bar.inc(bytes);
+    }
+
+    /// Shows the bar of a command that takes steps.
+    pub(crate) fn start_steps(&self) {
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}  {eta} left");
+        if let Ok(style) = style {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// So many of so many steps are done; `doing` names the one at work.
+    pub(crate) fn steps(&self, done: u64, total: u64, doing: impl Display) {
+        if !self.bar.is_hidden() {
+            self.bar.set_length(total);
+            self.bar.set_message(doing.to_string());
+            self.bar.set_position(done);
+        }
     }
 
     /// Takes the bar away.

@@ -38,23 +38,6 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// Reads a size: digits with an optional unit `K`, `M`, `G` or `T` (1,024 each; `KiB` and `kB` mean
-/// the same). `None` for anything else.
-pub fn parse_bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let power = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << (10 * power))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,14 +53,5 @@ mod tests {
             ["0.50", "123", "9999", "12.3 k", "1.50 M"],
             [0.5, 123.4, 9999.0, 12_345.0, 1.5e6].map(rate_text)[..]
         );
-    }
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(
-            ["0", "4096", "4k", "4 KiB", "1G"].map(parse_bytes),
-            [0, 4096, 4096, 4096, 1 << 30].map(Some)
-        );
-        assert_eq!(["", "k", "-1", "4x", "1.5k", "99999999999T"].map(parse_bytes), [None; 6]);
     }
 }

@@ -1,5 +1,6 @@
 //! A target that is slower by a known amount: the check of the instrument.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,40 +11,55 @@ use crate::Target;
 
 /// Sleeps before every operation of the target within, and logs how long it really slept: a
 /// measurement must recover the difference.
-pub struct DelayTarget<T> {
+pub struct DelayTarget {
     lane: Lane,
-    within: T,
+    within: Box<dyn Target>,
     delay: Duration,
-    calls: AtomicU64,
-    slept_ns: AtomicU64,
+    log: DelayLog,
 }
 
-impl<T: Target> DelayTarget<T> {
+/// What a [`DelayTarget`] slept so far; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct DelayLog(Arc<Slept>);
+
+#[derive(Debug, Default)]
+struct Slept {
+    calls: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl DelayLog {
+    /// The mean sleep in nanoseconds; `None` before the first.
+    pub fn mean_ns(&self) -> Option<f64> {
+        let calls = self.0.calls.load(Ordering::Relaxed);
+        (calls > 0).then(|| self.0.ns.load(Ordering::Relaxed) as f64 / calls as f64)
+    }
+}
+
+impl DelayTarget {
     /// Delays `within` by `delay`, more or less a fifth of it.
-    pub fn new(within: T, delay: Duration) -> Self {
+    pub fn new(within: Box<dyn Target>, delay: Duration) -> Self {
         let name = format!("{}+delay", within.lane().name);
         let description = format!("{}, each call after a sleep of about {delay:?}", within.lane().name);
-        let (calls, slept_ns) = (AtomicU64::new(0), AtomicU64::new(0));
-        DelayTarget { lane: Lane { name, description }, within, delay, calls, slept_ns }
+        DelayTarget { lane: Lane { name, description }, within, delay, log: DelayLog::default() }
     }
 
-    /// The mean of the sleeps so far, in nanoseconds; `None` before the first.
-    pub fn mean_slept_ns(&self) -> Option<f64> {
-        let calls = self.calls.load(Ordering::Relaxed);
-        (calls > 0).then(|| self.slept_ns.load(Ordering::Relaxed) as f64 / calls as f64)
+    /// What was slept, to be asked when the target is out of sight.
+    pub fn log(&self) -> DelayLog {
+        self.log.clone()
     }
 
     fn sleep(&self) {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let call = self.log.0.calls.fetch_add(1, Ordering::Relaxed);
         let fifth = self.delay / 5;
         let spread = Shuffle::new(call).below(1 + 2 * fifth.as_nanos() as usize) as u64;
         let before = Instant::now();
         std::thread::sleep(self.delay - fifth + Duration::from_nanos(spread));
-        self.slept_ns.fetch_add(before.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.log.0.ns.fetch_add(before.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-impl<T: Target> Target for DelayTarget<T> {
+impl Target for DelayTarget {
     fn lane(&self) -> &Lane {
         &self.lane
     }

@@ -11,7 +11,7 @@ pub mod summary;
 mod target;
 mod tree;
 
-pub use delay::DelayTarget;
+pub use delay::{DelayLog, DelayTarget};
 pub use posix::PosixTarget;
 pub use target::{StoreTarget, Target};
 pub use tree::{Item, Tree, TreeLimits};

@@ -1,6 +1,5 @@
 //! The instrument on itself: known delays, known lies, known failures.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -75,44 +74,16 @@ fn mean_ns(operations: &[Operation], lane: u8) -> f64 {
     durations.iter().sum::<u64>() as f64 / durations.len() as f64
 }
 
-struct Shared(Arc<DelayTarget<StoreTarget<MemoryStore>>>);
-
-impl Target for Shared {
-    fn lane(&self) -> &Lane {
-        self.0.lane()
-    }
-    fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
-        self.0.put(key, body)
-    }
-    fn list(&self) -> Result<Vec<(String, u64)>> {
-        self.0.list()
-    }
-    fn head(&self, key: &Key) -> Result<u64> {
-        self.0.head(key)
-    }
-    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
-        self.0.get(key, buffer)
-    }
-    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
-        self.0.get_range(key, offset, len, buffer)
-    }
-    fn delete(&self, key: &Key) -> Result<()> {
-        self.0.delete(key)
-    }
-    fn clean_up(&self) -> Result<()> {
-        self.0.clean_up()
-    }
-}
-
 /// A delay that is known because it was logged must be found in the records, within 5 %.
 #[test]
 fn an_injected_delay_is_recovered() {
-    let delayed = Arc::new(DelayTarget::new(memory("memory"), Duration::from_millis(1)));
-    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory")), Box::new(Shared(delayed.clone()))];
+    let delayed = DelayTarget::new(Box::new(memory("memory")), Duration::from_millis(1));
+    let log = delayed.log();
+    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory")), Box::new(delayed)];
     let plan = Plan { warm_up: 0, ..PLAN };
     let outcome = compare(&plan, &tree(40), &targets).unwrap();
     let recovered = mean_ns(&outcome.records.operations, 1) - mean_ns(&outcome.records.operations, 0);
-    let logged = delayed.mean_slept_ns().unwrap();
+    let logged = log.mean_ns().unwrap();
     assert!((recovered / logged - 1.0).abs() < 0.05, "{recovered} ns of {logged} ns");
     let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
     let slow = summaries.iter().find(|row| row.phase == "get" && row.lane == "memory+delay").unwrap();

@@ -1,8 +1,10 @@
 //! The command line: the one definition that the parser, `--help`, the manual pages and the shell
 //! completions are made from.
 
+mod compare;
 mod filters;
 mod listing;
+mod serve;
 mod transfer;
 
 use std::ffi::OsString;
@@ -11,7 +13,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
+pub(crate) use serve::ServeArgs;
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 
 /// S3 over a directory, in this process or over HTTP.
@@ -88,6 +92,10 @@ pub enum Command {
     Sync(SyncArgs),
     /// Make a URL that gives access to an object for some time
     Presign(PresignArgs),
+    /// Serve a directory as an S3 endpoint
+    Serve(ServeArgs),
+    /// Measure what S3 costs here: one real directory down every lane
+    Compare(CompareArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands

@@ -1,6 +1,7 @@
 //! One file per command: from its options to records, or to actions for the transfer engine.
 
 mod cat;
+mod compare;
 mod completions;
 mod cp;
 mod du;
@@ -10,6 +11,7 @@ mod mb;
 mod presign;
 mod rb;
 mod rm;
+mod serve;
 mod source;
 mod stat;
 mod sync;
@@ -51,6 +53,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
         Command::Du(args) => du::run(&args, context),
         Command::Sync(args) => sync::run(&args, context),
         Command::Presign(args) => presign::run(&args, context),
+        Command::Serve(args) => serve::run(&args, context),
+        Command::Compare(args) => compare::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),
         Command::Man(args) => man::run(&args, context),
         Command::External(words) => external::run(&words),

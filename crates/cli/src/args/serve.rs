@@ -1,0 +1,78 @@
+//! Options of `serve`, and of what else opens a store on a directory.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use fordway_posix::Durability;
+use fordway_store::ETagPolicy;
+
+/// Options of `serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway serve /lustre/project/objects
+  AWS_ACCESS_KEY_ID=me AWS_SECRET_ACCESS_KEY=secret fordway serve . --listen 127.0.0.1:9000
+  fordway serve /data --listen 127.0.0.1:0 --etag fast --durability none
+
+Every directory in ROOT is a bucket, every file below it an object. Requests must be signed with the
+one key pair of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.
+When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests
+in progress. There is no TLS: put a TLS server in front before you listen beyond 127.0.0.1.")]
+pub struct ServeArgs {
+    /// The directory whose subdirectories are the buckets
+    pub root: PathBuf,
+    /// Address and port; port 0 takes any free one
+    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// What new objects' ETags are made of
+    #[arg(long, value_enum, default_value_t = ETagArg::Md5)]
+    pub etag: ETagArg,
+    /// When a write counts as done
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
+    pub durability: DurabilityArg,
+    /// Threads that serve connections [default: one per core]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub threads: usize,
+    /// End when standard input ends, so that no gateway outlives the program that started it
+    #[arg(long, hide = true)]
+    pub until_eof: bool,
+}
+
+/// What an ETag is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ETagArg {
+    /// The content's MD5, which S3 clients check
+    Md5,
+    /// A CRC-64 of the content, many times faster
+    Fast,
+}
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArg {
+    /// When the page cache has it, as with POSIX itself
+    None,
+    /// When the content is on stable storage
+    Data,
+    /// When content and name are on stable storage
+    Full,
+}
+
+impl From<ETagArg> for ETagPolicy {
+    fn from(arg: ETagArg) -> Self {
+        match arg {
+            ETagArg::Md5 => ETagPolicy::Md5,
+            ETagArg::Fast => ETagPolicy::Fast,
+        }
+    }
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg {
+            DurabilityArg::None => Durability::None,
+            DurabilityArg::Data => Durability::Data,
+            DurabilityArg::Full => Durability::Full,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `serve`: a directory as an S3 endpoint.
+
+use std::fmt;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Stop};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::args::ServeArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+
+/// How often a request to stop is looked for.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+    let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
+    let config = PosixConfig {
+        etag_policy: args.etag.into(),
+        durability: args.durability.into(),
+        ..PosixConfig::default()
+    };
+    let store = PosixStore::open(&args.root, config)?;
+    let mut config = GatewayConfig::new(args.listen, identity.clone());
+    config.threads = args.threads;
+    let gateway = Gateway::bind(Arc::new(store), config)?;
+    if !args.listen.ip().is_loopback() {
+        context
+            .output
+            .note("listening beyond this machine without TLS: requests and data can be read on the way");
+    }
+    let root = args.root.display().to_string();
+    let ready = Ready {
+        root: &root,
+        endpoint: format!("http://{}", gateway.local_addr()),
+        generated: is_generated.then_some(&identity),
+    };
+    context.output.record(&ready)?;
+    context.output.flush()?;
+    stop_when_asked(gateway.stop_handle(), &context.interrupt, args.until_eof)?;
+    gateway.run()?;
+    Ok(Exit::Ok)
+}
+
+/// What is printed when the gateway can be used.
+#[derive(Serialize)]
+struct Ready<'r> {
+    root: &'r str,
+    endpoint: String,
+    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
+    generated: Option<&'r Identity>,
+}
+
+fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
+    let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
+    pair.serialize(serializer)
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
+        if let Some(Identity { access_key, secret_key }) = self.generated {
+            write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The key pair of the environment, or a new one; the flag says which.
+/// Errors: `InvalidArgument` where one half is missing.
+fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
+    let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+    match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
+        (Some(access_key), Some(secret_key)) => Ok((Identity { access_key, secret_key }, false)),
+        (None, None) => Ok((Identity::generate()?, true)),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
+        )),
+    }
+}
+
+fn stop_when_asked(stop: Stop, interrupt: &Interrupt, until_eof: bool) -> Result<()> {
+    let interrupt = interrupt.clone();
+    if until_eof {
+        let interrupt = interrupt.clone();
+        let wait = move || {
+            // Whatever ends the reading, nobody is there any more.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            interrupt.raise();
+        };
+        spawn("fordway-stdin", wait)?;
+    }
+    spawn("fordway-stop", move || {
+        while !interrupt.is_raised() {
+            std::thread::sleep(STOP_POLL);
+        }
+        stop.trigger();
+    })
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map(drop).map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_pair_is_refused_and_none_makes_one() {
+        let (made, is_generated) = identity(&|_| None).unwrap();
+        assert!(is_generated && made.secret_key.len() >= 40);
+        let half = identity(&|name| (name == "AWS_ACCESS_KEY_ID").then(|| "x".to_owned()));
+        assert_eq!(half.err().map(|error| error.kind()), Some(ErrorKind::InvalidArgument));
+        let (given, is_generated) = identity(&|name| Some(name.to_owned())).unwrap();
+        assert!(!is_generated && given.access_key == "AWS_ACCESS_KEY_ID");
+    }
+}
