@@ -7,7 +7,7 @@ use fordway_sys::{Errno, copy_range};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::read::{Opened, system_time};
+use crate::read::Opened;
 use crate::record::{Record, etag_of_file};
 use crate::stage::Staged;
 use crate::write::check_metadata;
@@ -35,20 +35,16 @@ impl Inner {
         check_metadata(&metadata)?;
         // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
-        let mut copied = Record {
-            etag: Some(etag.clone()),
-            checksum: record.checksum.clone(),
-            metadata,
-            ..Default::default()
-        };
+        let mut copied =
+            Record { etag: Some(etag), checksum: record.checksum.clone(), metadata, ..Default::default() };
         let size = stat.size;
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key)?;
         append_range(&mut staged, &file, 0, size)?;
-        let modified = system_time(staged.seal(&mut copied)?);
+        let made = staged.seal(&mut copied)?;
         staged.publish(key, &options.conditions)?;
-        Ok(PutResult { etag, modified, checksum: copied.checksum })
+        Ok(made)
     }
 }
 

@@ -121,12 +121,11 @@ impl Inner {
                 opened.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part was removed meanwhile"))?;
             append_range(&mut staged, &opened.file, 0, part.size)?;
         }
-        let mut record =
-            Record { etag: Some(etag.clone()), metadata: found.record.metadata, ..Default::default() };
-        let modified = system_time(staged.seal(&mut record)?);
+        let mut record = Record { etag: Some(etag), metadata: found.record.metadata, ..Default::default() };
+        let made = staged.seal(&mut record)?;
         staged.publish(key, conditions)?;
         self.remove_upload(&found.dir)?;
-        Ok(PutResult { etag, modified, checksum: None })
+        Ok(made)
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {

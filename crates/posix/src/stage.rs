@@ -2,18 +2,20 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use fordway_store::{Bucket, Conditions, Error, ErrorKind, Key, Result};
+use fordway_store::{Bucket, Conditions, ETag, Error, ErrorKind, Key, PutResult, Result};
 use fordway_sys::{
-    ByteLocks, Errno, Mode, OFlags, create_unnamed, free_bytes, link, link_unnamed, make_dir, open_in,
-    remove_file, rename, set_xattr, stat, sync_data, write_all_at,
+    ByteLocks, Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, link, link_unnamed, make_dir,
+    open_in, remove_file, rename, set_xattr, stat, sync_data, write_all_at,
 };
 
 use crate::errors::from_errno;
 use crate::layout::{
     ATTRIBUTE, OUR_DIR, PRIVATE_DIR, join, lock_byte, locks_path, odd_dir, odd_path, split, tmp_dir,
 };
+use crate::read::system_time;
 use crate::record::{Record, Seal};
 use crate::{Durability, Inner};
 
@@ -95,11 +97,12 @@ impl Staged {
         from_errno(errno, &format!("{} bytes are written, {wanted} more were to follow{free}", self.written))
     }
 
-    /// Attaches `record`, sealed for the content as it is now, and makes the content durable where
-    /// that is asked for. Returns the time of the last write.
-    pub(crate) fn seal(&self, record: &mut Record) -> Result<i64> {
+    /// Attaches `record`, sealed for the content as it is now and with a tag of its own if it has
+    /// none yet, and makes the content durable where that is asked for.
+    pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(Seal::of(&stat));
+        let etag = record.etag.get_or_insert_with(|| unique_etag(&stat)).clone();
         match set_xattr(&self.file, ATTRIBUTE, &record.encode()) {
             Ok(()) => {}
             // Without attributes the ETag is that of a file POSIX made; metadata would be lost.
@@ -109,7 +112,7 @@ impl Staged {
         if self.inner.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
-        Ok(stat.modified_ns)
+        Ok(PutResult { etag, modified: system_time(stat.modified_ns), checksum: record.checksum.clone() })
     }
 
     /// Publishes the file as the object `key` if `conditions` hold.
@@ -378,6 +381,17 @@ fn failed_attribute(errno: Errno) -> Error {
         ),
         errno => from_errno(errno, "storing the metadata"),
     }
+}
+
+/// A tag that no other version of any object has. While the file exists no other has its inode;
+/// when it is gone, a later one of that inode has another time, and where clocks are coarse or were
+/// set back, another number within a process and other random bits between processes.
+fn unique_etag(stat: &FileStat) -> ETag {
+    static VERSIONS: AtomicU64 = AtomicU64::new(0);
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
+    let version = VERSIONS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let low = (*PROCESS ^ stat.inode.rotate_left(32)).wrapping_add(version);
+    ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))
 }
 
 /// A name that no other writer on any node comes upon.

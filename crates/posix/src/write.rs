@@ -9,7 +9,6 @@ use fordway_store::{
 
 use crate::Inner;
 use crate::layout::{odd_path, plain_path};
-use crate::read::system_time;
 use crate::record::Record;
 use crate::stage::Staged;
 
@@ -72,23 +71,21 @@ impl PosixWriter {
 
     pub(crate) fn finish(self, expected: &Expected) -> Result<PutResult> {
         let found = self.hasher.finish(expected)?;
-        let (etag, checksum) = (found.etag, found.checksum);
-        let mut record =
-            Record { etag: Some(etag.clone()), checksum: checksum.clone(), ..Default::default() };
-        let modified_ns = match self.becomes {
+        let mut record = Record { etag: found.etag, checksum: found.checksum, ..Default::default() };
+        let made = match self.becomes {
             Becomes::Object(metadata, conditions) => {
                 record.metadata = metadata;
-                let modified_ns = self.staged.seal(&mut record)?;
+                let made = self.staged.seal(&mut record)?;
                 self.staged.publish(&self.key, &conditions)?;
-                modified_ns
+                made
             }
             Becomes::Part => {
-                let modified_ns = self.staged.seal(&mut record)?;
+                let made = self.staged.seal(&mut record)?;
                 self.staged.publish_private()?;
-                modified_ns
+                made
             }
         };
-        Ok(PutResult { etag, modified: system_time(modified_ns), checksum })
+        Ok(made)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Bucket, BucketInfo, Collector, CompletedPart, Conditions, Content, CopyOptions, DeleteOptions,
+    Bucket, BucketInfo, Collector, CompletedPart, Conditions, Content, CopyOptions, DeleteOptions, ETag,
     ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ListQuery, Listing, Object, ObjectInfo,
     ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Step,
     Store, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
@@ -24,6 +24,8 @@ pub struct MemoryStore {
 struct State {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
+    /// Objects and parts published, which numbers their tags where these are not made of content.
+    versions: u128,
 }
 
 struct BucketState {
@@ -48,6 +50,12 @@ impl MemoryStore {
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere cannot leave a half-made change: each one is a single map operation.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn next_version(&self) -> u128 {
+        let mut state = self.state();
+        state.versions += 1;
+        state.versions
     }
 
     /// Runs `act` on a bucket and names the operation in what goes wrong.
@@ -136,9 +144,11 @@ impl Writer for MemoryWriter {
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
         let MemoryWriter { store, bucket, key, hasher, body, options, publish } = *self;
         let (body, modified) = (Bytes::from(body), SystemTime::now());
+        let version = store.next_version();
         store.on("put", &bucket, key.as_str(), |state| {
             let found = hasher.finish(expected)?;
-            let (size, etag, checksum) = (found.size, found.etag, found.checksum);
+            let (size, checksum) = (found.size, found.checksum);
+            let etag = found.etag.unwrap_or_else(|| ETag::opaque(version));
             match publish {
                 Publish::Object => {
                     let info = ObjectInfo { size, modified, etag, checksum, metadata: options.metadata };
