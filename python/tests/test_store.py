@@ -44,7 +44,12 @@ def test_anything_else_cannot_be_put(store: fordway.Store, data: object) -> None
 
 @pytest.mark.parametrize(
     ("start", "length", "wanted"),
-    [(2, None, slice(2, None)), (2, 3, slice(2, 5)), (None, 4, slice(0, 4)), (99_998, 10, slice(99_998, None))],
+    [
+        (2, None, slice(2, None)),
+        (2, 3, slice(2, 5)),
+        (None, 4, slice(0, 4)),
+        (99_998, 10, slice(99_998, None)),
+    ],
 )
 def test_ranges(store: fordway.Store, start: int | None, length: int | None, wanted: slice) -> None:
     data = bytes(i % 253 for i in range(100_000))

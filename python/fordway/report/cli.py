@@ -64,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="fordway-report", description="Writes one self-contained HTML page about one or more runs."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a directory NAME.run")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)"
+    )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--svg", type=Path, metavar="DIR", help="also write each figure as SVG into DIR")
     parser.add_argument("--png", type=Path, metavar="DIR", help="also write each figure as PNG into DIR")

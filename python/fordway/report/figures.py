@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from fordway.report import units
 from fordway.report.runfile import Run
@@ -26,8 +26,14 @@ SPARE_COLOURS = ["#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1"]
 """For lanes that have no colour of their own, in turn."""
 
 WIDTH_INCHES = 9.6
+PAUSE = "\u00a0" * 8
+"""Between parts of an axis label; plain spaces would run together within a page."""
+
 ECDF_POINTS = 400
 """Points of a curve: it is drawn through quantiles, so that a run of any size keeps its tail."""
+
+ECDF_SHARES = [0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
+"""Shares that the axis of a distribution names, as far as the operations reach."""
 
 OPERATIONS_PER_CLASS_MIN = 5
 """Fewer operations in a size class give no band worth drawing."""
@@ -118,11 +124,11 @@ def _ratio_row(axes: Axes, y: float, row: dict[str, Any], colour: str) -> None:
         face = colour if told else "none"
         axes.plot(interval["value"], y, "o", color=colour, markerfacecolor=face, markersize=6)
     verdict = verdict_text(row["ratio"])
-    note = f"{units.ratio(interval['value'])}  {verdict}" if interval else f"{verdict}: too few blocks"
+    note = f"{units.ratio(interval['value'])} {verdict}" if interval else verdict
     limit = row["limit"]["name"]
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
     axes.text(1.02, y, note, color=INK, **place)
-    axes.text(1.22, y, f"limit: {limit}", color=MUTED, **place)
+    axes.text(1.24, y, f"limit: {limit}", color=MUTED, **place)
 
 
 def _ratio_axes(axes: Axes, rows: list[dict[str, Any]], label: str) -> None:
@@ -134,7 +140,7 @@ def _ratio_axes(axes: Axes, rows: list[dict[str, Any]], label: str) -> None:
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"← slower      {label}      faster →")
+    axes.set_xlabel(f"← slower{PAUSE}{label}{PAUSE}faster →")
 
 
 def verdict_text(ratio: dict[str, Any]) -> str:
@@ -151,13 +157,13 @@ def latency(run: Run, colours: dict[str, str]) -> Figure | None:
     rows = -(-len(phases) // columns)
     figure = Figure(figsize=(WIDTH_INCHES, 0.5 + 2.3 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    most = max(len(run.durations_ns(phase, lane)) for phase in phases for lane in run.lanes)
     for axes, phase in zip(grid.flat, phases, strict=False):
         for lane in run.lanes:
             _ecdf(axes, run.durations_ns(phase, lane), colours[lane])
+        axes.set(title=phase, xscale="log")
         _time_axis(axes.xaxis)
-        axes.set(title=phase, xscale="log", ylim=(0, 1.02), yticks=[0, 0.25, 0.5, 0.75, 0.99])
-        axes.set_yticklabels(["0", "25 %", "50 %", "75 %", "99 %"])
-        _time_axis(axes.xaxis)
+        _share_axis(axes, most)
     for axes in grid.flat[len(phases) :]:
         axes.set_visible(False)
     figure.supylabel("share of operations done within", fontsize=9, color=MUTED)
@@ -166,19 +172,30 @@ def latency(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
-    """Draws through quantiles that lie closer together towards the tail."""
+    """Draws through quantiles at equal steps of the axis, and so closer together towards both ends."""
     if durations_ns.empty:
         return
-    middle = np.linspace(0, 0.98, min(ECDF_POINTS * 3 // 4, max(len(durations_ns), 2)))
-    tail = 1 - np.geomspace(0.02, 1 / max(len(durations_ns), 51), ECDF_POINTS // 4)
-    shares = np.concatenate([middle, tail, [1.0]])
+    end = np.log(max(len(durations_ns), 3) - 1)
+    shares = 1 / (1 + np.exp(-np.linspace(-min(end, 5), end, ECDF_POINTS)))
     axes.plot(np.quantile(durations_ns, shares), shares, color=colour, linewidth=1.7)
-    median_ns = float(np.median(durations_ns))
-    axes.plot(median_ns, 0.5, "o", color=colour, markersize=4)
+    axes.plot(float(np.median(durations_ns)), 0.5, "o", color=colour, markersize=4)
+
+
+def _share_axis(axes: Axes, operations: int) -> None:
+    """Shares on a logit scale, from 1 % to as far up as one of `operations` reaches."""
+    top = 1 - 1 / max(operations, 20)
+    shares = [share for share in ECDF_SHARES if share <= top]
+    axes.set(yscale="logit", ylim=(0.01, top))
+    axes.yaxis.set_major_locator(FixedLocator(shares))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share * 100:.7g} %"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
-    axis.set_major_locator(LogLocator(base=10, numticks=8))
+    """Ticks at powers of ten, or at 1, 2 and 5 where there are less than two of those."""
+    low, high = axis.get_view_interval()
+    subs = (1.0,) if high / max(low, 1e-9) > 100 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short_time(value)))
     axis.set_minor_formatter(NullFormatter())
 
@@ -242,7 +259,7 @@ def _size_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_size(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -279,17 +296,19 @@ def _cpu_panel(axes: Axes, run: Run, phase: str, colours: dict[str, str]) -> Non
         summary = run.summary(phase, lane)
         client_ns = summary and summary["client_cpu_ns_per_op"]
         if client_ns is None:
-            axes.text(0, y, f" {units.NOT_MEASURED}", va="center", fontsize=8, color=MUTED)
+            axes.text(0, y, f"\u00a0{units.NOT_MEASURED}", va="center", fontsize=8, color=MUTED)
             continue
         server_ns = summary["server_cpu_ns_per_op"]
         axes.barh(y, client_ns / 1e3, color=colours[lane], height=0.68)
-        axes.barh(y, (server_ns or 0) / 1e3, left=client_ns / 1e3, color=colours[lane], alpha=0.4, height=0.68)
+        axes.barh(
+            y, (server_ns or 0) / 1e3, left=client_ns / 1e3, color=colours[lane], alpha=0.4, height=0.68
+        )
         total_us = (client_ns + (server_ns or 0)) / 1e3
-        axes.text(total_us, y, f" {units.digits(total_us)}", va="center", fontsize=8, color=INK)
+        axes.text(total_us, y, f"\u00a0{units.digits(total_us)}", va="center", fontsize=8, color=INK)
     axes.set(title=phase, yticks=range(len(run.lanes)), ylim=(len(run.lanes) - 0.4, -0.6))
     axes.set_yticklabels(run.lanes)
     axes.margins(x=0.2)
-    axes.grid(visible=False, axis="y")
+    axes.grid(visible=False)
 
 
 def _lane_legend(
@@ -303,4 +322,4 @@ def _lane_legend(
 def save(figure: Figure, path: Path) -> None:
     """Writes the figure by itself, on white; the form is the path's suffix."""
     with mpl.rc_context(STYLE):
-        figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white")
+        figure.savefig(path, dpi=160, facecolor="white")

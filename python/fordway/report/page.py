@@ -35,10 +35,11 @@ FIGURE_TITLES = {
 }
 
 FIGURE_CAPTIONS = {
-    "ratios": "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the same "
-    "work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot is hollow.",
-    "latency": "Further left is faster; a long way to the upper right is a heavy tail. The dot marks the median. "
-    "Time is logarithmic.",
+    "ratios": "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the "
+    "same work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot is hollow.",
+    "latency": "Further left is faster. The dot marks the median; above it the scale widens, so that the "
+    "slowest operation in a hundred (99 %) or a thousand (99.9 %) can be read off: a curve that bends to the "
+    "right there has a heavy tail. Time is logarithmic.",
     "by-size": "The line joins the medians of size classes, each twice as wide as the one before; the band "
     "holds the middle half of the operations. Classes with fewer than "
     f"{figures.OPERATIONS_PER_CLASS_MIN} operations are left out.",
@@ -121,20 +122,20 @@ def _headline(run: Run, colours: dict[str, str]) -> str:
 
 
 def _card(run: Run, lane: str, colour: str) -> str:
-    """One lane in a sentence: in how many phases it is faster and slower, and by what at the least and most."""
+    """One lane in a sentence: the least and most of its ratios, and in how many phases it is faster."""
     rows = [row for row in run.summaries() if row["lane"] == lane and row["ratio"]]
     if not rows:
         return ""
     verdicts = [figures.verdict_text(row["ratio"]) for row in rows]
-    counts = [f"{what} in {verdicts.count(what)}" for what in ("faster", "slower") if what in verdicts]
-    if "cannot tell" in verdicts:
-        counts.append(f"no telling in {verdicts.count('cannot tell')}")
+    kinds = ("faster", "slower", "cannot tell")
+    counts = [f"{kind} in {verdicts.count(kind)}" for kind in kinds if kind in verdicts]
     values = [row["ratio"]["interval"]["value"] for row in rows if row["ratio"]["interval"]]
     spread = f"{units.ratio(min(values))} – {units.ratio(max(values))}" if values else "cannot tell"
     return (
         f'<div class="card" style="--lane:{_variable(colour)}"><b>{escape(lane)}</b>'
         f'<span class="big">{spread}</span>'
-        f"<span>the speed of {escape(rows[0]['ratio']['to'])}: {', '.join(counts)} of {_phases(len(rows))}</span></div>"
+        f"<span>the speed of {escape(rows[0]['ratio']['to'])} in {_phases(len(rows))}: "
+        f"{', '.join(counts)}</span></div>"
     )
 
 
@@ -157,7 +158,7 @@ def _warnings(run: Run) -> str:
     if missing:
         notes.append(f"Not run: {', '.join(missing)}.")
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<aside><h4>Before you trust this</h4><ul>{items}</ul></aside>' if notes else ""
+    return f"<aside><h4>Before you trust this</h4><ul>{items}</ul></aside>" if notes else ""
 
 
 def _results(run: Run, colours: dict[str, str]) -> str:
@@ -169,8 +170,8 @@ def _results(run: Run, colours: dict[str, str]) -> str:
     heads += ["client CPU<br>µs/op", "server CPU<br>µs/op", f"speed,<br>{escape(run.reference or '')} = 1"]
     heads += ["verdict", "limit"]
     head = "".join(f"<th>{text}</th>" for text in heads)
-    bodies = (_phase_rows(run, phase, colours, with_errors, len(heads)) for phase in run.phases)
-    return f'<div class="wide"><table class="results"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table></div>'
+    bodies = "".join(_phase_rows(run, phase, colours, with_errors, len(heads)) for phase in run.phases)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{bodies}</table></div>'
 
 
 def _phase_rows(run: Run, phase: str, colours: dict[str, str], with_errors: bool, columns: int) -> str:
@@ -184,7 +185,7 @@ def _phase_rows(run: Run, phase: str, colours: dict[str, str], with_errors: bool
 
 def _cells(row: dict[str, Any], colours: dict[str, str], with_errors: bool) -> Iterable[str]:
     latency = row["latency"] or {"p50_ns": None, "p99_ns": None}
-    yield f'<th><i class="dot" style="--lane:{_variable(colours[row["lane"]])}"></i>{escape(row["lane"])}</th>'
+    yield f"<th>{_dot(colours[row['lane']])}{escape(row['lane'])}</th>"
     yield _cell(units.count(row["operations"]))
     if with_errors:
         yield f"<td{' class=bad' if row['errors'] else ''}>{units.count(row['errors'])}</td>"
@@ -195,6 +196,10 @@ def _cells(row: dict[str, Any], colours: dict[str, str], with_errors: bool) -> I
     yield from _ratio_cells(row["ratio"])
     evidence = row["limit"]["evidence"]
     yield f'<td class="text">{escape(row["limit"]["name"])}<small>{escape(evidence)}</small></td>'
+
+
+def _dot(colour: str) -> str:
+    return f'<i class="dot" style="--lane:{_variable(colour)}"></i>'
 
 
 def _cell(text: str) -> str:
@@ -232,10 +237,12 @@ def inline_svg(figure: Figure, prefix: str) -> str:
     """The figure as SVG within a page: its colours are the page's, its ids start with `prefix`."""
     text = io.StringIO()
     with mpl.rc_context(figures.STYLE):
-        figure.savefig(text, format="svg", bbox_inches="tight", pad_inches=0.04)
+        figure.savefig(text, format="svg")
     svg = text.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"|(<svg[^>]*?) width="[^"]*"', r"\1\2\3", svg)
+    svg = re.sub(
+        r'(<svg[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"|(<svg[^>]*?) width="[^"]*"', r"\1\2\3", svg
+    )
     svg = re.sub(r'\bid="|(?<=href=")#|(?<=url\()#', lambda found: f"{found.group()}{prefix}-", svg)
     for colour, name in ((figures.INK, "ink"), (figures.MUTED, "muted"), (figures.GRID, "grid")):
         svg = svg.replace(colour, f"var(--{name})")
@@ -260,9 +267,9 @@ def _value(name: str, value: object) -> str:
 
 def _lanes(run: Run, colours: dict[str, str]) -> str:
     def item(lane: dict[str, str]) -> str:
-        dot = f'<i class="dot" style="--lane:{_variable(colours[lane["name"]])}"></i>'
         mark = " (the reference)" if lane["name"] == run.reference else ""
-        return f"<dt>{dot}{escape(lane['name'])}</dt><dd>{escape(lane['description'])}{mark}</dd>"
+        name = f"{_dot(colours[lane['name']])}{escape(lane['name'])}"
+        return f"<dt>{name}</dt><dd>{escape(lane['description'])}{mark}</dd>"
 
     return f"<dl>{''.join(item(lane) for lane in run.info['lanes'])}</dl>"
 
@@ -283,7 +290,9 @@ def _machine(machine: dict[str, Any]) -> str:
         "load before": None if load is None else f"{load:g} (1-minute average)",
     }
     for system in machine["file_systems"]:
-        pairs[system["role"]] = f"{system['path']} on {system['kind']} ({system['mount_point']}: {system['options']})"
+        pairs[system["role"]] = (
+            f"{system['path']} on {system['kind']} ({system['mount_point']}: {system['options']})"
+        )
     return _pairs(pairs.items())
 
 

@@ -58,4 +58,6 @@ def cpu_us(value_ns: float | None) -> str:
 
 def ratio(value: float) -> str:
     """A speed in units of another: `0.832×`."""
-    return f"{value:.2f}×" if 0.1 <= value < 100 else f"{digits(value)}×"
+    if 0.1 <= value < 100:
+        return f"{value:.2f}×"
+    return f"{value:.3f}×" if 0.01 <= value < 0.1 else f"{digits(value)}×"
