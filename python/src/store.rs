@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
-    ListQuery, Metadata, PutOptions, Result,
+    Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind, GetOptions,
+    Key, ListQuery, Metadata, PutOptions, Result,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -136,7 +136,10 @@ impl Store {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let opened = without_interpreter(py, || {
             if length == Some(0) {
-                return Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"));
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "a length of 0; ask for one byte or more",
+                ));
             }
             let options = GetOptions { range: range(start, length), ..GetOptions::default() };
             let object = self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?;

@@ -39,8 +39,7 @@ pub(crate) fn check_workspace() -> Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let packages = metadata.workspace_packages();
     let arrows: Vec<_> = packages.iter().flat_map(|package| arrows_of(package)).collect();
-    let faults: Vec<_> =
-        arrows.iter().filter_map(|(from, to, kind)| fault(from, to, *kind)).collect();
+    let faults: Vec<_> = arrows.iter().filter_map(|(from, to, kind)| fault(from, to, *kind)).collect();
     if faults.is_empty() {
         println!("{} arrows between {} crates, all allowed", arrows.len(), packages.len());
         return Ok(());
@@ -129,7 +128,8 @@ mod tests {
     #[test]
     fn the_workspace_has_crates_and_each_has_a_room() {
         let metadata = MetadataCommand::new().no_deps().exec().unwrap();
-        let names: Vec<_> = metadata.workspace_packages().iter().map(|package| short(&package.name)).collect();
+        let names: Vec<_> =
+            metadata.workspace_packages().iter().map(|package| short(&package.name)).collect();
         assert!(names.len() > 5);
         for name in names {
             assert!(room_of(&name).is_some(), "{name} has no room");
