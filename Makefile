@@ -39,7 +39,7 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 test: $(VENV)/.installed ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
-	cargo xtask test $(VENV)/bin/python
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python
 
 lint: $(VENV)/.installed ## check formats, lints and the arrows between crates
 	cargo fmt --all --check

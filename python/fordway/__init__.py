@@ -1,4 +1,4 @@
-"""S3 semantics over POSIX directories, inside this process.
+"""S3 semantics over POSIX directories inside this process, or over HTTP: the endpoint decides.
 
 >>> store = fordway.open("file:///data/objects")
 >>> store.put("bucket", "key", b"content")

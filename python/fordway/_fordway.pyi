@@ -9,10 +9,11 @@ ERROR_KINDS: tuple[str, ...]
 """Every way an operation can fail, as `FordwayError.kind` names it."""
 
 def open(endpoint: str | None = None) -> Store:  # noqa: A001
-    """Opens the store at `endpoint`: `file:///absolute/path`, or an absolute path.
+    """Opens the store at `endpoint`.
 
-    Without one, `AWS_ENDPOINT_URL_S3` and then `AWS_ENDPOINT_URL` are taken from the environment.
-    The directory must exist; each directory in it is a bucket.
+    `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
+    `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. Without an endpoint,
+    `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
 
     Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
     """
@@ -26,7 +27,7 @@ class Store:
 
     @property
     def lane(self) -> str:
-        """How the store is reached: `embedded`, ..."""
+        """How the store is reached: `embedded` or `http`."""
 
     def list_buckets(self) -> list[BucketInfo]:
         """Returns all buckets in byte order of their names."""

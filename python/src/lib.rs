@@ -3,7 +3,6 @@
 //! Every call that may touch a file or a socket lets go of the interpreter meanwhile, so that other
 //! threads run. The package around it (`fordway/`) adds the exceptions and the type stubs.
 
-mod endpoint;
 mod errors;
 mod listing;
 mod store;

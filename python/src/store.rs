@@ -16,7 +16,6 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::endpoint::open_store;
 use crate::errors::to_python;
 use crate::listing::{BucketInfo, Entries};
 
@@ -32,8 +31,9 @@ thread_local! {
 #[pyfunction]
 #[pyo3(signature = (endpoint=None))]
 pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<Store> {
-    let inner = without_interpreter(py, || open_store(endpoint))?;
-    Ok(Store { inner })
+    let options = fordway_lanes::Options { endpoint, ..Default::default() };
+    let lane = without_interpreter(py, || fordway_lanes::open(&options))?;
+    Ok(Store { inner: lane.store })
 }
 
 /// What is known of an object without reading it.

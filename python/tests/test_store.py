@@ -1,6 +1,7 @@
 """The Python API on a real directory."""
 
 import pickle
+import socket
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,18 +135,29 @@ def test_threads_share_a_store(store: fordway.Store) -> None:
     assert sum(1 for _ in store.list(BUCKET)) == 200
 
 
-def test_the_endpoint_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(errors.InvalidArgumentError, match="AWS_ENDPOINT_URL_S3"):
-        fordway.open()
+def test_the_endpoint_picks_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "relative/path")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     with pytest.raises(errors.InvalidArgumentError, match="relative/path"):
         fordway.open()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", str(tmp_path))
     assert fordway.open().lane == "embedded"
-    with pytest.raises(errors.FordwayError):
+    with pytest.raises(errors.FordwayError, match="missing"):
         fordway.open(str(tmp_path / "missing"))
+    with pytest.raises(NotImplementedError):
+        fordway.open("unix:///run/no.sock")
+
+
+def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    store = fordway.open(f"http://127.0.0.1:{port}")
+    assert store.lane == "http"
+    with pytest.raises(ConnectionError) as caught:
+        store.get(BUCKET, "key")
+    assert isinstance(caught.value, errors.UnavailableError)
 
 
 def test_every_kind_has_a_class_on_purpose() -> None:

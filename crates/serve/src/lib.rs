@@ -1,1 +1,24 @@
-//! Placeholder.
+//! Gateways: programs that speak S3 over HTTP reach any [`fordway_store::Store`] through here.
+//!
+//! A [`Gateway`] accepts connections and deals them out to one single-threaded runtime per core. A
+//! request stays on the thread of its connection from its first byte to its last, and the store is
+//! called right there: for a local file system a hand-over to another thread costs more than the
+//! call itself.
+//!
+//! * `gateway`: what is configured, accepting, ending in good order
+//! * `connection`: HTTP/1.1 on one socket, with its time limits and the access log
+//! * `body`: content on its way in and out
+//! * `identity`: who may call
+//! * `s3`: each S3 operation in terms of the store
+//!
+//! Logs go through `tracing`. The S3 library reports every refused request as an error of its own
+//! (targets starting with `s3s`): a subscriber will want to silence those.
+
+mod body;
+mod connection;
+mod gateway;
+mod identity;
+mod s3;
+
+pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
+pub use identity::Identity;

@@ -63,6 +63,13 @@ pub struct Checksum {
 }
 
 impl Checksum {
+    /// Computes the checksum of `data`.
+    pub fn of(algorithm: ChecksumAlgorithm, data: &[u8]) -> Self {
+        let mut running = Running::new(algorithm);
+        running.update(data);
+        running.finish()
+    }
+
     /// Reads the base64 of S3's headers. Errors: `InvalidArgument`.
     pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Result<Self> {
         match BASE64.decode(text) {
@@ -137,11 +144,8 @@ impl Hasher {
         if let Some(crc) = &mut self.crc64 {
             crc.update(data);
         }
-        match &mut self.checksum {
-            None => {}
-            Some(Running::Crc(_, crc)) => crc.update(data),
-            Some(Running::Sha1(sha)) => sha.update(data),
-            Some(Running::Sha256(sha)) => sha.update(data),
+        if let Some(checksum) = &mut self.checksum {
+            checksum.update(data);
         }
     }
 
@@ -200,6 +204,14 @@ impl Running {
         }
     }
 
+    fn update(&mut self, data: &[u8]) {
+        match self {
+            Running::Crc(_, crc) => crc.update(data),
+            Running::Sha1(sha) => sha.update(data),
+            Running::Sha256(sha) => sha.update(data),
+        }
+    }
+
     fn finish(self) -> Checksum {
         match self {
             Running::Crc(algorithm, crc) => {
@@ -239,6 +251,12 @@ mod tests {
             digest(ChecksumAlgorithm::Sha256),
             "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
         );
+    }
+
+    #[test]
+    fn a_checksum_of_one_buffer_is_that_of_its_pieces() {
+        let whole = Checksum::of(ChecksumAlgorithm::Crc32, b"123456789");
+        assert_eq!(crate::etag::hex(&whole.value), "cbf43926");
     }
 
     #[test]

@@ -39,11 +39,11 @@ impl ListQuery {
         tail.find(delimiter).map(|at| &key[..self.prefix.len() + at + delimiter.len()])
     }
 
-    /// Whether `key` lies behind `start_after`. A `start_after` that ends with the delimiter was a
-    /// rolled-up entry of the page before, and so covers every key below it.
+    /// Whether `key` lies behind `start_after`. A `start_after` that keys are rolled up into was an
+    /// entry of the page before, and so covers every key below it.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
-        let covers = self.delimiter.as_deref().is_some_and(|d| !d.is_empty() && start.ends_with(d));
+        let covers = self.common_prefix(start) == Some(start);
         key > start.as_str() && !(covers && key.starts_with(start.as_str()))
     }
 }
@@ -198,6 +198,16 @@ mod tests {
                 assert_eq!(seen, whole, "pages of {max_keys}");
             }
         }
+    }
+
+    /// The marker `p/` is an object below the prefix `p/`, not what its neighbours are rolled up into.
+    #[test]
+    fn a_marker_that_is_the_prefix_hides_nothing() {
+        let keys = ["p/", "p/a", "p/b/1"];
+        let query = ListQuery { delimiter: Some("/".into()), max_keys: 1, ..ListQuery::prefix("p/") };
+        assert_eq!(page(&keys, &query), (vec!["p/".into()], Some("p/".into())));
+        let rest = ListQuery { start_after: Some("p/".into()), max_keys: 9, ..query };
+        assert_eq!(page(&keys, &rest), (vec!["p/a".into(), "p/b/".into()], None));
     }
 
     #[test]

@@ -1,3 +1,9 @@
 //! Codecs: what goes over a wire, as functions of bytes. No sockets, and time is an argument.
 
+pub mod date;
+pub mod header_text;
+pub mod range;
 pub mod s3_error;
+pub mod s3_xml;
+pub mod sigv4;
+pub mod uri;

@@ -128,7 +128,8 @@ def _ratio_row(axes: Axes, y: float, row: dict[str, Any], colour: str) -> None:
     limit = row["limit"]["name"]
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
     axes.text(1.02, y, note, color=INK, **place)
-    axes.text(1.24, y, f"limit: {limit}", color=MUTED, **place)
+    # The spaces make room for fonts wider than the one the figure is laid out with.
+    axes.text(1.24, y, f"limit: {limit}\u00a0\u00a0\u00a0", color=MUTED, **place)
 
 
 def _ratio_axes(axes: Axes, rows: list[dict[str, Any]], label: str) -> None:

@@ -1,0 +1,128 @@
+//! Options of the commands that look at objects and buckets.
+
+use clap::{Args, ValueEnum};
+
+/// Options of `ls`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway ls
+  fordway ls s3://data/2024/
+  fordway ls 's3://data/logs/*.gz' --human-readable --summarize
+  fordway ls s3://data --recursive --json")]
+pub struct LsArgs {
+    /// s3://BUCKET[/PREFIX], a wildcard or a local path; without it, all buckets
+    pub address: Option<String>,
+    /// List all objects below, not one level of them
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Show sizes as KiB, MiB, ...
+    #[arg(long, short = 'H')]
+    pub human_readable: bool,
+    /// End with the number of objects and their total size
+    #[arg(long, short)]
+    pub summarize: bool,
+    /// Take * and ? in the address literally
+    #[arg(long)]
+    pub raw: bool,
+}
+
+/// Options of `stat`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway stat s3://data
+  fordway stat s3://data/2024/run.h5 --json")]
+pub struct StatArgs {
+    /// s3://BUCKET or s3://BUCKET/KEY
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
+}
+
+/// Options of `mb`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway mb s3://results")]
+pub struct MbArgs {
+    /// s3://BUCKET
+    #[arg(required = true, value_name = "BUCKET")]
+    pub buckets: Vec<String>,
+}
+
+/// Options of `rb`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway rb s3://scratch
+  fordway rb s3://scratch --force")]
+pub struct RbArgs {
+    /// s3://BUCKET
+    #[arg(required = true, value_name = "BUCKET")]
+    pub buckets: Vec<String>,
+    /// Remove all objects and unfinished uploads in it first
+    #[arg(long)]
+    pub force: bool,
+    /// Show what would be removed, and remove nothing
+    #[arg(long, alias = "dryrun")]
+    pub dry_run: bool,
+    /// Batches of 1,000 objects removed at once
+    #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: u16,
+}
+
+/// Options of `du`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway du s3://data --human-readable
+  fordway du 's3://data/*.h5' --summarize")]
+pub struct DuArgs {
+    /// s3://BUCKET[/PREFIX] or a wildcard
+    pub address: String,
+    /// Only the total, not one line per prefix
+    #[arg(long, short)]
+    pub summarize: bool,
+    /// Show sizes as KiB, MiB, ...
+    #[arg(long, short = 'H')]
+    pub human_readable: bool,
+    /// Take * and ? in the address literally
+    #[arg(long)]
+    pub raw: bool,
+}
+
+/// Options of `presign`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway presign s3://data/run.h5 --expires-in 600
+  curl -T run.h5 \"$(fordway presign s3://data/run.h5 --method put)\"")]
+pub struct PresignArgs {
+    /// s3://BUCKET/KEY
+    pub address: String,
+    /// Seconds until the URL expires, at most seven days
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=604_800))]
+    pub expires_in: u32,
+    /// What the URL allows
+    #[arg(long, value_enum, default_value_t = PresignMethod::Get)]
+    pub method: PresignMethod,
+}
+
+/// What a presigned URL allows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum PresignMethod {
+    /// Reading the object
+    Get,
+    /// Describing the object
+    Head,
+    /// Writing the object
+    Put,
+    /// Removing the object
+    Delete,
+}
+
+impl PresignMethod {
+    /// The HTTP method.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            PresignMethod::Get => "GET",
+            PresignMethod::Head => "HEAD",
+            PresignMethod::Put => "PUT",
+            PresignMethod::Delete => "DELETE",
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `cat`, and `cp` to standard output: objects as they are, with bounded memory.
+
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
+
+use super::source::Source;
+use crate::args::{CatArgs, CpArgs};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::transfer::Verifier;
+
+/// What to write of each object.
+struct Wanted {
+    options: GetOptions,
+    verify: bool,
+}
+
+pub(super) fn run(args: &CatArgs, context: &Context) -> Result<Exit> {
+    let options = GetOptions { range: args.range, ..Default::default() };
+    let wanted = Wanted { options, verify: !args.no_verify && args.range.is_none() };
+    super::for_each(context, &args.addresses, |text| {
+        write_source(&Source::find(text, false, args.raw)?, &wanted, context)
+    })
+}
+
+/// `cp SOURCE... -`.
+pub(super) fn copy_out(args: &CpArgs, context: &Context) -> Result<Exit> {
+    if args.recursive || args.transfer.dry_run {
+        let why = "--recursive and --dry-run do not go with standard output (-) as the destination";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let wanted = Wanted { options: GetOptions::default(), verify: !args.transfer.no_verify };
+    super::for_each(context, &args.sources, |text| {
+        write_source(&Source::find(text, false, args.raw)?, &wanted, context)
+    })
+}
+
+fn write_source(source: &Source, wanted: &Wanted, context: &Context) -> Result<Exit> {
+    let Some(items) = source.items(context)? else {
+        let Source::One(place) = source else { return Ok(Exit::Ok) };
+        let (bucket, key) = place.clone().into_object()?;
+        return write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok);
+    };
+    let root = source.root();
+    super::for_each(context, items, |item| {
+        let (bucket, key) = super::cp::from_item(&root, &item?).into_object()?;
+        write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok)
+    })
+}
+
+fn write_object(bucket: &Bucket, key: &Key, wanted: &Wanted, context: &Context) -> Result<()> {
+    let store = context.store()?;
+    let object = store.get(bucket, key, &wanted.options)?;
+    let mut verifier = Verifier::new(&object.info, wanted.verify);
+    object
+        .content
+        .for_each_chunk(|chunk| {
+            verifier.update(chunk);
+            context.interrupt.check()?;
+            context.output.data(chunk)
+        })
+        .and_then(|()| verifier.finish())
+        .map_err(|error| error.during("get", store.lane(), bucket.as_str(), key.as_str()))?;
+    context.output.flush()
+}

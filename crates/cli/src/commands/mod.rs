@@ -1,0 +1,88 @@
+//! One file per command: from its options to records, or to actions for the transfer engine.
+
+mod cat;
+mod completions;
+mod cp;
+mod du;
+mod ls;
+mod man;
+mod mb;
+mod presign;
+mod rb;
+mod rm;
+mod source;
+mod stat;
+mod sync;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::args::{Cli, Command};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::external;
+
+/// Carries out a command line. Everything that went wrong has been told when this returns.
+pub fn run(cli: Cli, context: &Context) -> Exit {
+    let exit = dispatch(cli.command, context).unwrap_or_else(|error| tell(context, &error));
+    match context.output.flush() {
+        Err(error) if exit == Exit::Ok => tell(context, &error),
+        _ => exit,
+    }
+}
+
+/// Reports what ended a command, unless it is that nobody reads on: `fordway ls | head` ends so.
+fn tell(context: &Context, error: &Error) -> Exit {
+    if context.output.is_reader_gone(error) {
+        return Exit::Ok;
+    }
+    context.output.error(error);
+    Exit::of(error)
+}
+
+fn dispatch(command: Command, context: &Context) -> Result<Exit> {
+    match command {
+        Command::Ls(args) => ls::run(&args, context),
+        Command::Cp(args) => cp::run(&args, context),
+        Command::Cat(args) => cat::run(&args, context),
+        Command::Rm(args) => rm::run(&args, context),
+        Command::Stat(args) => stat::run(&args, context),
+        Command::Mb(args) => mb::run(&args, context),
+        Command::Rb(args) => rb::run(&args, context),
+        Command::Du(args) => du::run(&args, context),
+        Command::Sync(args) => sync::run(&args, context),
+        Command::Presign(args) => presign::run(&args, context),
+        Command::Completions(args) => completions::run(&args, context),
+        Command::Man(args) => man::run(&args, context),
+        Command::External(words) => external::run(&words),
+    }
+}
+
+/// Does `act` for each item; a failure is reported and the others go on. Answers the first failure.
+fn for_each<T>(
+    context: &Context,
+    items: impl IntoIterator<Item = T>,
+    mut act: impl FnMut(T) -> Result<Exit>,
+) -> Result<Exit> {
+    let mut first_failure = Exit::Ok;
+    for item in items {
+        context.interrupt.check()?;
+        let exit = match act(item) {
+            Ok(exit) => exit,
+            Err(error) => report(context, error)?,
+        };
+        if first_failure == Exit::Ok {
+            first_failure = exit;
+        }
+    }
+    Ok(first_failure)
+}
+
+/// Reports an error that does not end the command. Errors: those that do, which are a request to
+/// stop and a reader that went away.
+fn report(context: &Context, error: Error) -> Result<Exit> {
+    if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
+        return Err(error);
+    }
+    context.output.error(&error);
+    Ok(Exit::of(&error))
+}

@@ -1,0 +1,119 @@
+//! `stat`: all that is known of an object or a bucket.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fordway_store::{Bucket, GetOptions, Key, Metadata, ObjectInfo, Result};
+use serde::Serialize;
+
+use crate::address::Address;
+use crate::args::StatArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::units::{human_bytes, local_time, utc_time};
+
+pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
+    super::for_each(context, &args.addresses, |text| {
+        let (bucket, key) = Address::parse(text)?.into_s3()?;
+        let store = context.store()?;
+        if key.is_empty() {
+            let created = store.head_bucket(&bucket)?.created;
+            let shown = format!("    Bucket: s3://{bucket}\n   Created: {}", local_time(created));
+            let created = utc_time(created);
+            context.output.record(&BucketRecord { bucket: bucket.as_str(), created, shown })?;
+        } else {
+            let key = Key::new(key)?;
+            let info = store.head(&bucket, &key, &GetOptions::default())?;
+            context.output.record(&ObjectRecord::new(&bucket, &key, &info))?;
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+#[derive(Serialize)]
+struct BucketRecord<'r> {
+    bucket: &'r str,
+    created: String,
+    #[serde(skip)]
+    shown: String,
+}
+
+impl fmt::Display for BucketRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+#[derive(Serialize)]
+struct ObjectRecord<'r> {
+    bucket: &'r str,
+    key: &'r str,
+    size_bytes: u64,
+    modified: String,
+    etag: &'r str,
+    checksum_algorithm: Option<&'static str>,
+    checksum: Option<String>,
+    content_type: Option<&'r str>,
+    content_encoding: Option<&'r str>,
+    content_language: Option<&'r str>,
+    content_disposition: Option<&'r str>,
+    cache_control: Option<&'r str>,
+    expires: Option<&'r str>,
+    metadata: &'r BTreeMap<String, String>,
+    #[serde(skip)]
+    shown_time: String,
+}
+
+impl<'r> ObjectRecord<'r> {
+    fn new(bucket: &'r Bucket, key: &'r Key, info: &'r ObjectInfo) -> Self {
+        let Metadata {
+            content_type,
+            content_encoding,
+            content_language,
+            content_disposition,
+            cache_control,
+            expires,
+            user,
+        } = &info.metadata;
+        ObjectRecord {
+            bucket: bucket.as_str(),
+            key: key.as_str(),
+            size_bytes: info.size,
+            modified: utc_time(info.modified),
+            etag: info.etag.as_str(),
+            checksum_algorithm: info.checksum.as_ref().map(|checksum| checksum.algorithm.name()),
+            checksum: info.checksum.as_ref().map(fordway_store::Checksum::to_base64),
+            content_type: content_type.as_deref(),
+            content_encoding: content_encoding.as_deref(),
+            content_language: content_language.as_deref(),
+            content_disposition: content_disposition.as_deref(),
+            cache_control: cache_control.as_deref(),
+            expires: expires.as_deref(),
+            metadata: user,
+            shown_time: local_time(info.modified),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
+        writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
+        write!(f, "  Modified: {}\n      ETag: {}", self.shown_time, self.etag)?;
+        if let (Some(algorithm), Some(value)) = (self.checksum_algorithm, &self.checksum) {
+            write!(f, "\n  Checksum: {algorithm} {value}")?;
+        }
+        let headers = [
+            ("Content-Type", self.content_type),
+            ("Content-Encoding", self.content_encoding),
+            ("Content-Language", self.content_language),
+            ("Content-Disposition", self.content_disposition),
+            ("Cache-Control", self.cache_control),
+            ("Expires", self.expires),
+        ];
+        for (name, value) in headers {
+            value.map_or(Ok(()), |value| write!(f, "\n    Header: {name}: {value}"))?;
+        }
+        self.metadata.iter().try_for_each(|(name, value)| write!(f, "\n  Metadata: {name}={value}"))
+    }
+}

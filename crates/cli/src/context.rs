@@ -1,0 +1,67 @@
+//! What every command is given: a lane, the outside world's streams, and the request to stop.
+
+use std::io::Read;
+use std::sync::{Arc, Mutex};
+
+use fordway_lanes::Lane;
+use fordway_store::{Error, ErrorKind, Result, Store};
+
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+
+type OpenLane = Box<dyn Fn() -> Result<Lane> + Send + Sync>;
+
+/// The surroundings of a command. Commands never make lanes or streams themselves.
+pub struct Context {
+    open_lane: OpenLane,
+    opened: Mutex<Option<Lane>>,
+    /// Standard output, messages and progress.
+    pub output: Output,
+    /// The request to stop.
+    pub interrupt: Interrupt,
+    input: Mutex<Option<Box<dyn Read + Send>>>,
+}
+
+impl Context {
+    /// Surroundings whose lane is opened by the first command that needs one, so that local work
+    /// asks for no endpoint and no credentials.
+    pub fn new(
+        open_lane: impl Fn() -> Result<Lane> + Send + Sync + 'static,
+        output: Output,
+        input: impl Read + Send + 'static,
+        interrupt: Interrupt,
+    ) -> Self {
+        Context {
+            open_lane: Box::new(open_lane),
+            opened: Mutex::new(None),
+            output,
+            interrupt,
+            input: Mutex::new(Some(Box::new(input))),
+        }
+    }
+
+    /// The lane, opened at the first call.
+    pub fn lane(&self) -> Result<Lane> {
+        let mut opened = self.opened.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(lane) = &*opened {
+            return Ok(lane.clone());
+        }
+        let lane = (self.open_lane)()?;
+        tracing::debug!(lane = lane.store.lane(), "opened");
+        *opened = Some(lane.clone());
+        Ok(lane)
+    }
+
+    /// The lane's store.
+    pub fn store(&self) -> Result<Arc<dyn Store>> {
+        Ok(self.lane()?.store)
+    }
+
+    /// Standard input, which can be taken once. Errors: `InvalidArgument` the second time.
+    pub(crate) fn take_input(&self) -> Result<Box<dyn Read + Send>> {
+        let taken = self.input.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        taken.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "standard input (-) can be the source only once")
+        })
+    }
+}

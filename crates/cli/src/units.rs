@@ -1,0 +1,101 @@
+//! Sizes and times as people write and read them.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+const UNITS: [(&str, u64); 12] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+];
+
+/// Reads `64MiB`, `64M` (both 1,024-based), `64MB` (1,000-based) or a plain number of bytes.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let unit = UNITS.iter().find_map(|(name, factor)| Some((lower.strip_suffix(name)?, *factor)));
+    let (digits, factor) = unit.unwrap_or((lower.strip_suffix('b').unwrap_or(&lower), 1));
+    let number: u64 = digits
+        .trim()
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size; write a whole number with a unit, such as 16MiB"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than 16 EiB"))
+}
+
+/// `1.5 KiB`, `1 Byte`, `300 Bytes`: the form that `aws s3 ls --human-readable` prints.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    match bytes {
+        1 => return "1 Byte".to_owned(),
+        0..1024 => return format!("{bytes} Bytes"),
+        _ => {}
+    }
+    let mut value = bytes as f64;
+    let mut unit = "";
+    for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
+        // 1,023.95 and more would be shown as 1024.0 of the smaller unit.
+        if value < 1023.95 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, next);
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// A size as a plain number or in human form.
+pub(crate) fn show_bytes(bytes: u64, human: bool) -> String {
+    if human { human_bytes(bytes) } else { bytes.to_string() }
+}
+
+/// `2024-05-06 07:08:09` in the machine's time zone, as `aws s3 ls` shows it.
+pub(crate) fn local_time(time: SystemTime) -> String {
+    let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    stamp.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// `2024-05-06T07:08:09Z`, for JSON; fractions of a second only where there are some.
+pub(crate) fn utc_time(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in
+            [("0", 0), ("17", 17), ("5b", 5), ("16MiB", 16 << 20), ("16 m", 16 << 20), ("2MB", 2_000_000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "MiB", "-1", "1.5GiB", "12 parsecs", "99999999TiB"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown() {
+        let shown = [0, 1, 1023, 1024, 1536, (1 << 20) - 1, 1 << 20, u64::MAX].map(human_bytes);
+        assert_eq!(
+            shown,
+            ["0 Bytes", "1 Byte", "1023 Bytes", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]
+        );
+    }
+
+    #[test]
+    fn times_in_json_are_utc() {
+        assert_eq!(utc_time(UNIX_EPOCH + Duration::from_secs(86_400)), "1970-01-02T00:00:00Z");
+    }
+}

@@ -1,0 +1,204 @@
+//! Wildcards in addresses, and the include and exclude filters.
+
+/// A pattern in which `*` stands for any characters (slashes too, as in `aws` and `s5cmd`) and `?`
+/// for one; filters also know `[abc]`, `[a-z]` and `[!a-z]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern(Vec<Token>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Literal(char),
+    AnyOne,
+    AnyMany,
+    Class { negated: bool, ranges: Vec<(char, char)> },
+}
+
+impl Pattern {
+    /// The pattern of an address: only `*` and `?` are special, for keys often hold brackets.
+    pub(crate) fn of_address(text: &str) -> Self {
+        Pattern(text.chars().map(Token::simple).collect())
+    }
+
+    /// The pattern of `--include` or `--exclude`.
+    pub(crate) fn of_filter(text: &str) -> Self {
+        let chars: Vec<char> = text.chars().collect();
+        let mut tokens = Vec::new();
+        let mut at = 0;
+        while at < chars.len() {
+            let (token, used) = Token::class(&chars[at..]).unwrap_or((Token::simple(chars[at]), 1));
+            tokens.push(token);
+            at += used;
+        }
+        Pattern(tokens)
+    }
+
+    /// Whether the whole of `text` fits. Takes time proportional to pattern times text at worst.
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        let (tokens, mut at, mut rest) = (&self.0, 0, text.chars());
+        // Where the last `*` stands, and the text it has not swallowed yet.
+        let mut star: Option<(usize, std::str::Chars<'_>)> = None;
+        loop {
+            if tokens.get(at) == Some(&Token::AnyMany) {
+                at += 1;
+                star = Some((at, rest.clone()));
+                continue;
+            }
+            match (tokens.get(at), rest.next()) {
+                (None, None) => return true,
+                (Some(token), Some(c)) if token.takes(c) => at += 1,
+                _ => {
+                    // No fit: the last `*` swallows one character more, if there is one.
+                    let Some((after, swallowed)) = &mut star else { return false };
+                    if swallowed.next().is_none() {
+                        return false;
+                    }
+                    (at, rest) = (*after, swallowed.clone());
+                }
+            }
+        }
+    }
+}
+
+impl Token {
+    fn simple(c: char) -> Self {
+        match c {
+            '*' => Token::AnyMany,
+            '?' => Token::AnyOne,
+            other => Token::Literal(other),
+        }
+    }
+
+    /// A bracket expression at the start of `chars` and its length; none if it is never closed.
+    fn class(chars: &[char]) -> Option<(Self, usize)> {
+        if chars.first() != Some(&'[') {
+            return None;
+        }
+        let negated = chars.get(1) == Some(&'!');
+        let start = if negated { 2 } else { 1 };
+        // A closing bracket that comes first is a member.
+        let end = start + 1 + chars.get(start + 1..)?.iter().position(|&c| c == ']')?;
+        let mut ranges = Vec::new();
+        let mut members = &chars[start..end];
+        while let [first, rest @ ..] = members {
+            (members, _) = match rest {
+                ['-', last, rest @ ..] => (rest, ranges.push((*first, *last))),
+                rest => (rest, ranges.push((*first, *first))),
+            };
+        }
+        Some((Token::Class { negated, ranges }, end + 1))
+    }
+
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Token::Literal(literal) => *literal == c,
+            Token::AnyOne => true,
+            Token::AnyMany => false,
+            Token::Class { negated, ranges } => {
+                ranges.iter().any(|(first, last)| (first..=last).contains(&&c)) != *negated
+            }
+        }
+    }
+}
+
+/// Whether an address asks to be expanded.
+pub(crate) fn has_wildcard(key: &str) -> bool {
+    key.contains(['*', '?'])
+}
+
+/// The part of a wildcard before its first special character: what a listing can be asked for.
+pub(crate) fn literal_prefix(key: &str) -> &str {
+    &key[..key.find(['*', '?']).unwrap_or(key.len())]
+}
+
+/// The "directory" of a key: up to and with its last slash.
+pub(crate) fn directory(key: &str) -> &str {
+    &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
+}
+
+/// `--include` and `--exclude` in the order they were given; the last that fits decides.
+#[derive(Clone, Debug, Default)]
+pub struct Filters(Vec<(Verdict, Pattern)>);
+
+/// What a filter does with what it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Include,
+    Exclude,
+}
+
+impl Filters {
+    /// Filters in rising order of precedence.
+    pub(crate) fn new(rules: Vec<(Verdict, Pattern)>) -> Self {
+        Filters(rules)
+    }
+
+    /// Whether `relative` (the path below the source) is wanted.
+    pub(crate) fn admit(&self, relative: &str) -> bool {
+        let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
+        deciding.is_none_or(|(verdict, _)| *verdict == Verdict::Include)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, fits) in [
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a*c", "abcbc", true),
+            ("a*c", "abcb", false),
+            ("*.gz", "logs/2024/a.gz", true),
+            ("a?c", "aäc", true),
+            ("a?", "a", false),
+            ("**a**", "bab", true),
+            ("x[1]*", "x[1]y", true),
+            ("a*", "ba", false),
+            ("a*b*c", "a1b2", false),
+        ] {
+            assert_eq!(Pattern::of_address(pattern).matches(text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn filters_know_classes() {
+        for (pattern, text, fits) in [
+            ("[abc]1", "b1", true),
+            ("[a-c]", "d", false),
+            ("[!a-c]", "d", true),
+            ("[]]", "]", true),
+            ("[a-]", "-", true),
+            ("[open", "[open", true),
+        ] {
+            assert_eq!(Pattern::of_filter(pattern).matches(text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn many_stars_do_not_explode() {
+        let pattern = Pattern::of_address(&"a*".repeat(60));
+        assert!(!pattern.matches(&format!("{}b", "a".repeat(59))));
+        assert!(pattern.matches(&"a".repeat(2_000)));
+    }
+
+    #[test]
+    fn the_last_filter_decides() {
+        let rule = |verdict, text| (verdict, Pattern::of_filter(text));
+        let filters = Filters::new(vec![rule(Verdict::Exclude, "*"), rule(Verdict::Include, "*.txt")]);
+        assert!(filters.admit("a/b.txt") && !filters.admit("a/b.gz"));
+        let filters = Filters::new(vec![rule(Verdict::Include, "*.txt"), rule(Verdict::Exclude, "*")]);
+        assert!(!filters.admit("a/b.txt"));
+        assert!(Filters::default().admit("anything"));
+    }
+
+    #[test]
+    fn parts_of_an_address() {
+        assert_eq!(literal_prefix("logs/2024-*.gz"), "logs/2024-");
+        assert_eq!(directory(literal_prefix("logs/2024-*.gz")), "logs/");
+        assert_eq!(directory("top"), "");
+        assert!(has_wildcard("a?") && !has_wildcard("[a]"));
+    }
+}

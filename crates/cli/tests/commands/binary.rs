@@ -1,0 +1,101 @@
+//! The binary itself: help, completions, manual pages, and commands from PATH.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(words)
+        .env("PATH", path)
+        .env_remove("AWS_ENDPOINT_URL")
+        .env_remove("AWS_ENDPOINT_URL_S3")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+const COMMANDS: [&str; 12] =
+    ["ls", "cp", "cat", "rm", "stat", "mb", "rb", "du", "sync", "presign", "completions", "man"];
+
+#[test]
+fn help_names_every_command_and_its_examples() {
+    let top = fordway(&["--help"], "");
+    assert!(top.status.success());
+    for command in COMMANDS {
+        assert!(text(&top.stdout).contains(&format!("\n  {command} ")), "{command}");
+        let help = fordway(&[command, "--help"], "");
+        assert!(help.status.success(), "{command}");
+        assert!(text(&help.stdout).contains(&format!("\n  fordway {command}")), "{command}");
+    }
+    assert!(text(&top.stdout).contains("Exit codes: 0 done"));
+}
+
+#[test]
+fn wrong_options_are_usage_errors() {
+    for words in [&[][..], &["cp", "one"], &["ls", "--nonsense"], &["cat", "s3://b/k", "--range", "9-1"]] {
+        let ran = fordway(words, "");
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = fordway(&["completions", shell], "");
+        assert!(ran.status.success(), "{shell}");
+        let script = text(&ran.stdout);
+        assert!(script.contains("presign") && script.contains("multipart-threshold"), "{shell}");
+    }
+}
+
+#[test]
+fn manual_pages() {
+    let front = fordway(&["man"], "");
+    assert!(front.status.success() && text(&front.stdout).contains(".TH fordway 1"));
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("man1");
+    let ran = fordway(&["man", "--out", out.to_str().unwrap()], "");
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    for command in COMMANDS {
+        let page = std::fs::read_to_string(out.join(format!("fordway-{command}.1"))).unwrap();
+        assert!(page.contains("Examples:"), "{command}");
+    }
+    assert!(std::fs::read_to_string(out.join("fordway.1")).unwrap().contains(".TH fordway 1"));
+}
+
+#[test]
+fn other_names_run_from_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("fordway-hello");
+    std::fs::write(&program, "#!/bin/sh\necho \"hello $*\"\nexit 9\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = fordway(&["hello", "a", "--json", "b"], dir.path());
+    assert_eq!((text(&ran.stdout).as_str(), ran.status.code()), ("hello a --json b\n", Some(9)));
+
+    let ran = fordway(&["nothing"], dir.path());
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("there is no fordway-nothing in PATH"), "{}", text(&ran.stderr));
+    for command in ["report", "model"] {
+        let ran = fordway(&[command], dir.path());
+        assert_eq!(ran.status.code(), Some(2));
+        assert!(text(&ran.stderr).contains("pip install fordway"), "{}", text(&ran.stderr));
+    }
+}
+
+#[test]
+fn local_work_needs_no_endpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "abc").unwrap();
+    let ran = fordway(&["ls", dir.path().to_str().unwrap()], "");
+    assert!(ran.status.success() && text(&ran.stdout).ends_with("         3 file\n"));
+    let ran = fordway(&["ls", "--endpoint", "unix:///run/fordway.sock"], "");
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(text(&ran.stderr).contains("node lane"), "{}", text(&ran.stderr));
+    let ran = fordway(&["ls", "--endpoint", "nonsense"], "");
+    assert_eq!(ran.status.code(), Some(2));
+}

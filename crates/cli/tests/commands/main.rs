@@ -1,0 +1,6 @@
+//! Every command, against a store in memory and as the binary.
+
+mod binary;
+mod copying;
+mod listing;
+mod support;

@@ -1,0 +1,267 @@
+//! One connection: what was received and not yet used, and the buffers that live as long as it does.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::{ClientConnection, StreamOwned};
+
+use super::Timeouts;
+use super::response::{Head, MAX_HEAD_BYTES};
+use super::socket::Socket;
+
+/// Received at a time while a head is awaited: a head and a small body fit.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+enum Transport {
+    Plain(Socket),
+    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+}
+
+/// A connection with its buffers. Of `buffer`, `..used` was consumed (a head stays readable there),
+/// `used..filled` was received and waits.
+pub(super) struct Connection {
+    transport: Transport,
+    timeouts: Timeouts,
+    buffer: Vec<u8>,
+    used: usize,
+    filled: usize,
+    /// The head of the request being sent; kept for its capacity.
+    pub(super) request_head: Vec<u8>,
+    /// Whether an earlier answer was received on it.
+    pub(super) is_reused: bool,
+}
+
+impl Connection {
+    pub(super) fn plain(socket: Socket, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Plain(socket), timeouts)
+    }
+
+    pub(super) fn tls(stream: StreamOwned<ClientConnection, Socket>, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Tls(Box::new(stream)), timeouts)
+    }
+
+    fn over(transport: Transport, timeouts: Timeouts) -> Self {
+        Connection {
+            transport,
+            timeouts,
+            buffer: vec![0; BUFFER_BYTES],
+            used: 0,
+            filled: 0,
+            request_head: Vec::with_capacity(1024),
+            is_reused: false,
+        }
+    }
+
+    /// Whether nothing was received that no request asked for, and the other side is still there.
+    pub(super) fn is_quiet(&self) -> bool {
+        let socket = match &self.transport {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => &stream.sock,
+        };
+        self.has_nothing_left() && socket.is_quiet()
+    }
+
+    /// Whether all that was received has been used.
+    pub(super) fn has_nothing_left(&self) -> bool {
+        self.used == self.filled
+    }
+
+    /// Sends the head and `body`, in one call where the socket takes it. A timeout is of progress.
+    pub(super) fn send(&mut self, body: &[u8]) -> io::Result<()> {
+        (self.used, self.filled) = (0, 0);
+        let (mut head, mut body) = (self.request_head.as_slice(), body);
+        while !head.is_empty() || !body.is_empty() {
+            let pieces = [IoSlice::new(head), IoSlice::new(body)];
+            let written = match &mut self.transport {
+                Transport::Plain(socket) => socket.write_vectored(&pieces),
+                Transport::Tls(stream) => stream.write_vectored(&pieces),
+            };
+            let sent = match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let of_head = sent.min(head.len());
+            head = &head[of_head..];
+            body = &body[sent - of_head..];
+        }
+        match &mut self.transport {
+            Transport::Plain(_) => Ok(()),
+            Transport::Tls(stream) => stream.flush(),
+        }
+    }
+
+    /// Receives a head; interim answers (1xx) are passed over.
+    /// Errors: `Ok(None)` if the other side closed the connection without a word; `BadResponse`,
+    /// `Timeout`, `IncompleteBody`, `Io`.
+    pub(super) fn receive_head(&mut self) -> Result<Option<Head>> {
+        let deadline = Instant::now() + self.timeouts.first_byte;
+        self.limit_wait(self.timeouts.first_byte)?;
+        loop {
+            if self.filled > self.used
+                && let Some(head) = Head::parse(&self.buffer, self.used..self.filled)?
+            {
+                self.used = head.end;
+                if head.status >= 200 {
+                    return Ok(Some(head));
+                }
+                continue;
+            }
+            if self.filled == 0 {
+                match self.receive_more() {
+                    Ok(0) => return Ok(None),
+                    Ok(_) => continue,
+                    Err(error) if is_reset(&error) => return Ok(None),
+                    Err(error) => return Err(self.receive_error(error)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
+            }
+            self.limit_wait(left)?;
+            match self.receive_more() {
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::BadResponse, "the connection ended within a head"));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(self.receive_error(error)),
+            }
+        }
+    }
+
+    /// What the head of `range` says; valid until the next request.
+    pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
+        &self.buffer[range]
+    }
+
+    /// Bytes that wait in the buffer.
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.buffer[self.used..self.filled]
+    }
+
+    /// Marks `count` bytes of those that wait as used.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.used += count;
+        debug_assert!(self.used <= self.filled);
+    }
+
+    /// Body bytes into `target`: what waits first, else as many as one call brings. 0 is the end.
+    pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        if !self.has_nothing_left() {
+            return Ok(self.take_waiting(target));
+        }
+        self.progress_limit()?;
+        retry(|| match &mut self.transport {
+            Transport::Plain(socket) => socket.read(target),
+            Transport::Tls(stream) => stream.read(target),
+        })
+    }
+
+    /// Body bytes until `target` is full or the other side ends; returns how many there were.
+    pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let mut done = self.take_waiting(target);
+        self.progress_limit()?;
+        while done < target.len() {
+            let rest = &mut target[done..];
+            let got = retry(|| match &mut self.transport {
+                Transport::Plain(socket) => socket.receive_all(rest),
+                Transport::Tls(stream) => stream.read(rest),
+            })?;
+            if got == 0 {
+                break;
+            }
+            done += got;
+        }
+        Ok(done)
+    }
+
+    /// Receives more behind what waits; the head before it stays where it is, from `keep_from` on
+    /// what was used is given up if room is needed. 0 is the end.
+    pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
+        if self.filled == self.buffer.len() && self.used > keep_until {
+            self.buffer.copy_within(self.used..self.filled, keep_until);
+            self.filled -= self.used - keep_until;
+            self.used = keep_until;
+        }
+        self.progress_limit()?;
+        self.receive_more()
+    }
+
+    fn take_waiting(&mut self, target: &mut [u8]) -> usize {
+        let count = target.len().min(self.filled - self.used);
+        target[..count].copy_from_slice(&self.buffer[self.used..self.used + count]);
+        self.used += count;
+        count
+    }
+
+    fn receive_more(&mut self) -> io::Result<usize> {
+        if self.filled == self.buffer.len() {
+            if self.buffer.len() >= MAX_HEAD_BYTES {
+                return Err(io::Error::other(Error::new(ErrorKind::BadResponse, "the head is over 128 KiB")));
+            }
+            self.buffer.resize(2 * self.buffer.len(), 0);
+        }
+        let room = &mut self.buffer[self.filled..];
+        let got = retry(|| match &mut self.transport {
+            Transport::Plain(socket) => socket.read(room),
+            Transport::Tls(stream) => stream.read(room),
+        })?;
+        self.filled += got;
+        Ok(got)
+    }
+
+    fn progress_limit(&mut self) -> io::Result<()> {
+        self.set_read_timeout(self.timeouts.progress)
+    }
+
+    fn limit_wait(&mut self, limit: Duration) -> Result<()> {
+        self.set_read_timeout(limit).map_err(|error| self.receive_error(error))
+    }
+
+    fn set_read_timeout(&mut self, limit: Duration) -> io::Result<()> {
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.set_read_timeout(limit),
+            Transport::Tls(stream) => stream.sock.set_read_timeout(limit),
+        }
+    }
+
+    fn receive_error(&self, error: io::Error) -> Error {
+        let limit = format!("{:?}", self.timeouts.first_byte);
+        io_error(error, "receiving the answer", &format!("no whole answer came within {limit}"))
+    }
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Whether the other side is gone, as against slow or wrong.
+fn is_reset(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+/// An error of a socket: ours that went through `io` comes back as it was; what timed out and what
+/// was cut off are told apart from the rest.
+pub(super) fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
+    if error.get_ref().is_some_and(|inner| inner.is::<Error>()) {
+        let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());
+        return inner.map_or_else(|| Error::from(ErrorKind::Internal), |ours| *ours);
+    }
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
+        _ if is_reset(&error) => {
+            Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))
+                .caused_by(error)
+        }
+        _ => Error::new(ErrorKind::Io, doing).caused_by(error),
+    }
+}

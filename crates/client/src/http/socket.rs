@@ -1,0 +1,93 @@
+//! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not
+//! ignore it.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+
+use super::{Origin, Timeouts};
+
+/// A connected socket, without Nagle's delay.
+pub(super) struct Socket {
+    stream: TcpStream,
+    read_timeout: Duration,
+}
+
+impl Socket {
+    /// Tries every address of the host until one answers or the time is up.
+    /// Errors: `Unavailable`, `Timeout`.
+    pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
+        let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
+        let deadline = Instant::now() + timeouts.connect;
+        let addresses = (origin.host.as_str(), origin.port)
+            .to_socket_addrs()
+            .map_err(|error| unreachable("cannot find the address of").caused_by(error))?;
+        let mut last = unreachable("there is no address for");
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => return Self::prepared(stream, timeouts),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    let detail = format!("{origin} did not accept a connection within {left:?}");
+                    last = Error::new(ErrorKind::Timeout, detail);
+                }
+                Err(error) => last = unreachable("cannot connect to").caused_by(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
+        let set = || -> io::Result<()> {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(timeouts.first_byte))?;
+            stream.set_write_timeout(Some(timeouts.progress))
+        };
+        set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
+        Ok(Socket { stream, read_timeout: timeouts.first_byte })
+    }
+
+    /// Costs a system call only where the value changes.
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        if timeout != self.read_timeout {
+            self.stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+            self.read_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    /// Whether the other side has neither closed the connection nor said anything on it.
+    pub(super) fn is_quiet(&self) -> bool {
+        let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// Receives until `buffer` is full, the other side ends, or nothing came for the time limit;
+    /// the kernel fills the buffer in one call. Returns the bytes received.
+    pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, buffer, RecvFlags::WAITALL)?.1)
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, buffer, RecvFlags::empty())?.1)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(data)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! TLS by rustls: which certificates are trusted, and the handshake's set-up.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::socket::Socket;
+use super::{Origin, Timeouts};
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TlsRoots {
+    /// Those that the system trusts.
+    #[default]
+    System,
+    /// Those in this PEM file, and no others (as `AWS_CA_BUNDLE`).
+    File(PathBuf),
+}
+
+/// Opens TLS sessions; the certificates are loaded when the first one is asked for.
+pub(super) struct TlsConnector {
+    roots: TlsRoots,
+    config: OnceLock<Arc<ClientConfig>>,
+}
+
+impl TlsConnector {
+    pub(super) fn new(roots: TlsRoots) -> Self {
+        TlsConnector { roots, config: OnceLock::new() }
+    }
+
+    /// Connects and completes the handshake. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    pub(super) fn connect(
+        &self,
+        origin: &Origin,
+        timeouts: &Timeouts,
+    ) -> Result<StreamOwned<ClientConnection, Socket>> {
+        let config = self.config()?;
+        let name = ServerName::try_from(origin.host.clone()).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
+                .caused_by(error)
+        })?;
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, format!("no TLS session with {origin}")).caused_by(error)
+        };
+        let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
+        let mut stream = StreamOwned::new(session, Socket::connect(origin, timeouts)?);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(failed)?;
+        }
+        Ok(stream)
+    }
+
+    fn config(&self) -> Result<Arc<ClientConfig>> {
+        if let Some(config) = self.config.get() {
+            return Ok(config.clone());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
+            .with_root_certificates(self.trusted()?)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(self.config.get_or_init(|| Arc::new(config)).clone())
+    }
+
+    fn trusted(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        match &self.roots {
+            TlsRoots::System => {
+                let found = rustls_native_certs::load_native_certs();
+                roots.add_parsable_certificates(found.certs);
+            }
+            TlsRoots::File(path) => {
+                let unreadable = |error| {
+                    let detail = format!("{} is not a PEM file of certificates", path.display());
+                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+                };
+                let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+                let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+                roots.add_parsable_certificates(certificates);
+            }
+        }
+        match roots.is_empty() {
+            false => Ok(roots),
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE",
+            )),
+        }
+    }
+}

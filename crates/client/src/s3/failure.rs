@@ -1,0 +1,134 @@
+//! What an answer that is no success means.
+
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind};
+use fordway_wire::s3_xml::{ErrorDocument, error_document};
+use fordway_wire::{date, range, s3_error};
+
+use super::S3Config;
+use super::request::Call;
+use crate::http::{Replay, Response};
+
+/// More of an error document is not worth reading.
+const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
+
+/// The code of a failure whose answer has no body (HEAD), as gateways state it in a header.
+const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
+
+/// A try that failed.
+pub(super) struct Attempt {
+    pub(super) error: Error,
+    /// Whether another try is allowed and may succeed.
+    pub(super) may_pass: bool,
+    /// When the server wants to see it.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Attempt {
+    /// A failure after the head was received.
+    pub(super) fn while_receiving(error: Error, call: &Call) -> Self {
+        let may_pass = call.replay == Replay::Safe
+            && (is_passing(error.kind())
+                || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
+        Attempt { error, may_pass, retry_after: None }
+    }
+}
+
+/// Whether a failure of the connection or the service may pass by itself.
+pub(super) fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
+}
+
+/// The failure that an answer states.
+pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, sent: SystemTime) -> Attempt {
+    let document = response.read_rest(MAX_DOCUMENT_BYTES).unwrap_or_default();
+    let mut said = error_document(&document).ok().flatten().unwrap_or_default();
+    if said.code.is_empty() {
+        let header = CODE_HEADERS.iter().find_map(|name| response.header(name));
+        said.code = header.unwrap_or_default().to_owned();
+    }
+    if said.region.is_empty() {
+        said.region = response.header("x-amz-bucket-region").unwrap_or_default().to_owned();
+    }
+    let status = response.status();
+    let kind = kind_of(status, &said, call);
+    let seconds = response.header("retry-after").and_then(range::digits);
+    Attempt {
+        error: Error::new(kind, detail(&response, &said, kind, config, sent)),
+        may_pass: match call.replay {
+            Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            Replay::IfUnsent => matches!(status, 429 | 503),
+        },
+        retry_after: seconds.map(Duration::from_secs),
+    }
+}
+
+/// The failure of a call that was answered with status 200 and an error document.
+pub(super) fn of_document(said: &ErrorDocument) -> Error {
+    Error::new(s3_error::from_s3(500, &said.code), sentence(200, said))
+}
+
+fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
+    if is_elsewhere(status, said) {
+        return ErrorKind::InvalidArgument;
+    }
+    match s3_error::from_s3(status, &said.code) {
+        // Without a code, 404 speaks of what was asked for.
+        ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::NoSuchBucket,
+        kind => kind,
+    }
+}
+
+/// Whether the bucket is to be found in another region or at another endpoint.
+fn is_elsewhere(status: u16, said: &ErrorDocument) -> bool {
+    matches!(status, 301 | 302 | 307 | 308) || said.code == "AuthorizationHeaderMalformed"
+}
+
+fn detail(
+    response: &Response,
+    said: &ErrorDocument,
+    kind: ErrorKind,
+    config: &S3Config,
+    sent: SystemTime,
+) -> String {
+    let mut detail = sentence(response.status(), said);
+    if is_elsewhere(response.status(), said) {
+        detail.push_str(&direction(response, said, config));
+    }
+    if kind == ErrorKind::RequestTimeTooSkewed {
+        let server = [said.server_time.as_str(), response.header("date").unwrap_or("an unknown time")];
+        let server = server.into_iter().find(|time| !time.is_empty()).unwrap_or_default();
+        let ours = date::format_http(sent);
+        detail.push_str(&format!("; this machine's clock says {ours}, the server's says {server}"));
+    }
+    if matches!(response.status(), 401 | 403) {
+        detail.push_str(&format!("; the request was made with {}", config.credentials.described()));
+    }
+    detail
+}
+
+fn direction(response: &Response, said: &ErrorDocument, config: &S3Config) -> String {
+    if !said.region.is_empty() {
+        let (right, asked) = (&said.region, &config.region);
+        return format!(
+            "; the bucket is in region {right}, the request was for {asked}: set AWS_REGION={right}"
+        );
+    }
+    let elsewhere =
+        if said.endpoint.is_empty() { response.header("location") } else { Some(&*said.endpoint) };
+    elsewhere.map_or_else(String::new, |endpoint| format!("; use the endpoint {endpoint}"))
+}
+
+/// The server's own words, or the bare status.
+fn sentence(status: u16, said: &ErrorDocument) -> String {
+    let id = match said.request_id.as_str() {
+        "" => String::new(),
+        id => format!(", request {id}"),
+    };
+    match (said.message.trim_end_matches('.'), said.code.as_str()) {
+        ("", "") => format!("HTTP status {status}"),
+        ("", code) => format!("{code} (HTTP status {status}{id})"),
+        (message, code) => format!("{message} ({code}, HTTP status {status}{id})"),
+    }
+}

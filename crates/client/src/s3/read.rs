@@ -1,0 +1,225 @@
+//! Reading objects: where the wanted bytes lie in an answer, and getting them out without a copy.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use bytes::Bytes;
+use fordway_store::{
+    Bucket, ByteRange, Checksum, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
+    Object, ObjectInfo, Result,
+};
+use fordway_wire::range::{format_range, parse_content_range};
+
+use super::headers::{OF_OBJECT, add_conditions, object_info};
+use super::request::Call;
+use super::session::Session;
+use crate::http::Response;
+
+/// An object of unknown length is buffered up to here: only servers that make content up as they go
+/// answer so.
+const MAX_UNSIZED_BYTES: usize = 1 << 30;
+
+/// The request for an object or its description.
+pub(super) fn call<'a>(
+    session: &Session,
+    method: &'static str,
+    operation: &'static str,
+    (bucket, key): (&'a Bucket, &'a Key),
+    options: &GetOptions,
+) -> Call<'a> {
+    let mut call = Call::on_object(method, operation, bucket, key);
+    if session.config.verify_reads {
+        call.header("x-amz-checksum-mode", "ENABLED");
+    }
+    if let Some(range) = options.range.filter(|_| method == "GET") {
+        call.header("range", format_range(range));
+    }
+    add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    call
+}
+
+/// What is known once the head has arrived.
+struct Opened {
+    info: ObjectInfo,
+    range: Range<u64>,
+    /// Held against the bytes, if they are the whole object.
+    checksum: Option<Checksum>,
+    response: Response,
+    body: Body,
+}
+
+enum Body {
+    /// The wanted bytes are next, and so many.
+    Streaming,
+    /// The server did not say how many there are, so they were fetched.
+    Buffered(Vec<u8>),
+}
+
+impl Opened {
+    /// Errors: `InvalidRange`, `BadResponse`.
+    fn new(mut response: Response, wanted: Option<ByteRange>, verify: bool) -> Result<Self> {
+        let (range, size, body) = match (response.status(), response.body_bytes()) {
+            (206, length) => {
+                let (range, size) = partial(&response, wanted, length)?;
+                (range, size, Body::Streaming)
+            }
+            (_, Some(size)) => {
+                let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
+                skip(&mut response, range.start)?;
+                (range, size, Body::Streaming)
+            }
+            (_, None) => {
+                let mut all = response.read_rest(MAX_UNSIZED_BYTES)?;
+                let size = all.len() as u64;
+                let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
+                all.truncate(range.end as usize);
+                all.drain(..range.start as usize);
+                (range, size, Body::Buffered(all))
+            }
+        };
+        let info = object_info(&response, size);
+        let is_whole = range == (0..size);
+        let checksum = info.checksum.clone().filter(|_| verify && is_whole);
+        Ok(Opened { info, range, checksum, response, body })
+    }
+
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// The range and size of a partial answer, which must be what was asked for.
+fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+    let bad = |detail: String| Error::new(ErrorKind::BadResponse, detail);
+    let stated = response.header("content-range").unwrap_or_default();
+    let Some((range, Some(size))) = parse_content_range(stated) else {
+        return Err(bad(format!("the partial answer has the Content-Range {stated:?}")));
+    };
+    let asked = wanted.and_then(|wanted| wanted.resolve(size).ok());
+    if asked.as_ref() != Some(&range) {
+        return Err(bad(format!("bytes {range:?} were sent where {asked:?} were asked for")));
+    }
+    if length.is_some_and(|length| length != range.end - range.start) {
+        return Err(bad(format!("{length:?} bytes were announced for the range {stated:?}")));
+    }
+    Ok((range, size))
+}
+
+/// Passes over what a server sent before the wanted bytes because it knows no ranges.
+fn skip(response: &mut Response, count: u64) -> Result<()> {
+    let mut rest = vec![0; count.min(64 * 1024) as usize];
+    let mut left = count;
+    while left > 0 {
+        let step = left.min(rest.len() as u64);
+        response.read_into(&mut rest[..step as usize])?;
+        left -= step;
+    }
+    Ok(())
+}
+
+/// Opens an object as a stream. A connection that breaks later is an error of the stream.
+pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    let call = call(session, "GET", "get", (bucket, key), options);
+    session.run(&call, |response| {
+        let opened = Opened::new(response, options.range, session.config.verify_reads)?;
+        let len = opened.len();
+        let Opened { info, range, checksum, response, body } = opened;
+        let content = match body {
+            Body::Buffered(bytes) => {
+                verify(checksum.as_ref(), &bytes)?;
+                Content::Bytes(Bytes::from(bytes))
+            }
+            Body::Streaming => Content::Stream(Box::new(Stream::new(response, len, checksum)), len),
+        };
+        Ok(Object { info, range, content })
+    })
+}
+
+/// Reads an object into `buffer`: from the socket straight into place.
+pub(super) fn read(
+    session: &Session,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+    buffer: &mut Vec<u8>,
+) -> Result<ObjectInfo> {
+    let call = call(session, "GET", "get", (bucket, key), options);
+    let done = session.run(&call, |response| {
+        let mut opened = Opened::new(response, options.range, session.config.verify_reads)?;
+        let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
+        match opened.body {
+            Body::Buffered(bytes) => *buffer = bytes,
+            Body::Streaming => {
+                resize(buffer, len);
+                opened.response.read_into(buffer)?;
+            }
+        }
+        verify(opened.checksum.as_ref(), buffer)?;
+        Ok(opened.info)
+    });
+    if done.is_err() {
+        buffer.clear();
+    }
+    done
+}
+
+/// Gives `buffer` a length without writing over what it holds: that is about to be replaced, and
+/// clearing it would cost a pass over memory. Fresh memory comes zeroed from the system.
+fn resize(buffer: &mut Vec<u8>, len: usize) {
+    match buffer.capacity() < len {
+        true => *buffer = vec![0; len],
+        false => buffer.resize(len, 0),
+    }
+}
+
+fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
+    match checksum {
+        Some(stated) if Checksum::of(stated.algorithm, bytes) != *stated => {
+            let detail = format!("the {} of what arrived is not the one stated", stated.algorithm.name());
+            Err(Error::new(ErrorKind::BadDigest, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes of an object as they arrive; the checksum is held against them at the end.
+struct Stream {
+    response: Response,
+    left: u64,
+    check: Option<(Hasher, Checksum)>,
+}
+
+impl Stream {
+    fn new(response: Response, left: u64, checksum: Option<Checksum>) -> Self {
+        let check =
+            checksum.map(|stated| (Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated));
+        Stream { response, left, check }
+    }
+
+    fn check_end(&mut self) -> io::Result<()> {
+        let Some((hasher, stated)) = self.check.take() else { return Ok(()) };
+        let expected = Expected { checksum: Some(stated), ..Default::default() };
+        hasher.finish(&expected).map(|_| ()).map_err(io::Error::other)
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let wanted = target.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let got = self.response.read(&mut target[..wanted])?;
+        if got == 0 {
+            let detail = format!("the body ended {} bytes early", self.left);
+            return Err(io::Error::other(Error::new(ErrorKind::IncompleteBody, detail)));
+        }
+        self.left -= got as u64;
+        if let Some((hasher, _)) = &mut self.check {
+            hasher.update(&target[..got]);
+        }
+        if self.left == 0 {
+            self.check_end()?;
+        }
+        Ok(got)
+    }
+}

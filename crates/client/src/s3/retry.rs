@@ -1,0 +1,33 @@
+//! How long to wait before a request is sent again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// A random wait before try number `tries + 1`, from half to the whole of a limit that doubles with
+/// each try: clients that failed together do not come back together. A server's wish counts more,
+/// up to 5 seconds.
+pub(super) fn backoff(tries: u32, retry_after: Option<Duration>) -> Duration {
+    let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
+    // Every `RandomState` hashes differently: as random as jitter needs to be.
+    let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
+    let wait = doubled.mul_f64(0.5 + 0.5 * random);
+    retry_after.map_or(wait, |wish| wish.min(LONGEST).max(wait))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_stay_bounded() {
+        for (tries, least_ms, most_ms) in [(1, 25, 50), (2, 50, 100), (4, 200, 400), (40, 2500, 5000)] {
+            let wait = backoff(tries, None);
+            assert!(wait >= Duration::from_millis(least_ms) && wait <= Duration::from_millis(most_ms));
+        }
+        assert_eq!(backoff(1, Some(Duration::from_secs(2))), Duration::from_secs(2));
+        assert_eq!(backoff(1, Some(Duration::from_secs(600))), LONGEST);
+    }
+}

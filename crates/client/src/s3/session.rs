@@ -1,0 +1,253 @@
+//! Addresses, signs, sends and retries calls.
+
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::date::Utc;
+use fordway_wire::sigv4::{
+    MAX_EXPIRES_S, PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD, payload_hash,
+};
+use fordway_wire::uri;
+
+use super::failure::{self, Attempt};
+use super::request::Call;
+use super::retry::backoff;
+use super::{Addressing, Credentials, S3Config};
+use crate::http::{Exchange, HttpClient, Origin, Replay, Response};
+
+const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
+
+/// A service with the connections to it. Shared between threads.
+pub(super) struct Session {
+    pub(super) config: S3Config,
+    http: HttpClient,
+    origin: Origin,
+    base_path: String,
+    /// Today's key, derived when first needed.
+    signing_key: Mutex<Option<Arc<SigningKey>>>,
+}
+
+/// Where a call goes: all of it that does not depend on the time.
+struct Address {
+    origin: Origin,
+    host: String,
+    path: String,
+    query: String,
+}
+
+impl Session {
+    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    pub(super) fn new(config: S3Config) -> Result<Self> {
+        config.check()?;
+        let (origin, base_path) = Origin::parse(&config.endpoint)?;
+        let http = HttpClient::new(config.timeouts, config.tls_roots.clone());
+        Ok(Session { config, http, origin, base_path, signing_key: Mutex::default() })
+    }
+
+    /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
+    /// are done again where a failure may pass and the call allows it.
+    /// Errors: those of the service, with the number of tries, and those of `receive`.
+    pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
+        call.check_headers()?;
+        let address = self.address(call);
+        let mut tries = 1;
+        loop {
+            let failed = match self.attempt(call, &address) {
+                Ok(response) => match receive(response) {
+                    Ok(done) => return Ok(done),
+                    Err(error) => Attempt::while_receiving(error, call),
+                },
+                Err(failed) => failed,
+            };
+            if !failed.may_pass || tries > self.config.max_retries {
+                return Err(call.named(failed.error.after_tries(tries)));
+            }
+            let wait = backoff(tries, failed.retry_after);
+            tracing::debug!(operation = call.operation, tries, ?wait, error = %failed.error, "trying again");
+            std::thread::sleep(wait);
+            tries += 1;
+        }
+    }
+
+    /// A call whose answer has no body worth reading.
+    pub(super) fn run_for_status(&self, call: &Call) -> Result<()> {
+        self.run(call, |mut response| response.read_document().map(|_| ()))
+    }
+
+    /// A call whose answer is a document.
+    pub(super) fn run_for_document(&self, call: &Call) -> Result<Vec<u8>> {
+        self.run(call, |mut response| response.read_document())
+    }
+
+    fn attempt(&self, call: &Call, address: &Address) -> Result<Response, Attempt> {
+        let now = SystemTime::now();
+        let exchange = Exchange {
+            origin: &address.origin,
+            method: call.method,
+            write_head: &|head| self.write_head(head, call, address, now),
+            body: call.body,
+            replay: call.replay,
+        };
+        let response = self.http.send(&exchange).map_err(|failure| Attempt {
+            may_pass: failure::is_passing(failure.error.kind())
+                && (call.replay == Replay::Safe || !failure.may_have_acted),
+            retry_after: None,
+            error: failure.error,
+        })?;
+        match response.status() {
+            200..=299 => Ok(response),
+            _ => Err(failure::of_answer(response, call, &self.config, now)),
+        }
+    }
+
+    fn write_head(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        let length = call.body.len().to_string();
+        let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
+        push_all(head, &[call.method, " ", &address.path]);
+        if !address.query.is_empty() {
+            push_all(head, &["?", &address.query]);
+        }
+        push_all(head, &[" HTTP/1.1\r\nhost: ", &address.host, "\r\nuser-agent: ", USER_AGENT, "\r\n"]);
+        for (name, value) in &call.headers {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        if sends_length {
+            push_all(head, &["content-length: ", &length, "\r\n"]);
+        }
+        self.write_signature(head, call, address, now);
+        head.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends the signature and the headers that only it needs; every other header is covered too.
+    fn write_signature(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+            return;
+        };
+        let date = Utc::from(now).amz_date();
+        let hash =
+            if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
+        let mut added = vec![("x-amz-content-sha256", hash.as_str()), ("x-amz-date", date.as_str())];
+        added.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
+        for (name, value) in &added {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        let mut headers = added;
+        headers.push(("host", &address.host));
+        headers.extend(call.headers.iter().map(|(name, value)| (&**name, &**value)));
+        headers.sort_unstable_by_key(|(name, _)| *name);
+        let request = SignedRequest {
+            method: call.method,
+            path: &address.path,
+            query: &address.query,
+            headers: &headers,
+            payload_hash: &hash,
+        };
+        let authorization = self.signing_key(secret_key, now).authorization(access_key, now, &request);
+        push_all(head, &["authorization: ", &authorization, "\r\n"]);
+    }
+
+    fn signing_key(&self, secret_key: &str, now: SystemTime) -> Arc<SigningKey> {
+        let mut cached = self.signing_key.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match &*cached {
+            Some(key) if key.is_for(now) => key.clone(),
+            _ => {
+                let key = Arc::new(SigningKey::new(secret_key, now, &self.config.region, "s3"));
+                cached.insert(key).clone()
+            }
+        }
+    }
+
+    fn address(&self, call: &Call) -> Address {
+        let mut path = self.base_path.clone();
+        let is_virtual = self.is_virtual(call.bucket);
+        if !is_virtual && !call.bucket.is_empty() {
+            path.push('/');
+            uri::push_path(&mut path, call.bucket);
+        }
+        if is_virtual || call.bucket.is_empty() || !call.key.is_empty() {
+            path.push('/');
+            uri::push_path(&mut path, call.key);
+        }
+        let origin = if is_virtual { self.origin.subdomain(call.bucket) } else { self.origin.clone() };
+        let query = match call.query.is_empty() {
+            true => String::new(),
+            false => uri::canonical_query(call.query.iter().map(|(name, value)| (*name, &**value))),
+        };
+        Address { host: origin.authority(), origin, path, query }
+    }
+
+    /// Whether the bucket's name goes into the host's. One with dots does not where a certificate
+    /// has to fit.
+    fn is_virtual(&self, bucket: &str) -> bool {
+        if bucket.is_empty() {
+            return false;
+        }
+        match self.config.addressing {
+            Addressing::Path => false,
+            Addressing::VirtualHost => !self.origin.is_numeric_or_local(),
+            Addressing::Auto => {
+                let is_aws =
+                    [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|d| self.origin.host.ends_with(d));
+                let is_label =
+                    bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+                is_aws && is_label
+            }
+        }
+    }
+
+    /// A URL that carries its own signature. Errors: `InvalidArgument`.
+    pub(super) fn presign(&self, call: &Call, expires_s: u64, now: SystemTime) -> Result<String> {
+        let refused = |detail: String| call.named(Error::new(ErrorKind::InvalidArgument, detail));
+        if !(1..=MAX_EXPIRES_S).contains(&expires_s) {
+            return Err(refused(format!("a URL lives 1 to {MAX_EXPIRES_S} seconds, not {expires_s}")));
+        }
+        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+            return Err(refused(format!(
+                "a URL cannot be signed with {}",
+                self.config.credentials.described()
+            )));
+        };
+        let Address { origin, host, path, .. } = self.address(call);
+        let request = PresignedRequest { method: call.method, host: &host, path: &path, parameters: &[] };
+        let key = self.signing_key(secret_key, now);
+        let query = key.presigned_query(access_key, session_token.as_deref(), now, expires_s, &request);
+        Ok(format!("{origin}{path}?{query}"))
+    }
+}
+
+fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
+    for piece in pieces {
+        head.extend_from_slice(piece.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::{Bucket, Key};
+
+    use super::*;
+
+    fn address(endpoint: &str, addressing: Addressing, bucket: &str) -> String {
+        let config = S3Config { addressing, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+        let (bucket, key) = (Bucket::new(bucket).unwrap(), Key::new("a b/c").unwrap());
+        let call = Call::on_object("GET", "get", &bucket, &key);
+        let address = Session::new(config).unwrap().address(&call);
+        format!("{}{}", address.origin, address.path)
+    }
+
+    #[test]
+    fn the_bucket_goes_where_the_service_looks_for_it() {
+        let aws = "https://s3.eu-west-1.amazonaws.com";
+        let auto = Addressing::Auto;
+        assert_eq!(address(aws, auto, "b"), "https://b.s3.eu-west-1.amazonaws.com/a%20b/c");
+        assert_eq!(address(aws, auto, "b.c"), "https://s3.eu-west-1.amazonaws.com/b.c/a%20b/c");
+        assert_eq!(address(aws, Addressing::Path, "b"), "https://s3.eu-west-1.amazonaws.com/b/a%20b/c");
+        assert_eq!(address("http://h:9/base/", auto, "b"), "http://h:9/base/b/a%20b/c");
+        assert_eq!(address("http://h:9", Addressing::VirtualHost, "b"), "http://b.h:9/a%20b/c");
+        assert_eq!(
+            address("http://127.0.0.1:9", Addressing::VirtualHost, "b"),
+            "http://127.0.0.1:9/b/a%20b/c"
+        );
+    }
+}

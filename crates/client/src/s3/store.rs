@@ -1,0 +1,221 @@
+//! [`S3Store`]: the calls of [`Store`], each handed to the module that knows how.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_store::{
+    Bucket, BucketInfo, Checksum, CompletedPart, Conditions, CopyOptions, DeleteOptions, GetOptions, Key,
+    ListQuery, Listing, Object, ObjectInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
+    Result, Store, UploadId, UploadListing, UploadsQuery, Writer, checked_part_number,
+};
+use fordway_wire::{range, s3_xml, uri};
+use md5::Digest as _;
+
+use super::S3Config;
+use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, object_info};
+use super::multipart::{self, Part};
+use super::request::Call;
+use super::session::Session;
+use super::writer::{self, ObjectWriter, PartWriter};
+use super::{delete, list, read};
+
+/// The lane's name.
+pub(super) const LANE: &str = "http";
+
+/// An S3 service. Clones share connections and configuration.
+#[derive(Clone)]
+pub struct S3Store {
+    session: Arc<Session>,
+}
+
+impl S3Store {
+    /// A store at the endpoint of `config`; nothing is sent yet.
+    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    pub fn new(config: S3Config) -> Result<Self> {
+        Ok(S3Store { session: Arc::new(Session::new(config)?) })
+    }
+
+    /// A URL by which anybody may `method` the object for `expires_s` seconds (1 to 604,800) from
+    /// `now`, in the name of this store's credentials. Nothing is sent.
+    /// Errors: `InvalidArgument`, also where there are no credentials.
+    pub fn presign(
+        &self,
+        method: &'static str,
+        bucket: &Bucket,
+        key: &Key,
+        expires_s: u64,
+        now: SystemTime,
+    ) -> Result<String> {
+        self.session.presign(&Call::on_object(method, "presign", bucket, key), expires_s, now)
+    }
+}
+
+/// The value of `x-amz-copy-source`.
+pub(super) fn copy_source((bucket, key): (&Bucket, &Key)) -> String {
+    let mut source = format!("/{bucket}/");
+    uri::push_path(&mut source, key.as_str());
+    source
+}
+
+/// Describes an object.
+pub(super) fn head(session: &Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
+    let call = read::call(session, "HEAD", "head", target, options);
+    session.run(&call, |response| {
+        let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
+        Ok(object_info(&response, size))
+    })
+}
+
+impl Store for S3Store {
+    fn lane(&self) -> &'static str {
+        LANE
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        list::list_buckets(&self.session)
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        let call = Call::on_bucket("PUT", "create bucket", bucket).once();
+        bucket.for_creation().map_err(|error| call.named(error))?;
+        match self.session.config.region.as_str() {
+            // The one region that S3 does not want named.
+            "us-east-1" => self.session.run_for_status(&call),
+            region => {
+                let document = s3_xml::create_bucket_configuration(region);
+                self.session.run_for_status(&call.document(&document))
+            }
+        }
+    }
+
+    /// S3 does not say when the bucket was made: `created` is the epoch.
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.session.run_for_status(&Call::on_bucket("HEAD", "head bucket", bucket))?;
+        Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.session.run_for_status(&Call::on_bucket("DELETE", "delete bucket", bucket).once())
+    }
+
+    /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
+    /// most 64 MiB. A missing bucket is found when the first bytes are sent.
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        Ok(Box::new(ObjectWriter::new(&self.session, bucket, key, options)))
+    }
+
+    /// One request, without a copy of `body`.
+    fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
+        let algorithm = options.checksum.or(self.session.config.checksum);
+        let checksum = algorithm.map(|algorithm| Checksum::of(algorithm, body));
+        let md5 = options.check_md5.then(|| md5::Md5::digest(body).into());
+        writer::put(&self.session, (bucket, key), body, options, (checksum.as_ref(), md5))
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        read::get(&self.session, bucket, key, options)
+    }
+
+    fn read(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+        buffer: &mut Vec<u8>,
+    ) -> Result<ObjectInfo> {
+        read::read(&self.session, (bucket, key), options, buffer)
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        head(&self.session, (bucket, key), options)
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+        delete::delete(&self.session, bucket, key, options)
+    }
+
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+        delete::delete_many(&self.session, bucket, keys)
+    }
+
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        let mut call = Call::on_object("PUT", "copy", bucket, key);
+        if !options.conditions.is_empty() {
+            call = call.once();
+        }
+        call.header("x-amz-copy-source", copy_source(from));
+        if let Some(metadata) = &options.metadata {
+            call.header("x-amz-metadata-directive", "REPLACE");
+            add_metadata(&mut call, metadata)?;
+        }
+        add_conditions(&mut call, &options.source_conditions, &OF_COPY_SOURCE);
+        add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+        self.session.run(&call, multipart::copied)
+    }
+
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        list::list(&self.session, bucket, query)
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        multipart::create(&self.session, (bucket, key), options, options.checksum)
+    }
+
+    /// Holds the part in memory until it is committed; a missing upload is found then.
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        checked_part_number(number)
+            .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
+        Ok(Box::new(PartWriter::new(&self.session, Part { bucket, key, upload, number }, options)))
+    }
+
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        Part { bucket, key, upload, number }.copy(&self.session, from, options)
+    }
+
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        multipart::list_parts(&self.session, (bucket, key, upload), query)
+    }
+
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        multipart::list_uploads(&self.session, bucket, query)
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        conditions: &Conditions,
+    ) -> Result<PutResult> {
+        multipart::complete(&self.session, (bucket, key, upload), parts, conditions)
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        multipart::abort(&self.session, bucket, key, upload)
+    }
+}

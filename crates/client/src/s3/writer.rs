@@ -1,0 +1,245 @@
+//! Streamed writes: buffered up to a part, then one PUT or a multipart upload.
+
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, Checksum, ChecksumAlgorithm, CompletedPart, Digests, ETagPolicy, Error, ErrorKind, Expected,
+    Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
+};
+
+use super::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, answered_at, etag};
+use super::multipart::{self, Part, PartCheck, declarable};
+use super::request::{Call, base64_digest};
+use super::session::Session;
+use super::store::LANE;
+
+/// Content that is known to be smaller is buffered whole and sent in one request.
+const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Stores `body` in one request. The server checks it against a checksum, and against `md5` if given.
+pub(super) fn put(
+    session: &Session,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+    (checksum, md5): (Option<&Checksum>, Option<[u8; 16]>),
+) -> Result<PutResult> {
+    let mut call = Call::on_object("PUT", "put", bucket, key).body(body);
+    if !options.conditions.is_empty() {
+        // Sent twice, "create only" would find what it made itself.
+        call = call.once();
+    }
+    add_metadata(&mut call, &options.metadata)?;
+    add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    if let Some(checksum) = checksum {
+        add_checksum(&mut call, checksum);
+    }
+    if let Some(md5) = md5 {
+        call.header("content-md5", base64_digest(md5));
+    }
+    let checksum = checksum.filter(|_| options.checksum.is_some());
+    session.run(&call, |mut response| {
+        response.read_document()?;
+        let (etag, modified) = (etag(&response), answered_at(&response));
+        Ok(PutResult { etag, modified, checksum: checksum.cloned() })
+    })
+}
+
+/// An object being written; at most one part of it is held in memory.
+pub(super) struct ObjectWriter {
+    session: Arc<Session>,
+    bucket: Bucket,
+    key: Key,
+    options: PutOptions,
+    /// Of everything written so far, for what the caller expects at the end.
+    hasher: Hasher,
+    buffer: Vec<u8>,
+    /// Filled beyond this, the buffer leaves as a part.
+    limit_bytes: usize,
+    upload: Option<Started>,
+}
+
+/// A multipart upload; it is aborted unless it was completed.
+struct Started {
+    session: Arc<Session>,
+    bucket: Bucket,
+    key: Key,
+    id: UploadId,
+    checksum: Option<ChecksumAlgorithm>,
+    parts: Vec<CompletedPart>,
+    is_completed: bool,
+}
+
+impl ObjectWriter {
+    pub(super) fn new(session: &Arc<Session>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Self {
+        let part_bytes = session.config.part_bytes;
+        let limit_bytes = match options.size_hint {
+            Some(size) if size <= SINGLE_PUT_BYTES => part_bytes.max(size as usize),
+            // Parts large enough that the content fits in as many as there may be.
+            Some(size) => part_bytes.max(size.div_ceil(u64::from(MAX_PARTS)) as usize),
+            None => part_bytes,
+        };
+        let expected_bytes = options.size_hint.map_or(0, |size| limit_bytes.min(size as usize));
+        ObjectWriter {
+            session: session.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            hasher: Hasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
+            options: options.clone(),
+            buffer: Vec::with_capacity(expected_bytes),
+            limit_bytes,
+            upload: None,
+        }
+    }
+
+    /// Sends the buffer as the next part.
+    fn flush(&mut self) -> Result<()> {
+        if self.upload.is_none() {
+            self.upload = Some(Started::new(&self.session, (&self.bucket, &self.key), &self.options)?);
+        }
+        if let Some(upload) = &mut self.upload {
+            upload.send(&self.buffer)?;
+        }
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn put_whole(&self, found: &Digests, md5: Option<[u8; 16]>) -> Result<PutResult> {
+        let usual = self.session.config.checksum;
+        let checksum = found.checksum.clone().or_else(|| usual.map(|kind| Checksum::of(kind, &self.buffer)));
+        let digests = (checksum.as_ref(), found.md5.or(md5));
+        put(&self.session, (&self.bucket, &self.key), &self.buffer, &self.options, digests)
+    }
+}
+
+impl Writer for ObjectWriter {
+    fn write(&mut self, mut data: &[u8]) -> Result<()> {
+        self.hasher.update(data);
+        while !data.is_empty() {
+            if self.buffer.len() == self.limit_bytes {
+                self.flush()?;
+            }
+            let (now, later) = data.split_at(data.len().min(self.limit_bytes - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            data = later;
+        }
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let hasher = std::mem::replace(&mut self.hasher, Hasher::new(ETagPolicy::Fast, false, None));
+        let found = check(hasher, &self.options, expected)
+            .map_err(|error| error.during("put", LANE, self.bucket.as_str(), self.key.as_str()))?;
+        if self.upload.is_none() {
+            return self.put_whole(&found, expected.md5);
+        }
+        if !self.buffer.is_empty() {
+            self.flush()?;
+        }
+        let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
+        let made = upload.complete(&self.options)?;
+        Ok(PutResult { checksum: found.checksum, ..made })
+    }
+}
+
+/// Holds what was written against what was announced. An MD5 that was not asked for at the start
+/// is left to the server, which sees it with a single PUT.
+fn check(hasher: Hasher, options: &PutOptions, expected: &Expected) -> Result<Digests> {
+    let md5 = expected.md5.filter(|_| options.check_md5);
+    hasher.finish(&Expected { md5, ..expected.clone() })
+}
+
+impl Started {
+    fn new(session: &Arc<Session>, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Result<Self> {
+        let checksum = declarable(options.checksum.or(session.config.checksum));
+        let id = multipart::create(session, (bucket, key), options, checksum)?;
+        Ok(Started {
+            session: session.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            id,
+            checksum,
+            parts: Vec::new(),
+            is_completed: false,
+        })
+    }
+
+    fn send(&mut self, body: &[u8]) -> Result<()> {
+        let number = self.parts.len() as u16 + 1;
+        if number > MAX_PARTS {
+            let detail =
+                format!("more than {MAX_PARTS} parts of {} bytes; state the size beforehand", body.len());
+            let error = Error::new(ErrorKind::EntityTooLarge, detail);
+            return Err(error.during("put", LANE, self.bucket.as_str(), self.key.as_str()));
+        }
+        let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
+        let check = self.checksum.map_or(PartCheck::Md5(None), PartCheck::Checksum);
+        let etag = part.put(&self.session, body, check)?.etag;
+        self.parts.push(CompletedPart { number, etag });
+        Ok(())
+    }
+
+    fn complete(mut self, options: &PutOptions) -> Result<PutResult> {
+        let target = (&self.bucket, &self.key, &self.id);
+        let made = multipart::complete(&self.session, target, &self.parts, &options.conditions)?;
+        self.is_completed = true;
+        Ok(made)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.is_completed {
+            return;
+        }
+        if let Err(error) = multipart::abort(&self.session, &self.bucket, &self.key, &self.id) {
+            tracing::warn!(%error, upload = self.id.as_str(), "parts of an abandoned upload stay behind");
+        }
+    }
+}
+
+/// A part being written; all of it is held in memory until it is committed.
+pub(super) struct PartWriter {
+    session: Arc<Session>,
+    bucket: Bucket,
+    key: Key,
+    upload: UploadId,
+    number: u16,
+    body: Vec<u8>,
+}
+
+impl PartWriter {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        Part { bucket, key, upload, number }: Part,
+        options: &PartOptions,
+    ) -> Self {
+        PartWriter {
+            session: session.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            upload: upload.clone(),
+            number,
+            body: Vec::with_capacity(options.size_hint.unwrap_or_default().min(SINGLE_PUT_BYTES) as usize),
+        }
+    }
+}
+
+impl Writer for PartWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.body.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let algorithm = expected.checksum.as_ref().map(|checksum| checksum.algorithm);
+        let mut hasher = Hasher::new(ETagPolicy::Md5, true, algorithm);
+        hasher.update(&self.body);
+        let found = hasher
+            .finish(expected)
+            .map_err(|error| error.during("put part", LANE, self.bucket.as_str(), self.key.as_str()))?;
+        let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
+        let made = part.put(&self.session, &self.body, PartCheck::Md5(found.md5))?;
+        Ok(PutResult { checksum: found.checksum, ..made })
+    }
+}

@@ -1,0 +1,6 @@
+//! The client against servers on the loopback interface, each following a script.
+
+mod hostile;
+mod requests;
+mod scripted;
+mod tls;

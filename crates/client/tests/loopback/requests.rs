@@ -1,0 +1,263 @@
+//! What goes over the wire for each call, and what comes of the answers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
+use fordway_store::{
+    CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata,
+    PutOptions, Store, UploadId,
+};
+
+const MIB: usize = 1024 * 1024;
+
+fn lines(seen: &[Seen]) -> Vec<&str> {
+    seen.iter().map(Seen::line).collect()
+}
+
+fn started() -> Vec<u8> {
+    let body = "<InitiateMultipartUploadResult><UploadId>u.1</UploadId></InitiateMultipartUploadResult>";
+    answer(200, "", body)
+}
+
+fn tagged(tag: &str) -> Vec<u8> {
+    answer(200, &format!("etag: \"{tag}\"\r\ndate: Fri, 24 May 2013 00:00:00 GMT\r\n"), "")
+}
+
+#[test]
+fn metadata_goes_and_comes_back() {
+    let metadata = Metadata {
+        content_type: Some("text/plain".into()),
+        cache_control: Some("no-store".into()),
+        user: BTreeMap::from([("a".into(), "plain".into()), ("b".into(), "\u{e4}\r\nx: y ".into())]),
+        ..Default::default()
+    };
+    let server = Server::answering(vec![tagged("t")]);
+    let options = PutOptions { metadata: metadata.clone(), ..Default::default() };
+    let made = server.store(|_| {}).put(&bucket(), &key("k"), b"123456789", &options).unwrap();
+    assert_eq!((made.etag, made.checksum), (ETag::new("t"), None));
+    assert_eq!(made.modified, UNIX_EPOCH + Duration::from_secs(1_369_353_600));
+    let seen = server.seen();
+    assert_eq!(seen[0].body, b"123456789");
+    assert_eq!(seen[0].header("x-amz-checksum-crc64nvme"), Some("rosUhgp5mIg="));
+    assert_eq!(seen[0].header("x"), None, "a value cannot smuggle in a header");
+
+    let wanted = ["content-type", "cache-control", "x-amz-meta-a", "x-amz-meta-b"];
+    let echo: String =
+        wanted.iter().map(|name| format!("{name}: {}\r\n", seen[0].header(name).unwrap())).collect();
+    let server =
+        Server::answering(vec![format!("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n{echo}\r\n").into_bytes()]);
+    let info = server.store(|_| {}).head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    assert_eq!((info.metadata, info.size), (metadata, 9));
+}
+
+#[test]
+fn a_header_that_cannot_be_sent_is_refused() {
+    let server = Server::start(vec![]);
+    let store = server.store(|_| {});
+    let content_type = Metadata { content_type: Some("a\r\nb: c".into()), ..Default::default() };
+    let name = Metadata { user: BTreeMap::from([("a b".into(), String::new())]), ..Default::default() };
+    for metadata in [content_type, name] {
+        let options = PutOptions { metadata, ..Default::default() };
+        let error = store.put(&bucket(), &key("k"), b"", &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    let conditions = Conditions::only_if(ETag::new("a\r\nb: c"));
+    let error = store.put(&bucket(), &key("k"), b"", &PutOptions { conditions, ..Default::default() });
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_short_stream_is_one_put() {
+    let server = Server::answering(vec![tagged("t")]);
+    let store = server.store(|_| {});
+    let mut writer = store.writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
+    writer.write(b"12345").unwrap();
+    writer.write(b"6789").unwrap();
+    writer.commit(&Expected { size: Some(9), ..Default::default() }).unwrap();
+    let seen = server.seen();
+    assert_eq!((seen.len(), seen[0].line()), (1, "PUT /bucket/k HTTP/1.1"));
+    assert_eq!(seen[0].body, b"123456789");
+}
+
+#[test]
+fn what_was_not_announced_is_not_sent() {
+    let server = Server::start(vec![]);
+    let mut writer = server.store(|_| {}).writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
+    writer.write(b"12345").unwrap();
+    let error = writer.commit(&Expected { size: Some(9), ..Default::default() }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::IncompleteBody);
+    assert_eq!(server.seen().len(), 0);
+}
+
+#[test]
+fn a_long_stream_is_a_multipart_upload() {
+    let done = "<CompleteMultipartUploadResult><ETag>\"x-3\"</ETag></CompleteMultipartUploadResult>";
+    let server =
+        Server::answering(vec![started(), tagged("p1"), tagged("p2"), tagged("p3"), answer(200, "", done)]);
+    let store = server.store(|config| config.part_bytes = 5 * MIB);
+    let options = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
+    let mut writer = store.writer(&bucket(), &key("k"), &options).unwrap();
+    let body: Vec<u8> = (0..12 * MIB).map(|i| (i / 4096) as u8).collect();
+    for piece in body.chunks(3_000_000) {
+        writer.write(piece).unwrap();
+    }
+    assert_eq!(writer.commit(&Expected::default()).unwrap().etag, ETag::new("x-3"));
+    let seen = server.seen();
+    assert_eq!(
+        lines(&seen),
+        [
+            "POST /bucket/k?uploads= HTTP/1.1",
+            "PUT /bucket/k?partNumber=1&uploadId=u.1 HTTP/1.1",
+            "PUT /bucket/k?partNumber=2&uploadId=u.1 HTTP/1.1",
+            "PUT /bucket/k?partNumber=3&uploadId=u.1 HTTP/1.1",
+            "POST /bucket/k?uploadId=u.1 HTTP/1.1",
+        ]
+    );
+    let sent: Vec<u8> = seen[1..4].iter().flat_map(|part| part.body.clone()).collect();
+    assert!(sent == body && seen[1].body.len() == 5 * MIB);
+    assert!(seen[2].header("x-amz-checksum-crc64nvme").is_some());
+    assert_eq!(seen[4].header("if-none-match"), Some("*"));
+    let document = String::from_utf8(seen[4].body.clone()).unwrap();
+    assert!(document.contains("<Part><PartNumber>3</PartNumber><ETag>\"p3\"</ETag></Part>"), "{document}");
+}
+
+#[test]
+fn an_abandoned_stream_leaves_no_parts() {
+    let server = Server::answering(vec![started(), tagged("p1"), answer(204, "", "")]);
+    let store = server.store(|config| config.part_bytes = 5 * MIB);
+    let mut writer = store.writer(&bucket(), &key("k"), &PutOptions::default()).unwrap();
+    writer.write(&vec![0; 6 * MIB]).unwrap();
+    drop(writer);
+    assert_eq!(server.seen().last().unwrap().line(), "DELETE /bucket/k?uploadId=u.1 HTTP/1.1");
+}
+
+#[test]
+fn success_with_an_error_inside_is_an_error() {
+    let failed = || error(200, "InternalError", "");
+    let server = Server::answering(vec![failed(), failed(), failed(), failed()]);
+    let store = server.store(|config| config.max_retries = 0);
+    let parts = [CompletedPart { number: 1, etag: ETag::new("t") }];
+    let upload = UploadId::foreign("u");
+    let completed = store.complete_upload(&bucket(), &key("k"), &upload, &parts, &Conditions::default());
+    assert_eq!(completed.unwrap_err().kind(), ErrorKind::Io);
+    let copied = store.copy((&bucket(), &key("k")), &bucket(), &key("l"), &CopyOptions::default());
+    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn copies_name_their_source_and_conditions() {
+    let done = "<CopyObjectResult><ETag>\"c\"</ETag></CopyObjectResult>";
+    let server = Server::answering(vec![answer(200, "", done)]);
+    let options = CopyOptions {
+        metadata: Some(Metadata::default()),
+        source_conditions: Conditions::only_if(ETag::new("s")),
+        conditions: Conditions::create_only(),
+    };
+    let copied =
+        server.store(|_| {}).copy((&bucket(), &key("a b+c")), &bucket(), &key("l"), &options).unwrap();
+    assert_eq!(copied.etag, ETag::new("c"));
+    let seen = server.seen();
+    assert_eq!(seen[0].header("x-amz-copy-source"), Some("/bucket/a%20b%2Bc"));
+    assert_eq!(seen[0].header("x-amz-metadata-directive"), Some("REPLACE"));
+    assert_eq!(seen[0].header("x-amz-copy-source-if-match"), Some("\"s\""));
+    assert_eq!(seen[0].header("if-none-match"), Some("*"));
+}
+
+fn page(keys: &[&str], prefixes: &[&str], token: Option<&str>) -> Vec<u8> {
+    let object =
+        |key: &&str| format!("<Contents><Key>{key}</Key><Size>1</Size><ETag>\"t\"</ETag></Contents>");
+    let prefix = |prefix: &&str| format!("<CommonPrefixes><Prefix>{prefix}</Prefix></CommonPrefixes>");
+    let token = token.map_or_else(String::new, |token| {
+        format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>")
+    });
+    let (keys, prefixes) =
+        (keys.iter().map(object).collect::<String>(), prefixes.iter().map(prefix).collect::<String>());
+    answer(200, "", format!("<ListBucketResult>{token}{keys}{prefixes}</ListBucketResult>"))
+}
+
+fn names(listing: &fordway_store::Listing) -> Vec<&str> {
+    listing.entries.iter().map(fordway_store::Entry::name).collect()
+}
+
+#[test]
+fn pages_are_joined_in_order_without_doubles() {
+    let server =
+        Server::answering(vec![page(&["c", "d"], &["b/"], Some("t 1")), page(&["e", "f"], &["d/"], None)]);
+    let query = ListQuery {
+        delimiter: Some("/".into()),
+        start_after: Some("a".into()),
+        max_keys: 5,
+        ..Default::default()
+    };
+    let listing = server.store(|_| {}).list(&bucket(), &query).unwrap();
+    assert_eq!(names(&listing), ["b/", "c", "d", "d/", "e"]);
+    assert_eq!(listing.next.as_deref(), Some("e"));
+    let seen = server.seen();
+    let common = "list-type=2&max-keys";
+    assert_eq!(
+        lines(&seen),
+        [
+            format!("GET /bucket?delimiter=%2F&encoding-type=url&{common}=5&prefix=&start-after=a HTTP/1.1"),
+            format!(
+                "GET /bucket?continuation-token=t%201&delimiter=%2F&encoding-type=url&{common}=2&prefix= HTTP/1.1"
+            ),
+        ]
+    );
+}
+
+/// `b/` was the last entry of a page. Services differ in whether they show it again.
+#[test]
+fn a_prefix_is_not_listed_again_on_the_next_page() {
+    let query = |start: &str| ListQuery {
+        delimiter: Some("/".into()),
+        start_after: Some(start.into()),
+        ..Default::default()
+    };
+    let server = Server::answering(vec![page(&["c"], &["b/"], None), page(&["c"], &["b/"], None)]);
+    let store = server.store(|_| {});
+    assert_eq!(names(&store.list(&bucket(), &query("b/")).unwrap()), ["c"]);
+    assert_eq!(names(&store.list(&bucket(), &query("b/1")).unwrap()), ["b/", "c"], "it stands for b/2");
+}
+
+#[test]
+fn many_deletions_are_one_request_and_each_has_its_result() {
+    let body = "<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>";
+    let server = Server::answering(vec![answer(200, "", body)]);
+    let keys = [key("a"), key("b"), key("c&")];
+    let results = server.store(|_| {}).delete_many(&bucket(), &keys);
+    let kinds: Vec<_> =
+        results.iter().map(|result| result.as_ref().err().map(|error| error.kind())).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::AccessDenied), None]);
+    assert_eq!(results[1].as_ref().unwrap_err().target(), "s3://bucket/b");
+    let seen = server.seen();
+    assert_eq!(seen[0].line(), "POST /bucket?delete= HTTP/1.1");
+    assert!(seen[0].header("content-md5").is_some());
+    assert!(String::from_utf8_lossy(&seen[0].body).contains("<Key>c&amp;</Key>"));
+}
+
+#[test]
+fn presigned_urls_carry_everything() {
+    let server = Server::start(vec![]);
+    let store = server.store(|_| {});
+    let now = UNIX_EPOCH + Duration::from_secs(1_369_353_600);
+    let url = store.presign("GET", &bucket(), &key("a b"), 60, now).unwrap();
+    let start = format!(
+        "{}/bucket/a%20b?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK%2F20130524",
+        server.url
+    );
+    assert!(url.starts_with(&start), "{url}");
+    assert!(url.contains("&X-Amz-Expires=60&"));
+    let error = store.presign("GET", &bucket(), &key("k"), 0, now).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_delete_of_what_is_not_there_succeeds() {
+    let server =
+        Server::answering(vec![error(404, "NoSuchKey", ""), error(404, "NoSuchBucket", ""), object("")]);
+    let store = server.store(|_| {});
+    assert!(store.delete(&bucket(), &key("k"), &Default::default()).is_ok());
+    let error = store.delete(&bucket(), &key("k"), &Default::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
+}

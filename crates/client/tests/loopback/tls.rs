@@ -1,0 +1,79 @@
+//! The same path through TLS.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fordway_client::http::TlsRoots;
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_store::{ErrorKind, GetOptions, Store};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tempfile::NamedTempFile;
+
+use crate::scripted::{bucket, key, object, read_head};
+
+/// A server of one connection that answers `bodies`, with a certificate of its own making (PEM).
+fn start(bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], secret)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let (socket, _) = listener.accept().unwrap();
+        let mut stream = StreamOwned::new(ServerConnection::new(Arc::new(config)).unwrap(), socket);
+        let mut answered = 0;
+        for body in bodies {
+            if read_head(&mut stream).is_none() || stream.write_all(&object(body)).is_err() {
+                break;
+            }
+            answered += 1;
+        }
+        answered
+    });
+    (url, made.cert.pem(), thread)
+}
+
+/// The certificates are read at the first connection, so the file has to be kept until then.
+fn store(url: &str, trusted: &str) -> (S3Store, NamedTempFile) {
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), trusted).unwrap();
+    let mut config = S3Config::new(url, "us-east-1", Credentials::Anonymous);
+    config.tls_roots = TlsRoots::File(file.path().to_owned());
+    config.max_retries = 0;
+    (S3Store::new(config).unwrap(), file)
+}
+
+#[test]
+fn objects_arrive_whole_on_one_session() {
+    let bodies = vec![b"small".to_vec(), (0..3_000_000_u32).map(|i| (i >> 6) as u8).collect(), Vec::new()];
+    let (url, certificate, server) = start(bodies.clone());
+    let (store, _file) = store(&url, &certificate);
+    let mut buffer = Vec::new();
+    for body in &bodies {
+        store.read(&bucket(), &key("k"), &GetOptions::default(), &mut buffer).unwrap();
+        assert!(buffer == *body);
+    }
+    assert_eq!(server.join().unwrap(), bodies.len());
+}
+
+#[test]
+fn a_stranger_is_not_trusted() {
+    let (url, _, server) = start(vec![b"secret".to_vec()]);
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();
+    let mut buffer = Vec::new();
+    let (store, _file) = store(&url, &other);
+    let read = store.read(&bucket(), &key("k"), &GetOptions::default(), &mut buffer);
+    let error = read.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("no TLS session with https://127.0.0.1:"), "{error}");
+    assert_eq!(server.join().unwrap(), 0);
+}

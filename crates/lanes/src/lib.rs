@@ -1,0 +1,179 @@
+//! From an endpoint to the lane behind it. Every leaf (command line, Python, C, ...) asks here, so
+//! that the same endpoint means the same everywhere.
+//!
+//! | endpoint | lane |
+//! |---|---|
+//! | `file:///DIRECTORY`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
+//! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
+//! | none | `http`: AWS |
+//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: refused until that lane exists |
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fordway_client::s3::{S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
+
+/// From this size on, objects go over HTTP in parts, several at once.
+const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
+
+/// Makes URLs that carry their own signature; only lanes that speak HTTP have one.
+pub trait Presigner: Send + Sync {
+    /// A URL by which anybody may do `method` on the object until `lifetime` (1 s to 7 days) has
+    /// passed. Errors: `InvalidArgument`.
+    fn presign(&self, method: &'static str, bucket: &Bucket, key: &Key, lifetime: Duration)
+    -> Result<String>;
+}
+
+impl Presigner for S3Store {
+    fn presign(
+        &self,
+        method: &'static str,
+        bucket: &Bucket,
+        key: &Key,
+        lifetime: Duration,
+    ) -> Result<String> {
+        S3Store::presign(self, method, bucket, key, lifetime.as_secs(), SystemTime::now())
+    }
+}
+
+/// An opened endpoint.
+#[derive(Clone)]
+pub struct Lane {
+    /// The objects behind it.
+    pub store: Arc<dyn Store>,
+    /// Signs URLs, where the lane has URLs.
+    pub presigner: Option<Arc<dyn Presigner>>,
+    /// Objects of at least so many bytes go in parts, several at once; `None` where one stream is fastest.
+    pub multipart_threshold_bytes: Option<u64>,
+}
+
+impl Lane {
+    /// A lane within this process or node, where one stream is as fast as many.
+    pub fn local(store: Arc<dyn Store>) -> Self {
+        Lane { store, presigner: None, multipart_threshold_bytes: None }
+    }
+}
+
+/// What a caller says beside the environment; `None` leaves it to that.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The endpoint, which wins over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS
+    /// configuration file.
+    pub endpoint: Option<String>,
+    /// The profile of the AWS files.
+    pub profile: Option<String>,
+    /// The region to sign for.
+    pub region: Option<String>,
+}
+
+/// Opens the lane that `options` and the environment ask for.
+/// Errors: `InvalidArgument` for an endpoint or profile that is none, `NotImplemented`, and those
+/// of the lane.
+pub fn open(options: &Options) -> Result<Lane> {
+    let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
+    let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
+    tracing::debug!(?endpoint, "opening the lane");
+    match endpoint.as_deref().map(Endpoint::parse).transpose()? {
+        Some(Endpoint::Embedded(root)) => open_embedded(&root),
+        Some(Endpoint::Http(url)) => open_http(S3Config::resolve(Some(&url), &variable)?),
+        None => open_http(S3Config::resolve(None, &variable)?),
+    }
+}
+
+impl Options {
+    /// What the options put in the place of an environment variable.
+    fn variable(&self, name: &str) -> Option<String> {
+        match name {
+            "AWS_PROFILE" => self.profile.clone(),
+            "AWS_REGION" => self.region.clone(),
+            _ => None,
+        }
+    }
+}
+
+fn open_embedded(root: &Path) -> Result<Lane> {
+    Ok(Lane::local(Arc::new(PosixStore::open(root, PosixConfig::default())?)))
+}
+
+fn open_http(config: S3Config) -> Result<Lane> {
+    let store = Arc::new(S3Store::new(config)?);
+    let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
+    Ok(Lane { presigner: Some(store.clone()), store, multipart_threshold_bytes })
+}
+
+/// An endpoint, read but not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Embedded(PathBuf),
+    Http(String),
+}
+
+impl Endpoint {
+    fn parse(text: &str) -> Result<Self> {
+        let invalid = |why: &str| {
+            let why =
+                format!("the endpoint {text:?} {why}; use file:///DIRECTORY, /DIRECTORY or https://HOST");
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        };
+        if text.starts_with('/') {
+            return Ok(Endpoint::Embedded(text.into()));
+        }
+        match text.split_once("://") {
+            Some(("file", path)) if path.starts_with('/') => Ok(Endpoint::Embedded(path.into())),
+            Some(("file", _)) => invalid("does not name an absolute path"),
+            Some(("http" | "https", "")) => invalid("has no host"),
+            Some(("http" | "https", _)) => Ok(Endpoint::Http(text.trim_end_matches('/').to_owned())),
+            Some(("unix" | "tcp", _)) => Err(Error::new(
+                ErrorKind::NotImplemented,
+                format!(
+                    "the endpoint {text:?} is of the node lane, which this version does not have; use file:///DIRECTORY on the same node"
+                ),
+            )),
+            Some(_) => invalid("has a scheme that is not known"),
+            None => invalid("is neither a URL nor an absolute path"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_pick_the_lane() {
+        let embedded = Endpoint::Embedded("/a b/c".into());
+        assert_eq!(Endpoint::parse("/a b/c").unwrap(), embedded);
+        assert_eq!(Endpoint::parse("file:///a b/c").unwrap(), embedded);
+        assert_eq!(Endpoint::parse("http://h:1/").unwrap(), Endpoint::Http("http://h:1".into()));
+        for (text, kind) in [
+            ("file://relative", ErrorKind::InvalidArgument),
+            ("relative", ErrorKind::InvalidArgument),
+            ("ftp://h", ErrorKind::InvalidArgument),
+            ("https://", ErrorKind::InvalidArgument),
+            ("unix:///run/s", ErrorKind::NotImplemented),
+            ("tcp://h:1", ErrorKind::NotImplemented),
+        ] {
+            assert_eq!(Endpoint::parse(text).unwrap_err().kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_root_is_named() {
+        let options = Options { endpoint: Some("/does/not/exist".into()), ..Default::default() };
+        let error = open(&options).err().expect("there is no such directory");
+        assert!(error.to_string().contains("/does/not/exist does not exist"), "{error}");
+    }
+
+    #[test]
+    fn http_lanes_sign_urls_and_local_ones_do_not() {
+        let at = |endpoint: &str| {
+            open(&Options { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
+        };
+        let (http, local) = (at("http://127.0.0.1:9"), at("/"));
+        assert_eq!((http.store.lane(), local.store.lane()), ("http", "embedded"));
+        assert!(http.presigner.is_some() && local.presigner.is_none());
+    }
+}

@@ -1,0 +1,30 @@
+//! Serves an empty store in memory: `cargo run --release --example memory -- 127.0.0.1:9000`.
+//!
+//! The keys are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or made up. RUST_LOG chooses
+//! what is logged, for example `info,fordway::access=debug`.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::MemoryStore;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    // The S3 library reports every refused request as its own error.
+    let filter = filter.add_directive("s3s=off".parse()?);
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+
+    let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned()).parse()?;
+    let identity = match (std::env::var("AWS_ACCESS_KEY_ID"), std::env::var("AWS_SECRET_ACCESS_KEY")) {
+        (Ok(access_key), Ok(secret_key)) => Identity { access_key, secret_key },
+        _ => Identity::generate()?,
+    };
+    let gateway =
+        Gateway::bind(Arc::new(MemoryStore::default()), GatewayConfig::new(listen, identity.clone()))?;
+    writeln!(std::io::stdout(), "fordway: serving memory at http://{}", gateway.local_addr())?;
+    writeln!(std::io::stdout(), "export AWS_ACCESS_KEY_ID={}", identity.access_key)?;
+    writeln!(std::io::stdout(), "export AWS_SECRET_ACCESS_KEY={}", identity.secret_key)?;
+    Ok(gateway.run()?)
+}

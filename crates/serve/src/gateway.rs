@@ -1,0 +1,309 @@
+//! Binding, accepting, dealing connections out to threads, and ending in good order.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fordway_store::{Error, ErrorKind, Result, Store};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use crate::connection::{self, Limits};
+use crate::identity::is_region;
+use crate::{Identity, s3};
+
+/// How long the accept loop rests when the process has no file descriptor left.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+/// What a gateway is told. [`GatewayConfig::new`] fills in defaults.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// The address to listen on; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// The key pair that requests must be signed with.
+    pub identity: Identity,
+    /// The region that clients are told; signatures of any region are accepted.
+    pub region: String,
+    /// Threads that serve connections; 0 is one per core.
+    pub threads: usize,
+    /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
+    pub connections_max: u32,
+    /// How long a client may take to send a request's head, idle time before it included.
+    pub header_timeout: Duration,
+    /// How long a client may send or take nothing in the middle of a body.
+    pub stall_timeout: Duration,
+    /// How long requests in progress may go on after the gateway was told to stop.
+    pub drain_timeout: Duration,
+}
+
+impl GatewayConfig {
+    /// Defaults: region `us-east-1`, a thread per core, 4,096 connections, 60 s for a head, 30 s
+    /// for a stall, 10 s to drain.
+    pub fn new(listen: SocketAddr, identity: Identity) -> Self {
+        GatewayConfig {
+            listen,
+            identity,
+            region: "us-east-1".to_owned(),
+            threads: 0,
+            connections_max: 4096,
+            header_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Tells a gateway to stop; clones tell the same one. Usable from any thread.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Stop {
+    fn new() -> Self {
+        Stop(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Stops accepting; requests in progress are finished. Further calls change nothing.
+    pub fn trigger(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// The other end of [`Stop`].
+#[derive(Clone)]
+pub(crate) struct Stopped(watch::Receiver<bool>);
+
+impl Stopped {
+    /// Ends when the gateway was told to stop.
+    pub(crate) async fn wait(&mut self) {
+        // An error means that every `Stop` is gone, and with them the gateway.
+        let _ = self.0.wait_for(|stopped| *stopped).await;
+    }
+}
+
+/// An S3 gateway that is bound to its address but does not serve yet.
+pub struct Gateway {
+    listener: TcpListener,
+    address: SocketAddr,
+    config: GatewayConfig,
+    service: s3s::service::S3Service,
+    stop: Stop,
+}
+
+impl Gateway {
+    /// Binds the address; clients may connect from now on and wait until the gateway runs.
+    /// Errors: `InvalidArgument` for an address that is taken or not this machine's and for a region
+    /// that is not lower-case letters, digits and hyphens, `AccessDenied`, `Io`.
+    pub fn bind(store: Arc<dyn Store>, config: GatewayConfig) -> Result<Self> {
+        if !is_region(&config.region) {
+            let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let failed = |error| cannot_listen(config.listen, error);
+        let listener = TcpListener::bind(config.listen).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let service = s3::service(store, &config.identity, &config.region);
+        Ok(Gateway { listener, address, config, service, stop: Stop::new() })
+    }
+
+    /// The address bound, with the port that was chosen.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What tells this gateway to stop.
+    pub fn stop_handle(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Serves until [`Stop::trigger`], then for at most `drain_timeout` more.
+    /// Errors: `Io` when threads cannot be started.
+    pub fn run(self) -> Result<()> {
+        let runtime = new_runtime()?;
+        let workers = self.start_workers()?;
+        tracing::info!(address = %self.address, threads = workers.len(), "serving S3 over HTTP");
+        let drained = runtime.block_on(self.serve(&workers));
+        for worker in workers {
+            worker.finish();
+        }
+        drained
+    }
+
+    /// Serves on threads of its own until the handle returned is stopped or dropped.
+    pub fn spawn(self) -> Result<RunningGateway> {
+        let (address, stop) = (self.address, self.stop_handle());
+        let named = thread::Builder::new().name("fordway-accept".to_owned());
+        let thread = named.spawn(move || self.run()).map_err(no_thread)?;
+        Ok(RunningGateway { address, stop, thread: Some(thread) })
+    }
+
+    fn start_workers(&self) -> Result<Vec<Worker>> {
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        let threads = if self.config.threads == 0 { cores() } else { self.config.threads };
+        (0..threads).map(Worker::start).collect()
+    }
+
+    async fn serve(self, workers: &[Worker]) -> Result<()> {
+        let (connections_max, drain_timeout) =
+            (self.config.connections_max.max(1), self.config.drain_timeout);
+        let slots = Arc::new(Semaphore::new(connections_max as usize));
+        self.accept_until_stopped(workers, &slots).await?;
+        let all = slots.acquire_many(connections_max);
+        if tokio::time::timeout(drain_timeout, all).await.is_err() {
+            let open = connections_max as usize - slots.available_permits();
+            tracing::warn!(connections = open, "closing connections that did not end in time");
+        }
+        Ok(())
+    }
+
+    /// Deals connections out in turn: with few of them, the kernel's own balancing between
+    /// listeners often puts most on one thread.
+    async fn accept_until_stopped(self, workers: &[Worker], slots: &Arc<Semaphore>) -> Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)
+            .map_err(|error| cannot_listen(self.address, error))?;
+        let shared = Arc::new(connection::Shared {
+            service: self.service,
+            region: self.config.region,
+            limits: Limits {
+                header_timeout: self.config.header_timeout,
+                stall_timeout: self.config.stall_timeout,
+            },
+        });
+        let mut stopped = Stopped(self.stop.0.subscribe());
+        for worker in workers.iter().cycle() {
+            let (socket, slot) = tokio::select! {
+                accepted = next_connection(&listener, slots) => accepted,
+                () = stopped.wait() => break,
+            };
+            let (shared, stopped) = (shared.clone(), stopped.clone());
+            worker.runtime.spawn(async move {
+                connection::serve(socket, &shared, stopped).await;
+                drop(slot);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The next connection, once there is a slot for it.
+async fn next_connection(
+    listener: &tokio::net::TcpListener,
+    slots: &Arc<Semaphore>,
+) -> (std::net::TcpStream, OwnedSemaphorePermit) {
+    loop {
+        let slot = slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
+        let accepted = listener.accept().await.and_then(|(socket, _)| {
+            socket.set_nodelay(true)?;
+            socket.into_std()
+        });
+        match accepted {
+            Ok(socket) => return (socket, slot),
+            // The client gave up before it was accepted: no reason to wait.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+            }
+        }
+    }
+}
+
+/// A gateway that serves on threads of its own. Dropping it stops it and waits for its end.
+pub struct RunningGateway {
+    address: SocketAddr,
+    stop: Stop,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl RunningGateway {
+    /// The address it serves.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What tells it to stop.
+    pub fn stop_handle(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Waits until it ended, which something else must bring about. Errors: those of
+    /// [`Gateway::run`], `Internal` if it panicked.
+    pub fn join(mut self) -> Result<()> {
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let ended = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
+        ended.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the gateway's thread panicked")))
+    }
+}
+
+impl Drop for RunningGateway {
+    fn drop(&mut self) {
+        self.stop.trigger();
+        if let Err(error) = self.wait() {
+            tracing::error!(%error, "the gateway ended with an error");
+        }
+    }
+}
+
+/// A thread with a runtime of its own, on which connections stay for life.
+struct Worker {
+    runtime: Handle,
+    finish: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(number: usize) -> Result<Self> {
+        let runtime = new_runtime()?;
+        let handle = runtime.handle().clone();
+        let (finish, finished) = oneshot::channel::<()>();
+        let thread = thread::Builder::new()
+            .name(format!("fordway-http-{number}"))
+            .spawn(move || drop(runtime.block_on(finished)))
+            .map_err(no_thread)?;
+        Ok(Worker { runtime: handle, finish, thread })
+    }
+
+    /// Ends the thread; connections that are still open are closed.
+    fn finish(self) {
+        drop(self.finish);
+        if self.thread.join().is_err() {
+            tracing::error!("a thread that served connections panicked");
+        }
+    }
+}
+
+fn new_runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().map_err(no_thread)
+}
+
+fn no_thread(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
+}
+
+fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
+    let (kind, detail) = match error.kind() {
+        io::ErrorKind::AddrInUse => (
+            ErrorKind::InvalidArgument,
+            format!(
+                "{address} is in use by another program; choose another port, or port 0 for any free one"
+            ),
+        ),
+        io::ErrorKind::AddrNotAvailable => (
+            ErrorKind::InvalidArgument,
+            format!("{address} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"),
+        ),
+        io::ErrorKind::PermissionDenied => (
+            ErrorKind::AccessDenied,
+            format!(
+                "{address} may not be listened on; ports below 1024 need privileges, choose a higher one"
+            ),
+        ),
+        _ => (ErrorKind::Io, format!("listening on {address}")),
+    };
+    Error::new(kind, detail).caused_by(error)
+}

@@ -1,0 +1,95 @@
+//! Buckets, and what clients ask about them in passing.
+
+use fordway_store::{Bucket, Store};
+use http::StatusCode;
+use s3s::dto::{
+    BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketOutput,
+    GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, Owner,
+    Permission, Type,
+};
+
+use super::convert::{page_size, refuse, timestamp};
+use super::error::{Failure, Outcome};
+
+/// The most buckets in one answer (S3's limit).
+const PAGE_MAX: usize = 10_000;
+/// The region that S3 writes as an empty location.
+const NAMELESS_REGION: &str = "us-east-1";
+
+pub(super) fn list(store: &dyn Store, owner: &Owner, input: ListBucketsInput) -> Outcome<ListBucketsOutput> {
+    let page = page_size(input.max_buckets, PAGE_MAX)?;
+    let prefix = input.prefix.as_deref().unwrap_or_default();
+    let after = input.continuation_token.as_deref().unwrap_or_default();
+    let mut wanted = store.list_buckets()?.into_iter().filter(|bucket| {
+        let name = bucket.name.as_str();
+        name.starts_with(prefix) && name > after
+    });
+    let buckets: Vec<_> = wanted
+        .by_ref()
+        .take(page)
+        .map(|bucket| s3s::dto::Bucket {
+            name: Some(bucket.name.as_str().to_owned()),
+            creation_date: timestamp(bucket.created),
+            bucket_region: None,
+        })
+        .collect();
+    let last = buckets.last().and_then(|bucket| bucket.name.clone());
+    Ok(ListBucketsOutput {
+        continuation_token: last.filter(|_| wanted.next().is_some()),
+        buckets: Some(buckets),
+        owner: Some(owner.clone()),
+        prefix: input.prefix,
+    })
+}
+
+pub(super) fn create(store: &dyn Store, input: CreateBucketInput) -> Outcome<CreateBucketOutput> {
+    refuse(&[
+        ("x-amz-bucket-object-lock-enabled", input.object_lock_enabled_for_bucket == Some(true)),
+        ("an x-amz-acl other than private", input.acl.as_ref().is_some_and(|acl| acl.as_str() != "private")),
+    ])?;
+    let bucket = Bucket::new(input.bucket)?;
+    store.create_bucket(&bucket)?;
+    Ok(CreateBucketOutput { location: Some(format!("/{bucket}")) })
+}
+
+pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<HeadBucketOutput> {
+    store.head_bucket(&Bucket::new(bucket)?)?;
+    Ok(HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() })
+}
+
+pub(super) fn delete(store: &dyn Store, bucket: String) -> Outcome<DeleteBucketOutput> {
+    store.delete_bucket(&Bucket::new(bucket)?)?;
+    Ok(DeleteBucketOutput::default())
+}
+
+pub(super) fn location(store: &dyn Store, region: &str, bucket: String) -> Outcome<GetBucketLocationOutput> {
+    store.head_bucket(&Bucket::new(bucket)?)?;
+    let named = Some(region).filter(|region| *region != NAMELESS_REGION);
+    Ok(GetBucketLocationOutput {
+        location_constraint: named.map(|region| BucketLocationConstraint::from(region.to_owned())),
+    })
+}
+
+/// Answers for a configuration that buckets here never have, once the bucket is known to exist.
+pub(super) fn without(store: &dyn Store, bucket: String, code: &str) -> Failure {
+    let found = Bucket::new(bucket).and_then(|bucket| store.head_bucket(&bucket));
+    match found {
+        Err(error) => error.into(),
+        Ok(_) => Failure::new(code, StatusCode::NOT_FOUND, "buckets here have no such configuration"),
+    }
+}
+
+/// The one grant there is: the holder of the key pair may do everything.
+pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
+    let grantee = Grantee {
+        id: owner.id.clone(),
+        display_name: owner.display_name.clone(),
+        email_address: None,
+        type_: Type::from_static(Type::CANONICAL_USER),
+        uri: None,
+    };
+    vec![Grant {
+        grantee: Some(grantee),
+        permission: Some(Permission::from_static(Permission::FULL_CONTROL)),
+    }]
+}

@@ -1,0 +1,135 @@
+//! The store's errors as S3 writes them.
+
+use fordway_store::{Error, ErrorKind};
+use fordway_wire::s3_error::to_s3;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use s3s::{S3Error, S3ErrorCode};
+
+use crate::body::STALLED;
+
+/// Carries the code of an error beside its document, because an answer to HEAD has no document.
+const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
+
+/// Results of the operations in this module.
+pub(super) type Outcome<T> = Result<T, Failure>;
+
+/// An error on its way to the client: `?` makes one of what the store or the S3 layer says.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) S3Error);
+
+impl Failure {
+    /// An error with a code that no [`ErrorKind`] has.
+    pub(super) fn new(code: &str, status: StatusCode, message: impl Into<String>) -> Self {
+        let mut error = S3Error::with_message(code_of(code), message.into());
+        error.set_status_code(status);
+        let mut failure = Failure(error);
+        if let Ok(code) = HeaderValue::from_str(code) {
+            failure.add_header(CODE_HEADER, code);
+        }
+        failure
+    }
+
+    /// Adds a header to the answer.
+    pub(super) fn add_header(&mut self, name: HeaderName, value: HeaderValue) {
+        let mut headers = self.0.headers().cloned().unwrap_or_else(|| {
+            // The S3 layer says what the document is only where nobody else says anything.
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/xml"))])
+        });
+        headers.insert(name, value);
+        self.0.set_headers(headers);
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (status, code) = to_s3(error.kind());
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if status.is_server_error() {
+            tracing::error!(%error, "a request failed");
+        }
+        Failure::new(code, status, message(&error))
+    }
+}
+
+impl From<S3Error> for Failure {
+    fn from(error: S3Error) -> Self {
+        Failure(error)
+    }
+}
+
+/// What the client reads: what, why and what next, but not the errors of the operating system
+/// below, which may name places on this machine; those are in the log.
+pub(super) fn message(error: &Error) -> String {
+    let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
+    let mut text = match error.target() {
+        "" => why.to_owned(),
+        target => format!("{target}: {why}"),
+    };
+    if !error.kind().advice().is_empty() {
+        text.push_str("; ");
+        text.push_str(error.kind().advice());
+    }
+    text
+}
+
+/// The code in the S3 layer's own terms.
+fn code_of(code: &str) -> S3ErrorCode {
+    S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
+}
+
+/// Why a body could not be read. The S3 layer keeps the types of these errors to itself, so their
+/// text is all there is to tell them apart by.
+pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> Failure {
+    let text = error.to_string();
+    let says = |words: &str| text.contains(words);
+    if says("Sha256Mismatch") {
+        let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
+        return Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message);
+    }
+    let (kind, detail) = if says(STALLED) {
+        (ErrorKind::Timeout, STALLED)
+    } else if says("SignatureMismatch") {
+        (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not fit")
+    } else if says("FormatError") || says("TooLarge") || says("TooMany") {
+        (ErrorKind::InvalidArgument, "the body is not what aws-chunked encoding makes")
+    } else {
+        (ErrorKind::IncompleteBody, "the body ended before its announced length")
+    };
+    Error::new(kind, detail).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_keeps_its_code_and_status() {
+        for kind in ErrorKind::ALL {
+            let (status, code) = to_s3(*kind);
+            let Failure(error) = Error::new(*kind, "why").into();
+            assert_eq!(error.code().as_str(), code);
+            assert_eq!(error.status_code().unwrap().as_u16(), status, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_the_object_but_no_place_on_this_machine() {
+        let hidden = std::io::Error::other("/secret/place");
+        let error =
+            Error::new(ErrorKind::NoSpace, "writing").caused_by(hidden).during("put", "embedded", "b", "k");
+        assert_eq!(
+            message(&error),
+            "s3://b/k: writing; free space on the file system, or choose another root"
+        );
+    }
+
+    #[test]
+    fn body_errors_are_told_apart() {
+        let code = |text: &str| unreadable_body(&*Box::<dyn std::error::Error + Send + Sync>::from(text)).0;
+        assert_eq!(code("UploadStreamError: Sha256Mismatch").code().as_str(), "XAmzContentSHA256Mismatch");
+        assert_eq!(code("AwsChunkedStreamError: SignatureMismatch").code().as_str(), "SignatureDoesNotMatch");
+        assert_eq!(code("UploadStreamError: Incomplete").code().as_str(), "IncompleteBody");
+        assert_eq!(code(&format!("Underlying: {STALLED}")).code().as_str(), "RequestTimeout");
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is let in.
+
+mod client;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+
+use client::{BUCKET, Call, serve};
+
+#[test]
+fn an_unknown_key_a_wrong_secret_and_a_wrong_clock_are_told_apart() {
+    let fixture = serve();
+    let get = Call::new("GET", "/");
+    let mut client = fixture.client.clone();
+    client.send(&get).ok();
+    client.clock_offset_s = -16 * 60;
+    assert_eq!(client.send(&get).error(), (403, "RequestTimeTooSkewed".to_owned()));
+    client.clock_offset_s = 0;
+    client.identity.secret_key.push('x');
+    assert_eq!(client.send(&get).error(), (403, "SignatureDoesNotMatch".to_owned()));
+    client.identity.access_key.push('x');
+    assert_eq!(client.send(&get).error(), (403, "InvalidAccessKeyId".to_owned()));
+}
+
+#[test]
+fn anonymous_requests_are_refused() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("x")).ok();
+    for method in ["GET", "DELETE", "PUT"] {
+        let request = format!(
+            "{method} /{BUCKET}/k HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        );
+        let answer = fixture.client.send_raw(method, &request);
+        assert_eq!(answer.error(), (403, "AccessDenied".to_owned()), "{method}");
+    }
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "x");
+}
+
+#[test]
+fn presigned_urls_work_until_they_expire() {
+    let fixture = serve();
+    let path = format!("/{BUCKET}/k");
+    let send = |method, query: &str, body: &str| {
+        let request = format!(
+            "{method} {path}?{query} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            fixture.client.address,
+            body.len()
+        );
+        fixture.client.send_raw(method, &request)
+    };
+    send("PUT", &fixture.client.presigned("PUT", &path, 60), "data").ok();
+    assert_eq!(send("GET", &fixture.client.presigned("GET", &path, 60), "").ok().text(), "data");
+    let for_get = fixture.client.presigned("GET", &path, 60);
+    assert_eq!(send("DELETE", &for_get, "").error(), (403, "SignatureDoesNotMatch".to_owned()));
+    let mut earlier = fixture.client.clone();
+    earlier.clock_offset_s = -120;
+    let expired = earlier.presigned("GET", &path, 60);
+    assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
+}
+
+/// s3cmd learns the region this way.
+#[test]
+fn a_signature_for_no_region_is_told_the_right_one() {
+    let fixture = serve();
+    let request = "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\
+                   authorization: AWS4-HMAC-SHA256 Credential=k/20260101/US/s3/aws4_request, \
+                   SignedHeaders=host, Signature=00\r\n\r\n";
+    let answer = fixture.client.send_raw("GET", request);
+    assert_eq!(answer.error(), (400, "AuthorizationHeaderMalformed".to_owned()));
+    assert_eq!(answer.element("Region").unwrap(), "us-east-1");
+}
+
+#[test]
+fn version_2_signatures_are_refused() {
+    let fixture = serve();
+    let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+    let identity = &fixture.client.identity;
+    let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
+    mac.update(format!("GET\n\n\n{date}\n/").as_bytes());
+    let signature = BASE64.encode(mac.finalize().into_bytes());
+    let request = format!(
+        "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
+         authorization: AWS {}:{signature}\r\n\r\n",
+        identity.access_key
+    );
+    let answer = fixture.client.send_raw("GET", &request);
+    assert_eq!(answer.error(), (400, "InvalidRequest".to_owned()));
+}

@@ -1,0 +1,136 @@
+//! Nothing is published that is not what the client says it sent.
+
+mod client;
+
+use client::{Call, Fixture, bucket, key, serve};
+use fordway_store::{ErrorKind, GetOptions, Store};
+
+/// Of "hello", computed with Python's hashlib and zlib.
+const MD5: &str = "XUFAKrxLKna5cZ2REBfFkg==";
+const CRC32: &str = "NhCmhg==";
+const UNSIGNED_TRAILER: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+
+fn nothing_stored(fixture: &Fixture) {
+    let found = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());
+    assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchKey);
+}
+
+#[test]
+fn content_md5() {
+    let fixture = serve();
+    let put = |md5: &str, body: &str| {
+        fixture.client.send(&Call::on("PUT", "k").header("content-md5", md5).body(body))
+    };
+    assert_eq!(put(MD5, "hallo").error(), (400, "BadDigest".to_owned()));
+    assert_eq!(put("bm9uc2Vuc2U=", "hello").error(), (400, "InvalidDigest".to_owned()));
+    nothing_stored(&fixture);
+    put(MD5, "hello").ok();
+}
+
+#[test]
+fn a_checksum_in_a_header() {
+    let fixture = serve();
+    let put = |body: &str| {
+        fixture.client.send(&Call::on("PUT", "k").header("x-amz-checksum-crc32", CRC32).body(body))
+    };
+    assert_eq!(put("hallo").error(), (400, "BadDigest".to_owned()));
+    nothing_stored(&fixture);
+    assert_eq!(put("hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
+    for method in ["GET", "HEAD"] {
+        let asked = Call::on(method, "k").header("x-amz-checksum-mode", "ENABLED");
+        let answer = fixture.client.send(&asked).ok();
+        assert_eq!(answer.header("x-amz-checksum-crc32"), Some(CRC32));
+        assert_eq!(answer.header("x-amz-checksum-type"), Some("FULL_OBJECT"));
+        let part = fixture.client.send(&Call::on(method, "k")).ok();
+        assert_eq!(part.header("x-amz-checksum-crc32"), None);
+    }
+    let ranged = Call::on("GET", "k").header("x-amz-checksum-mode", "ENABLED").header("range", "bytes=0-1");
+    assert_eq!(fixture.client.send(&ranged).ok().header("x-amz-checksum-crc32"), None);
+}
+
+/// What aws-cli and boto3 send unless told otherwise.
+#[test]
+fn a_checksum_in_a_trailer() {
+    let fixture = serve();
+    let put = |data: &str, trailer: &str| {
+        let body = format!("{:x}\r\n{data}\r\n0\r\n{trailer}\r\n", data.len());
+        let call = Call::on("PUT", "k")
+            .header("content-encoding", "aws-chunked")
+            .header("x-amz-decoded-content-length", data.len().to_string())
+            .header("x-amz-trailer", "x-amz-checksum-crc32")
+            .payload(UNSIGNED_TRAILER)
+            .body(body);
+        fixture.client.send(&call)
+    };
+    let right = format!("x-amz-checksum-crc32:{CRC32}\r\n");
+    assert_eq!(put("hallo", &right).error(), (400, "BadDigest".to_owned()));
+    assert_eq!(put("hello", "").error(), (400, "InvalidArgument".to_owned()));
+    assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidArgument".to_owned()));
+    nothing_stored(&fixture);
+    assert_eq!(put("hello", &right).ok().header("x-amz-checksum-crc32"), Some(CRC32));
+    let stored = fixture.client.send(&Call::on("GET", "k")).ok();
+    assert_eq!((stored.text().as_str(), stored.header("content-encoding")), ("hello", None));
+}
+
+#[test]
+fn signed_chunks() {
+    let fixture = serve();
+    let put = |data: &[u8], tamper: bool| {
+        let mut call = Call::on("PUT", "k")
+            .header("x-amz-decoded-content-length", data.len().to_string())
+            .payload("STREAMING-AWS4-HMAC-SHA256-PAYLOAD");
+        let length = fixture.client.signed_chunks(&fixture.client.head(&call), data).len();
+        call = call.header("content-length", length.to_string());
+        let head = fixture.client.head(&call);
+        let mut body = fixture.client.signed_chunks(&head, data);
+        if tamper {
+            let at = body.windows(data.len()).position(|window| window == data).unwrap();
+            body[at] ^= 1;
+        }
+        let mut stream = fixture.client.connect();
+        std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
+        client::read_answer(&mut stream, "PUT")
+    };
+    assert_eq!(put(b"hello", true).error(), (403, "SignatureDoesNotMatch".to_owned()));
+    nothing_stored(&fixture);
+    put(b"hello", false).ok();
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "hello");
+}
+
+#[test]
+fn the_signed_hash_of_the_body() {
+    let fixture = serve();
+    let call = Call::on("PUT", "k").payload(&"0".repeat(64)).body("hello");
+    assert_eq!(fixture.client.send(&call).error(), (400, "XAmzContentSHA256Mismatch".to_owned()));
+    nothing_stored(&fixture);
+}
+
+#[test]
+fn a_body_that_ends_early_leaves_nothing() {
+    let fixture = serve();
+    for payload in [None, Some("UNSIGNED-PAYLOAD".to_owned())] {
+        let call = Call { payload, ..Call::on("PUT", "k").header("content-length", "10").body("hello") };
+        let mut stream = fixture.client.connect();
+        std::io::Write::write_all(&mut stream, &fixture.client.head(&call)).unwrap();
+        std::io::Write::write_all(&mut stream, b"hello").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+        nothing_stored(&fixture);
+    }
+}
+
+#[test]
+fn parts_are_checked_too() {
+    let fixture = serve();
+    let started = fixture.client.send(&Call::on("POST", "k").query("uploads")).ok();
+    let query = format!("partNumber=1&uploadId={}", started.element("UploadId").unwrap());
+    let put = |name, value: &str, body: &str| {
+        fixture.client.send(&Call::on("PUT", "k").query(&query).header(name, value).body(body))
+    };
+    assert_eq!(put("content-md5", MD5, "hallo").error(), (400, "BadDigest".to_owned()));
+    assert_eq!(put("x-amz-checksum-crc32", CRC32, "hallo").error(), (400, "BadDigest".to_owned()));
+    let list = format!("uploadId={}", started.element("UploadId").unwrap());
+    let parts = fixture.client.send(&Call::on("GET", "k").query(&list)).ok();
+    assert!(parts.elements("PartNumber").is_empty());
+    assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
+}

@@ -1,0 +1,211 @@
+//! Objects over HTTP: what goes in comes out, whole, in part, and under conditions.
+
+mod client;
+
+use client::{BUCKET, Call, bucket, key, serve};
+use fordway_store::{GetOptions, ListQuery, Store};
+
+#[test]
+fn an_object_comes_back_with_all_that_was_said_about_it() {
+    let fixture = serve();
+    let put = Call::on("PUT", "a/b.txt")
+        .header("content-type", "text/plain")
+        .header("content-encoding", "gzip,aws-chunked")
+        .header("content-language", "de")
+        .header("content-disposition", "inline")
+        .header("cache-control", "no-store")
+        .header("expires", "Thu, 01 Dec 1994 16:00:00 GMT")
+        .header("x-amz-meta-colour", "blue")
+        .body("hello");
+    let made = fixture.client.send(&put).ok();
+    assert_eq!(made.header("etag"), Some("\"5d41402abc4b2a76b9719d911017c592\""));
+
+    for method in ["GET", "HEAD"] {
+        let answer = fixture.client.send(&Call::on(method, "a/b.txt")).ok();
+        assert_eq!(answer.status, 200);
+        for (name, value) in [
+            ("content-length", "5"),
+            ("content-type", "text/plain"),
+            ("content-encoding", "gzip"),
+            ("content-language", "de"),
+            ("content-disposition", "inline"),
+            ("cache-control", "no-store"),
+            ("expires", "Thu, 01 Dec 1994 16:00:00 GMT"),
+            ("x-amz-meta-colour", "blue"),
+            ("accept-ranges", "bytes"),
+            ("etag", "\"5d41402abc4b2a76b9719d911017c592\""),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{method} {name}");
+        }
+        assert!(answer.header("last-modified").is_some_and(|date| date.ends_with("GMT")));
+        assert_eq!(answer.text(), if method == "GET" { "hello" } else { "" });
+    }
+}
+
+#[test]
+fn an_empty_object_has_the_default_type() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "empty")).ok();
+    let answer = fixture.client.send(&Call::on("GET", "empty")).ok();
+    assert_eq!((answer.header("content-length"), answer.text().as_str()), (Some("0"), ""));
+    assert_eq!(answer.header("content-type"), Some("binary/octet-stream"));
+}
+
+#[test]
+fn ranges() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "digits").body("0123456789")).ok();
+    let part = |range: &str| fixture.client.send(&Call::on("GET", "digits").header("range", range));
+    for (range, body, content_range) in [
+        ("bytes=2-4", "234", "bytes 2-4/10"),
+        ("bytes=7-", "789", "bytes 7-9/10"),
+        ("bytes=-3", "789", "bytes 7-9/10"),
+        ("bytes=8-99", "89", "bytes 8-9/10"),
+    ] {
+        let answer = part(range).ok();
+        assert_eq!((answer.status, answer.text().as_str()), (206, body), "{range}");
+        assert_eq!(answer.header("content-range"), Some(content_range));
+    }
+    let beyond = part("bytes=10-");
+    assert_eq!(beyond.error(), (416, "InvalidRange".to_owned()));
+    assert_eq!(beyond.header("content-range"), Some("bytes */10"));
+}
+
+#[test]
+fn a_large_object_arrives_unharmed() {
+    let fixture = serve();
+    let body: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 3) as u8).collect();
+    fixture.client.send(&Call::on("PUT", "large").body(body.clone())).ok();
+    assert!(fixture.client.send(&Call::on("GET", "large")).ok().body == body);
+}
+
+#[test]
+fn conditions_of_reads() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    let tag = "\"5d41402abc4b2a76b9719d911017c592\"";
+    let get = |name, value: &str| fixture.client.send(&Call::on("GET", "k").header(name, value));
+    assert_eq!(get("if-match", tag).status, 200);
+    assert_eq!(get("if-match", "\"other\"").error(), (412, "PreconditionFailed".to_owned()));
+    let current = get("if-none-match", tag);
+    assert_eq!((current.status, current.text().as_str()), (304, ""));
+    assert_eq!(current.header("etag"), Some(tag));
+    assert_eq!(get("if-none-match", "\"other\"").status, 200);
+    assert_eq!(get("if-modified-since", "Thu, 01 Jan 2037 00:00:00 GMT").status, 304);
+    assert_eq!(get("if-unmodified-since", "Thu, 01 Jan 2004 00:00:00 GMT").status, 412);
+}
+
+#[test]
+fn conditions_of_writes() {
+    let fixture = serve();
+    let create = || fixture.client.send(&Call::on("PUT", "k").header("if-none-match", "*").body("1"));
+    create().ok();
+    assert_eq!(create().error(), (412, "PreconditionFailed".to_owned()));
+    let replace = |tag: &str| fixture.client.send(&Call::on("PUT", "k").header("if-match", tag).body("2"));
+    assert_eq!(replace("\"other\"").error(), (412, "PreconditionFailed".to_owned()));
+    replace("\"c4ca4238a0b923820dcc509a6f75849b\"").ok();
+    let delete = fixture.client.send(&Call::on("DELETE", "k").header("if-match", "\"other\""));
+    assert_eq!(delete.error(), (412, "PreconditionFailed".to_owned()));
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "2");
+}
+
+#[test]
+fn an_answer_can_be_dressed_up() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("x")).ok();
+    let query = "response-cache-control=max-age%3D5&response-content-type=text%2Fcsv";
+    let answer = fixture.client.send(&Call::on("GET", "k").query(query)).ok();
+    assert_eq!(answer.header("content-type"), Some("text/csv"));
+    assert_eq!(answer.header("cache-control"), Some("max-age=5"));
+}
+
+#[test]
+fn keys_arrive_byte_for_byte() {
+    let fixture = serve();
+    for (wire, meant) in [
+        ("a//b", "a//b"),
+        ("../x", "../x"),
+        ("a/./b", "a/./b"),
+        ("dir/", "dir/"),
+        ("/lead", "/lead"),
+        ("%C3%BC%20%2B%25", "ü +%"),
+        ("plus%2Bsign", "plus+sign"),
+        ("%01", "\u{1}"),
+    ] {
+        fixture.client.send(&Call::on("PUT", wire).body(meant)).ok();
+        let stored = fixture.store.get(&bucket(), &key(meant), &GetOptions::default());
+        assert_eq!(stored.unwrap().content.into_vec().unwrap(), meant.as_bytes(), "{meant:?}");
+        assert_eq!(fixture.client.send(&Call::on("GET", wire)).ok().body, meant.as_bytes());
+    }
+    let long = "k".repeat(1025);
+    assert_eq!(fixture.client.send(&Call::on("PUT", &long)).error(), (400, "KeyTooLongError".to_owned()));
+    assert_eq!(fixture.client.send(&Call::on("PUT", "a%00b")).error(), (400, "InvalidURI".to_owned()));
+    assert_eq!(fixture.store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), 8);
+}
+
+#[test]
+fn what_is_not_there() {
+    let fixture = serve();
+    let missing = fixture.client.send(&Call::on("GET", "none"));
+    assert_eq!(missing.error(), (404, "NoSuchKey".to_owned()));
+    assert!(missing.element("Message").unwrap().contains(&format!("s3://{BUCKET}/none")));
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
+    let elsewhere = fixture.client.send(&Call::new("GET", "/no-bucket/k"));
+    assert_eq!(elsewhere.error(), (404, "NoSuchBucket".to_owned()));
+    assert_eq!(fixture.client.send(&Call::on("DELETE", "none")).status, 204);
+}
+
+#[test]
+fn copies() {
+    let fixture = serve();
+    fixture.client.send(&Call::new("PUT", "/plain-bucket")).ok();
+    let put = Call::new("PUT", "/plain-bucket/from%20here").header("x-amz-meta-m", "1").body("data");
+    fixture.client.send(&put).ok();
+    let copy = |to: &str| Call::on("PUT", to).header("x-amz-copy-source", "/plain-bucket/from%20here");
+    let made = fixture.client.send(&copy("kept")).ok();
+    assert_eq!(made.element("ETag").unwrap(), "\"8d777f385d3dfec8815d20f7496026dc\"");
+    let kept = fixture.client.send(&Call::on("GET", "kept")).ok();
+    assert_eq!((kept.text().as_str(), kept.header("x-amz-meta-m")), ("data", Some("1")));
+
+    let replaced = copy("new").header("x-amz-metadata-directive", "REPLACE").header("x-amz-meta-n", "2");
+    fixture.client.send(&replaced).ok();
+    let replaced = fixture.client.send(&Call::on("HEAD", "new")).ok();
+    assert_eq!((replaced.header("x-amz-meta-m"), replaced.header("x-amz-meta-n")), (None, Some("2")));
+
+    let stale = copy("k").header("x-amz-copy-source-if-match", "\"other\"");
+    assert_eq!(fixture.client.send(&stale).error(), (412, "PreconditionFailed".to_owned()));
+    let taken = copy("new").header("if-none-match", "*");
+    assert_eq!(fixture.client.send(&taken).error(), (412, "PreconditionFailed".to_owned()));
+}
+
+#[test]
+fn many_are_deleted_at_once() {
+    let fixture = serve();
+    for name in ["a", "b", "c"] {
+        fixture.client.send(&Call::on("PUT", name)).ok();
+    }
+    let body = "<Delete><Object><Key>a</Key></Object><Object><Key>b</Key></Object><Object><Key>none</Key></Object></Delete>";
+    let delete = Call::new("POST", format!("/{BUCKET}")).query("delete").body(body);
+    let answer = fixture.client.send(&delete).ok();
+    assert_eq!(answer.elements("Key"), ["a", "b", "none"]);
+    let left = fixture.store.list(&bucket(), &ListQuery::default()).unwrap();
+    assert_eq!(left.entries.len(), 1);
+    assert_eq!(left.entries[0].name(), "c");
+}
+
+#[test]
+fn what_would_only_seem_to_be_done_is_refused() {
+    let fixture = serve();
+    for (name, value) in [
+        ("x-amz-tagging", "a=b"),
+        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-storage-class", "GLACIER"),
+    ] {
+        let answer = fixture.client.send(&Call::on("PUT", "k").header(name, value).body("x"));
+        assert_eq!(answer.error(), (501, "NotImplemented".to_owned()), "{name}");
+    }
+    fixture.client.send(&Call::on("PUT", "k").header("x-amz-acl", "private").body("x")).ok();
+    let version = fixture.client.send(&Call::on("GET", "k").query("versionId=abc"));
+    assert_eq!(version.error(), (404, "NoSuchVersion".to_owned()));
+}

@@ -1,0 +1,156 @@
+//! Slow clients, too many clients, and ending in good order.
+
+mod client;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::{Call, bucket, key, read_answer, serve, serve_with};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::{ErrorKind, GetOptions, MemoryStore, PutOptions, Store};
+
+#[test]
+fn a_taken_port_is_named_with_a_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config = GatewayConfig::new(address, Identity::generate().unwrap());
+    let error = Gateway::bind(Arc::new(MemoryStore::default()), config).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let text = error.to_string();
+    assert!(text.contains(&address.to_string()) && text.contains("choose another port"), "{text}");
+}
+
+#[test]
+fn a_foreign_address_is_refused() {
+    let address = SocketAddr::from(([192, 0, 2, 1], 0));
+    let config = GatewayConfig::new(address, Identity::generate().unwrap());
+    let error = Gateway::bind(Arc::new(MemoryStore::default()), config).err().unwrap();
+    assert!(error.to_string().contains("not an address of this machine"), "{error}");
+}
+
+/// The upload has begun when the gateway is told to stop; it is finished, and then nobody listens.
+#[test]
+fn stopping_finishes_what_is_in_progress() {
+    let fixture = serve();
+    let call = Call::on("PUT", "k").body("hello");
+    let mut stream = fixture.client.connect();
+    stream.write_all(&fixture.client.head(&call)).unwrap();
+    stream.write_all(b"he").unwrap();
+    thread::sleep(Duration::from_millis(100));
+    fixture.gateway.stop_handle().trigger();
+    thread::sleep(Duration::from_millis(100));
+    stream.write_all(b"llo").unwrap();
+    read_answer(&mut stream, "PUT").ok();
+    fixture.gateway.join().unwrap();
+    assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_ok());
+    assert!(TcpStream::connect(fixture.client.address).is_err());
+}
+
+#[test]
+fn stopping_waits_for_nobody_for_ever() {
+    let fixture = serve_with(|config| config.drain_timeout = Duration::from_millis(200));
+    let mut stream = fixture.client.connect();
+    let call = Call::on("PUT", "k").header("content-length", "10");
+    stream.write_all(&fixture.client.head(&call)).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    fixture.gateway.stop_handle().trigger();
+    fixture.gateway.join().unwrap();
+    let took = start.elapsed();
+    assert!((Duration::from_millis(150)..Duration::from_secs(5)).contains(&took), "{took:?}");
+}
+
+#[test]
+fn idle_connections_do_not_delay_the_end() {
+    let fixture = serve();
+    let idle = fixture.client.connect();
+    thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    fixture.gateway.stop_handle().trigger();
+    fixture.gateway.join().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(3));
+    drop(idle);
+}
+
+#[test]
+fn a_head_that_never_comes_ends_the_connection() {
+    let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(200));
+    let mut stream = fixture.client.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n").unwrap();
+    let mut rest = Vec::new();
+    let start = Instant::now();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(start.elapsed() < Duration::from_secs(5), "the server did not close");
+}
+
+#[test]
+fn a_body_that_stops_is_answered_with_a_timeout() {
+    let fixture = serve_with(|config| config.stall_timeout = Duration::from_millis(200));
+    let mut stream = fixture.client.connect();
+    let call = Call::on("PUT", "k").header("content-length", "10").payload("UNSIGNED-PAYLOAD");
+    stream.write_all(&fixture.client.head(&call)).unwrap();
+    stream.write_all(b"hello").unwrap();
+    assert_eq!(read_answer(&mut stream, "PUT").error(), (400, "RequestTimeout".to_owned()));
+    let found = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());
+    assert_eq!(found.unwrap_err().kind(), ErrorKind::NoSuchKey);
+}
+
+/// On a single thread, so that the reader who does not read would stand in everybody's way.
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_and_is_dropped() {
+    let fixture = serve_with(|config| {
+        config.threads = 1;
+        config.stall_timeout = Duration::from_millis(500);
+    });
+    let body = vec![1u8; 32 * 1024 * 1024];
+    fixture.store.put(&bucket(), &key("large"), &body, &PutOptions::default()).unwrap();
+    let mut lazy = fixture.client.connect();
+    lazy.write_all(&fixture.client.head(&Call::on("GET", "large"))).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    fixture.client.send(&Call::on("HEAD", "large")).ok();
+    assert!(start.elapsed() < Duration::from_millis(400));
+    thread::sleep(Duration::from_millis(1500));
+    let mut taken = Vec::new();
+    let _ = lazy.read_to_end(&mut taken);
+    assert!(taken.len() < body.len(), "all {} bytes came", taken.len());
+}
+
+#[test]
+fn clients_beyond_the_limit_wait_their_turn() {
+    let fixture = serve_with(|config| config.connections_max = 1);
+    let first = fixture.client.connect();
+    thread::sleep(Duration::from_millis(100));
+    let client = fixture.client.clone();
+    let second = thread::spawn(move || client.send(&Call::new("GET", "/")));
+    thread::sleep(Duration::from_millis(200));
+    assert!(!second.is_finished());
+    drop(first);
+    second.join().unwrap().ok();
+}
+
+#[test]
+fn an_endless_head_is_refused() {
+    let fixture = serve();
+    let mut stream = fixture.client.connect();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: h\r\nx: ").unwrap();
+    let _ = stream.write_all(&vec![b'a'; 300 * 1024]);
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
+}
+
+/// The answer is there before the body is; a client that sends first and reads then still gets it.
+#[test]
+fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let fixture = serve();
+    for _ in 0..5 {
+        let call =
+            Call::new("PUT", "/no-bucket/k").payload("UNSIGNED-PAYLOAD").body(vec![0; 8 * 1024 * 1024]);
+        assert_eq!(fixture.client.send(&call).error(), (404, "NoSuchBucket".to_owned()));
+    }
+}

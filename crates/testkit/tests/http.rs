@@ -1,0 +1,35 @@
+//! The suite over HTTP: our client, our gateway, and a directory behind it.
+
+use std::sync::Arc;
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::ETagPolicy;
+use fordway_testkit::conformance::Fixture;
+use fordway_testkit::model;
+use proptest::prelude::*;
+
+fn open() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
+    let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let gateway = Gateway::bind(store, GatewayConfig::new(listen, identity)).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
+    Fixture::new(client, (gateway, dir))
+}
+
+fordway_testkit::conformance_suite!(open());
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_operations_agree_with_the_model(operations in model::operations(60)) {
+        model::check(&*open(), &operations);
+    }
+}

@@ -1,0 +1,142 @@
+//! Times as S3 writes them: RFC 9110 in headers, ISO 8601 in XML and in signatures.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DAY_S: i64 = 86_400;
+
+/// A time in UTC, split into the fields that text formats are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Utc {
+    /// Years AD.
+    pub year: i64,
+    /// 1 to 12.
+    pub month: u32,
+    /// 1 to 31.
+    pub day: u32,
+    /// Seconds since midnight, 0 to 86,399.
+    pub second_of_day: u32,
+}
+
+impl From<SystemTime> for Utc {
+    /// Times before 1970 become 1970.
+    fn from(time: SystemTime) -> Self {
+        let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        let (year, month, day) = civil_from_days(seconds.div_euclid(DAY_S));
+        Utc { year, month, day, second_of_day: seconds.rem_euclid(DAY_S) as u32 }
+    }
+}
+
+impl Utc {
+    /// `20130524`, the day that a signing key is for.
+    pub fn day_stamp(self) -> String {
+        format!("{:04}{:02}{:02}", self.year, self.month, self.day)
+    }
+
+    /// `20130524T000000Z`, the form of `x-amz-date`.
+    pub fn amz_date(self) -> String {
+        let (hour, minute, second) = self.clock();
+        format!("{}T{hour:02}{minute:02}{second:02}Z", self.day_stamp())
+    }
+
+    fn clock(self) -> (u32, u32, u32) {
+        (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60)
+    }
+}
+
+/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction. `None` for anything else.
+pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let days = days_from_civil(i64::from(year), month, day);
+    let seconds = days * DAY_S + i64::from(hour * 3600 + minute * 60 + second);
+    Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, nanoseconds(fraction)?))
+}
+
+/// Reads the date of an HTTP header, in any of the three forms of RFC 9110.
+pub fn parse_http(text: &str) -> Option<SystemTime> {
+    httpdate::parse_http_date(text).ok()
+}
+
+/// Writes the date of an HTTP header; fractions of a second are dropped.
+pub fn format_http(time: SystemTime) -> String {
+    httpdate::fmt_http_date(time.max(UNIX_EPOCH))
+}
+
+fn numbers(text: &str, separator: char) -> Option<[u32; 3]> {
+    let mut fields = text.split(separator).map(|field| {
+        let is_number = (2..=4).contains(&field.len()) && field.bytes().all(|b| b.is_ascii_digit());
+        is_number.then(|| field.parse().ok()).flatten()
+    });
+    let found = [fields.next()??, fields.next()??, fields.next()??];
+    fields.next().is_none().then_some(found)
+}
+
+fn nanoseconds(fraction: &str) -> Option<u32> {
+    if fraction.len() > 9 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10_u32.pow(9 - fraction.len() as u32);
+    Some(fraction.parse().unwrap_or(0) * scale)
+}
+
+/// Days since 1970-01-01 of a Gregorian date; the year is taken to start in March, so that the leap
+/// day comes last and months have a fixed pattern of lengths.
+fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let month_from_march = i64::from((month + 9) % 12);
+    let day_of_year = (153 * month_from_march + 2) / 5 + i64::from(day) - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+fn civil_from_days(days: i64) -> (i64, u32, u32) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = (day_of_year - (153 * month_from_march + 2) / 5 + 1) as u32;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 } as u32;
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_times() {
+        let time = parse_iso8601("2013-05-24T00:00:00.000Z").unwrap();
+        assert_eq!(time, UNIX_EPOCH + Duration::from_secs(1_369_353_600));
+        assert_eq!(Utc::from(time).amz_date(), "20130524T000000Z");
+        assert_eq!(format_http(time), "Fri, 24 May 2013 00:00:00 GMT");
+        assert_eq!(parse_http("Fri, 24 May 2013 00:00:00 GMT"), Some(time));
+        let leap = parse_iso8601("2024-02-29T23:59:59.25Z").unwrap();
+        assert_eq!(leap, UNIX_EPOCH + Duration::new(1_709_251_199, 250_000_000));
+    }
+
+    #[test]
+    fn every_day_survives() {
+        for days in 0..60_000 {
+            let (year, month, day) = civil_from_days(days);
+            assert_eq!(days_from_civil(year, month, day), days);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_time() {
+        for bad in ["", "2013-05-24", "2013-13-24T00:00:00Z", "2013-05-24T24:00:00Z", "a-b-cT0:0:0Z"] {
+            assert_eq!(parse_iso8601(bad), None, "{bad}");
+        }
+    }
+}

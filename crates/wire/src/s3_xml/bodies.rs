@@ -1,0 +1,101 @@
+//! The documents that a client sends.
+
+use std::fmt::Write as _;
+
+use fordway_store::CompletedPart;
+
+const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+
+/// The body of a completion: the parts in the order given.
+pub fn complete_multipart_upload(parts: &[CompletedPart]) -> String {
+    let mut body = opened("CompleteMultipartUpload", 96 * parts.len());
+    for part in parts {
+        let _infallible = write!(body, "<Part><PartNumber>{}</PartNumber><ETag>\"", part.number);
+        push_escaped(&mut body, part.etag.as_str());
+        body.push_str("\"</ETag></Part>");
+    }
+    body.push_str("</CompleteMultipartUpload>");
+    body
+}
+
+/// The body that deletes `keys`; the server is asked to name only those that fail.
+pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
+    let mut body = opened("Delete", 4096);
+    body.push_str("<Quiet>true</Quiet>");
+    for key in keys {
+        body.push_str("<Object><Key>");
+        push_escaped(&mut body, key);
+        body.push_str("</Key></Object>");
+    }
+    body.push_str("</Delete>");
+    body
+}
+
+/// The body that makes a bucket in `region`.
+pub fn create_bucket_configuration(region: &str) -> String {
+    let mut body = opened("CreateBucketConfiguration", 128);
+    body.push_str("<LocationConstraint>");
+    push_escaped(&mut body, region);
+    body.push_str("</LocationConstraint></CreateBucketConfiguration>");
+    body
+}
+
+fn opened(root: &str, capacity: usize) -> String {
+    let mut body = String::with_capacity(capacity + 128);
+    let _infallible = write!(body, "<{root} xmlns=\"{NAMESPACE}\">");
+    body
+}
+
+/// Appends text. Control characters become references: a parser would fold a carriage return, and
+/// some refuse the others when they stand for themselves.
+fn push_escaped(to: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '<' => to.push_str("&lt;"),
+            '>' => to.push_str("&gt;"),
+            '&' => to.push_str("&amp;"),
+            '"' => to.push_str("&quot;"),
+            control if control.is_control() || matches!(control, '\u{fffe}' | '\u{ffff}') => {
+                let _infallible = write!(to, "&#x{:x};", u32::from(control));
+            }
+            plain => to.push(plain),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::ETag;
+    use proptest::prelude::*;
+
+    use super::super::for_each_element;
+    use super::*;
+
+    fn texts(document: &str, wanted: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let collect = |path: &str, text: &str| {
+            found.extend((path == wanted).then(|| text.to_owned()));
+            Ok(())
+        };
+        for_each_element(document.as_bytes(), "", collect).unwrap();
+        found
+    }
+
+    #[test]
+    fn shapes() {
+        let part = |number| CompletedPart { number, etag: ETag::new("\"t\"") };
+        let body = complete_multipart_upload(&[part(1), part(3)]);
+        assert_eq!(texts(&body, "Part/PartNumber"), ["1", "3"]);
+        assert_eq!(texts(&body, "Part/ETag"), ["\"t\"", "\"t\""]);
+        let body = create_bucket_configuration("eu-west-1");
+        assert_eq!(texts(&body, "LocationConstraint"), ["eu-west-1"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_key_survives(keys in prop::collection::vec("[^\0]{1,40}", 0..5)) {
+            let body = delete(keys.iter().map(String::as_str));
+            prop_assert_eq!(texts(&body, "Object/Key"), keys);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! S3's XML documents, as a client reads and writes them.
+//!
+//! Reading is by pull: each kind of answer is a function over the document's elements, given as
+//! their path below the root (`Contents/Key`) and their own text. What is not known is passed over,
+//! as servers differ in what they add. They differ in how they end the root's name too
+//! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
+//! not pass for an empty list.
+
+mod bodies;
+mod buckets;
+mod error;
+mod list;
+mod multipart;
+mod objects;
+
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_store::{ETag, Error, ErrorKind, Result};
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+pub use bodies::{complete_multipart_upload, create_bucket_configuration, delete};
+pub use buckets::{ListedBucket, list_all_my_buckets};
+pub use error::{ErrorDocument, error_document};
+pub use list::{ListBucketPage, list_bucket};
+pub use multipart::{
+    CompletedUpload, UploadsPage, complete_multipart_upload_result, initiate_multipart_upload, list_parts,
+    list_uploads,
+};
+pub use objects::{Copied, DeleteFailure, copied, delete_result};
+
+/// Calls `at_end` with the path below the root and the text of every element, when it ends. The
+/// name of the root must start with `kind`.
+/// Errors: `BadResponse` for what is not a whole XML document of that kind, and those of `at_end`.
+fn for_each_element(
+    document: &[u8],
+    kind: &str,
+    mut at_end: impl FnMut(&str, &str) -> Result<()>,
+) -> Result<()> {
+    let root = root(document)?;
+    if !root.starts_with(kind) {
+        return Err(bad(format!("the answer is a document of the kind {root}, not {kind}...")));
+    }
+    let mut reader = Reader::from_str(as_text(document)?);
+    let (mut path, mut text, mut elements) = (String::new(), String::new(), 0_usize);
+    loop {
+        match reader.read_event().map_err(not_xml)? {
+            Event::Start(start) => {
+                enter(&mut path, start.local_name().into_inner());
+                text.clear();
+            }
+            Event::Empty(start) => {
+                let parent = enter(&mut path, start.local_name().into_inner());
+                at_end(below_root(&path), "")?;
+                path.truncate(parent);
+                elements += 1;
+            }
+            Event::End(_) => {
+                at_end(below_root(&path), &text)?;
+                path.truncate(path.rfind('/').unwrap_or(0));
+                text.clear();
+                elements += 1;
+            }
+            Event::Text(more) => text.push_str(&more),
+            Event::CData(more) => text.push_str(&more),
+            Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
+                Some(character) => text.push(character),
+                None => text.push_str(named_entity(&reference)?),
+            },
+            Event::Eof if path.is_empty() && elements > 0 => return Ok(()),
+            Event::Eof => return Err(bad("the XML document ends in its middle")),
+            Event::Decl(_) | Event::PI(_) | Event::DocType(_) | Event::Comment(_) => {}
+        }
+    }
+}
+
+/// The name of the document's root.
+fn root(document: &[u8]) -> Result<String> {
+    let mut reader = Reader::from_str(as_text(document)?);
+    loop {
+        match reader.read_event().map_err(not_xml)? {
+            Event::Start(start) | Event::Empty(start) => {
+                return Ok(start.local_name().into_inner().to_owned());
+            }
+            Event::Eof => return Err(bad("the answer is not XML")),
+            _ => {}
+        }
+    }
+}
+
+fn below_root(path: &str) -> &str {
+    path.split_once('/').map_or("", |(_, rest)| rest)
+}
+
+/// Appends an element's name; returns where to cut the path when it ends.
+fn enter(path: &mut String, name: &str) -> usize {
+    let parent = path.len();
+    if !path.is_empty() {
+        path.push('/');
+    }
+    path.push_str(name);
+    parent
+}
+
+fn as_text(document: &[u8]) -> Result<&str> {
+    std::str::from_utf8(document).map_err(|error| bad("the XML document is not UTF-8").caused_by(error))
+}
+
+fn named_entity(name: &str) -> Result<&'static str> {
+    quick_xml::escape::resolve_predefined_entity(name).ok_or_else(|| bad(format!("unknown entity &{name};")))
+}
+
+fn not_xml(error: quick_xml::Error) -> Error {
+    bad("the answer is not XML").caused_by(error)
+}
+
+fn bad(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadResponse, detail)
+}
+
+/// Reads a number. Errors: `BadResponse`.
+fn number<T: FromStr>(path: &str, text: &str) -> Result<T> {
+    text.trim().parse().map_err(|_| bad(format!("{path} is {text:?}, not a number in range")))
+}
+
+/// Reads a time; one that cannot be read is the epoch, as it is never worth failing a listing for.
+fn time(text: &str) -> SystemTime {
+    crate::date::parse_iso8601(text.trim()).unwrap_or(UNIX_EPOCH)
+}
+
+fn etag(text: &str) -> ETag {
+    ETag::new(text)
+}
+
+/// The element `path` must have been there. Errors: `BadResponse`.
+fn required<T>(value: Option<T>, path: &str) -> Result<T> {
+    value.ok_or_else(|| bad(format!("the answer has no {path}")))
+}
+
+/// Keys in a page are decoded once its `EncodingType` is known, which may come last.
+fn decoded(text: String, url_encoded: bool) -> Result<String> {
+    match url_encoded {
+        false => Ok(text),
+        true => crate::uri::decode_listed(&text)
+            .ok_or_else(|| bad(format!("the name {text:?} is not UTF-8 when decoded"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every parser, on the same bytes.
+    fn parse_all(document: &[u8]) {
+        let _results = (
+            list_bucket(document),
+            list_all_my_buckets(document),
+            error_document(document),
+            initiate_multipart_upload(document),
+            complete_multipart_upload_result(document),
+            copied(document),
+            (list_parts(document), list_uploads(document), delete_result(document)),
+        );
+    }
+
+    #[test]
+    fn a_document_must_be_whole() {
+        for bad in ["", "text", "<a>", "<a><b></a>", "<a>&nope;</a>", "<a>&#0;</a>", "\u{feff}<a"] {
+            let result = for_each_element(bad.as_bytes(), "", |_, _| Ok(()));
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::BadResponse, "{bad:?}");
+        }
+        assert!(
+            for_each_element(b"<?xml version=\"1.0\"?><a xmlns=\"x\"><b/></a>", "a", |_, _| Ok(())).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_page_of_another_kind_is_not_an_empty_list() {
+        let page = b"<html><body>Welcome</body></html>";
+        assert_eq!(list_bucket(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_all_my_buckets(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_parts(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_uploads(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(delete_result(page).unwrap_err().kind(), ErrorKind::BadResponse);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_parser_panic(document in prop::collection::vec(any::<u8>(), 0..300)) {
+            parse_all(&document);
+        }
+
+        #[test]
+        fn no_text_like_xml_makes_a_parser_panic(
+            document in "(<|>|/|&|;|#|a|Key|Contents|ListBucketResult|\"|!|\\[|CDATA| ){0,60}"
+        ) {
+            parse_all(document.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! AWS Signature Version 4 for clients: pure functions of the request and the time.
+//!
+//! The caller hands over the path and query *encoded* (see [`crate::uri`]) exactly as they will be
+//! sent: S3 encodes once and never normalizes a path.
+
+use std::time::SystemTime;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::date::Utc;
+use crate::uri;
+
+/// The payload hash of a request whose body is not part of the signature.
+pub const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
+/// The longest life of a presigned URL, in seconds: 7 days.
+pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+
+/// A key derived from the secret for one day, region and service. Cost of making one: 4 HMACs; a
+/// caller keeps it until [`SigningKey::is_for`] says that the day has changed.
+#[derive(Clone)]
+pub struct SigningKey {
+    key: [u8; 32],
+    day: String,
+    scope: String,
+}
+
+/// What of a request is signed.
+pub struct SignedRequest<'a> {
+    /// `GET`, `PUT`, ...
+    pub method: &'a str,
+    /// The encoded path, starting with `/`.
+    pub path: &'a str,
+    /// The encoded query, sorted, without `?`; see [`uri::canonical_query`].
+    pub query: &'a str,
+    /// Names in lower case, sorted, and values; must contain `host`.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// SHA-256 of the body in hexadecimal, or [`UNSIGNED_PAYLOAD`].
+    pub payload_hash: &'a str,
+}
+
+impl SigningKey {
+    /// Derives the key for the day of `time`.
+    pub fn new(secret_key: &str, time: SystemTime, region: &str, service: &str) -> Self {
+        let day = Utc::from(time).day_stamp();
+        let mut key = hmac(format!("AWS4{secret_key}").as_bytes(), day.as_bytes());
+        for part in [region, service, "aws4_request"] {
+            key = hmac(&key, part.as_bytes());
+        }
+        SigningKey { key, scope: format!("{day}/{region}/{service}/aws4_request"), day }
+    }
+
+    /// Whether the key is for the day of `time`.
+    pub fn is_for(&self, time: SystemTime) -> bool {
+        self.day == Utc::from(time).day_stamp()
+    }
+
+    /// The value of `Authorization`. The headers signed must contain `x-amz-date` with the same time.
+    pub fn authorization(&self, access_key: &str, time: SystemTime, request: &SignedRequest) -> String {
+        let signature = self.signature(time, request);
+        let (scope, names) = (&self.scope, request.header_names());
+        format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
+    }
+
+    /// The query of a presigned URL, signature included, whose only signed header is `host`.
+    /// `parameters` are those of the request itself, not encoded.
+    pub fn presigned_query(
+        &self,
+        access_key: &str,
+        session_token: Option<&str>,
+        time: SystemTime,
+        expires_s: u64,
+        request: &PresignedRequest,
+    ) -> String {
+        let credential = format!("{access_key}/{}", self.scope);
+        let (date, expires) = (Utc::from(time).amz_date(), expires_s.to_string());
+        let mut parameters = request.parameters.to_vec();
+        parameters.extend([
+            ("X-Amz-Algorithm", ALGORITHM),
+            ("X-Amz-Credential", &credential),
+            ("X-Amz-Date", &date),
+            ("X-Amz-Expires", &expires),
+            ("X-Amz-SignedHeaders", "host"),
+        ]);
+        parameters.extend(session_token.map(|token| ("X-Amz-Security-Token", token)));
+        let query = uri::canonical_query(parameters);
+        let signed = SignedRequest {
+            method: request.method,
+            path: request.path,
+            query: &query,
+            headers: &[("host", request.host)],
+            payload_hash: UNSIGNED_PAYLOAD,
+        };
+        let signature = self.signature(time, &signed);
+        format!("{query}&X-Amz-Signature={signature}")
+    }
+
+    /// The signature in hexadecimal.
+    pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
+        let date = Utc::from(time).amz_date();
+        let digest = request.canonical_digest();
+        let text = format!("{ALGORITHM}\n{date}\n{}\n{digest}", self.scope);
+        hex(&hmac(&self.key, text.as_bytes()))
+    }
+}
+
+/// What of a presigned request is known beforehand.
+pub struct PresignedRequest<'a> {
+    /// `GET`, `PUT`, ...
+    pub method: &'a str,
+    /// The value that the `Host` header will have.
+    pub host: &'a str,
+    /// The encoded path, starting with `/`.
+    pub path: &'a str,
+    /// The request's own query parameters, not encoded.
+    pub parameters: &'a [(&'a str, &'a str)],
+}
+
+impl SignedRequest<'_> {
+    fn header_names(&self) -> String {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| *name).collect();
+        names.join(";")
+    }
+
+    /// SHA-256 of the canonical request, fed piece by piece so that it is never assembled.
+    fn canonical_digest(&self) -> String {
+        let mut digest = Sha256::new();
+        for line in [self.method, self.path, self.query] {
+            digest.update(line);
+            digest.update("\n");
+        }
+        for (name, value) in self.headers {
+            digest.update(name);
+            digest.update(":");
+            update_with_single_blanks(&mut digest, value);
+            digest.update("\n");
+        }
+        digest.update("\n");
+        digest.update(self.header_names());
+        digest.update("\n");
+        digest.update(self.payload_hash);
+        hex(&digest.finalize())
+    }
+}
+
+/// Blanks around a value do not count, and a run of them within counts as one.
+fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
+    let value = value.trim_matches(' ');
+    if !value.contains("  ") {
+        return digest.update(value);
+    }
+    for (index, word) in value.split(' ').filter(|word| !word.is_empty()).enumerate() {
+        digest.update(if index > 0 { " " } else { "" });
+        digest.update(word);
+    }
+}
+
+/// SHA-256 of a body, in the hexadecimal form of `x-amz-content-sha256`.
+pub fn payload_hash(body: &[u8]) -> String {
+    hex(&Sha256::digest(body))
+}
+
+fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC key may have any length");
+    mac.update(data);
+    mac.finalize().into_bytes().into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// The examples of "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::date::parse_iso8601;
+
+    const ACCESS_KEY: &str = "AKIAIOSFODNN7EXAMPLE";
+    const SECRET_KEY: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+    const HOST: (&str, &str) = ("host", "examplebucket.s3.amazonaws.com");
+    const DATE: (&str, &str) = ("x-amz-date", "20130524T000000Z");
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn key() -> (SigningKey, SystemTime) {
+        let time = parse_iso8601("2013-05-24T00:00:00Z").unwrap();
+        (SigningKey::new(SECRET_KEY, time, "us-east-1", "s3"), time)
+    }
+
+    fn sign(method: &str, path: &str, query: &str, headers: &[(&str, &str)], payload_hash: &str) -> String {
+        let (key, time) = key();
+        key.signature(time, &SignedRequest { method, path, query, headers, payload_hash })
+    }
+
+    #[test]
+    fn get_object() {
+        let headers = [HOST, ("range", "bytes=0-9"), ("x-amz-content-sha256", EMPTY), DATE];
+        let signature = sign("GET", "/test.txt", "", &headers, EMPTY);
+        assert_eq!(signature, "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
+    }
+
+    #[test]
+    fn put_object() {
+        let hash = payload_hash(b"Welcome to Amazon S3.");
+        let headers = [
+            ("date", "Fri, 24 May 2013 00:00:00 GMT"),
+            HOST,
+            ("x-amz-content-sha256", &hash),
+            DATE,
+            ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+        ];
+        let signature = sign("PUT", "/test%24file.text", "", &headers, &hash);
+        assert_eq!(signature, "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
+    }
+
+    #[test]
+    fn get_lifecycle_and_list() {
+        let headers = [HOST, ("x-amz-content-sha256", EMPTY), DATE];
+        assert_eq!(
+            sign("GET", "/", &uri::canonical_query([("lifecycle", "")]), &headers, EMPTY),
+            "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"
+        );
+        let query = uri::canonical_query([("prefix", "J"), ("max-keys", "2")]);
+        assert_eq!(
+            sign("GET", "/", &query, &headers, EMPTY),
+            "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"
+        );
+    }
+
+    #[test]
+    fn the_header_names_what_was_signed() {
+        let (key, time) = key();
+        let headers = [HOST, ("range", "bytes=0-9"), ("x-amz-content-sha256", EMPTY), DATE];
+        let request = SignedRequest {
+            method: "GET",
+            path: "/test.txt",
+            query: "",
+            headers: &headers,
+            payload_hash: EMPTY,
+        };
+        assert_eq!(
+            key.authorization(ACCESS_KEY, time, &request),
+            "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
+             SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,\
+             Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
+        );
+    }
+
+    #[test]
+    fn presigned_url() {
+        let (key, time) = key();
+        let request = PresignedRequest { method: "GET", host: HOST.1, path: "/test.txt", parameters: &[] };
+        assert_eq!(
+            key.presigned_query(ACCESS_KEY, None, time, 86_400, &request),
+            "X-Amz-Algorithm=AWS4-HMAC-SHA256\
+             &X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request\
+             &X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host\
+             &X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+        );
+    }
+
+    #[test]
+    fn blanks_in_values_are_folded_and_keys_last_a_day() {
+        let one = sign("GET", "/", "", &[HOST, ("x-amz-meta-a", "b c")], EMPTY);
+        let many = sign("GET", "/", "", &[HOST, ("x-amz-meta-a", "  b    c ")], EMPTY);
+        assert_eq!(one, many);
+        let (key, time) = key();
+        assert!(key.is_for(time + std::time::Duration::from_secs(86_399)));
+        assert!(!key.is_for(time + std::time::Duration::from_secs(86_400)));
+    }
+}

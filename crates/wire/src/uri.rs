@@ -1,0 +1,64 @@
+//! Percent-encoding as S3 wants it: all but RFC 3986's unreserved characters, once, in capitals.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PATH: &AsciiSet = &QUERY.remove(b'/');
+
+/// Appends a key as part of a path: `/` stays.
+pub fn push_path(to: &mut String, key: &str) {
+    let _infallible = write!(to, "{}", utf8_percent_encode(key, PATH));
+}
+
+/// Appends a name or value of a query: `/` is encoded too, and a blank is `%20`.
+pub fn push_query(to: &mut String, text: &str) {
+    let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
+}
+
+/// A query string in the order that signatures want: by encoded name, then value.
+pub fn canonical_query<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let mut encoded: Vec<String> = parameters.into_iter().map(pair).collect();
+    encoded.sort_unstable_by(|a, b| a.split('=').cmp(b.split('=')));
+    encoded.join("&")
+}
+
+fn pair((name, value): (&str, &str)) -> String {
+    let mut pair = String::with_capacity(name.len() + value.len() + 1);
+    push_query(&mut pair, name);
+    pair.push('=');
+    push_query(&mut pair, value);
+    pair
+}
+
+/// Undoes `encoding-type=url` of a listing, where servers also write `+` for a blank.
+/// `None` if the result is not UTF-8.
+pub fn decode_listed(text: &str) -> Option<String> {
+    let blanks = text.replace('+', " ");
+    percent_decode_str(&blanks).decode_utf8().ok().map(|decoded| decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_once_and_strictly() {
+        let mut path = String::new();
+        push_path(&mut path, "a/b c+ä~%2F(1)*");
+        assert_eq!(path, "a/b%20c%2B%C3%A4~%252F%281%29%2A");
+        assert_eq!(canonical_query([("prefix", "a/b"), ("acl", "")]), "acl=&prefix=a%2Fb");
+    }
+
+    #[test]
+    fn the_order_is_by_name_even_where_one_begins_another() {
+        assert_eq!(canonical_query([("a-b", "1"), ("a", "2"), ("a", "1")]), "a=1&a=2&a-b=1");
+    }
+
+    #[test]
+    fn decodes_both_ways_of_writing_a_blank() {
+        assert_eq!(decode_listed("a+b%20c%2Bd").unwrap(), "a b c+d");
+        assert_eq!(decode_listed("%FF"), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! One tree down every target, in interleaved blocks.
+//!
+//! The files of a round are shuffled and cut into blocks. A block is done on one target, then on
+//! the next, in an order drawn anew for every block, so that whatever drifts on a noisy machine
+//! drifts for all. What a block read is verified after its last clock reading, so that the check
+//! costs the measurement nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::process_cpu_ns;
+
+use crate::{Item, Target, Tree};
+
+/// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
+const BLOCK_FILES: usize = 64;
+/// Bytes in a block, unless one file alone has more.
+const BLOCK_BYTES: usize = 8 << 20;
+/// Listings of a round: each is a block of its own.
+const LISTINGS: usize = 3;
+/// What a buffer is filled with before a read, so that bytes of the read before cannot pass for new.
+const POISON: u8 = 0xa5;
+/// Failures kept as messages; the rest is counted.
+const MESSAGES: usize = 5;
+
+/// What is done, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Store every file.
+    Put,
+    /// List all keys.
+    List,
+    /// Ask for every object's size.
+    Head,
+    /// Read every object.
+    Get,
+    /// Read a random range of every object that has bytes.
+    Range,
+    /// Remove every object.
+    Delete,
+}
+
+impl Phase {
+    /// All phases, in order.
+    pub const ALL: [Phase; 6] =
+        [Phase::Put, Phase::List, Phase::Head, Phase::Get, Phase::Range, Phase::Delete];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Put => "put",
+            Phase::List => "list",
+            Phase::Head => "head",
+            Phase::Get => "get",
+            Phase::Range => "range",
+            Phase::Delete => "delete",
+        }
+    }
+}
+
+/// How a comparison is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Rounds that count.
+    pub rounds: u16,
+    /// Rounds before them that do not, so that memory and directories are as warm later as first.
+    pub warm_up: u16,
+    /// Decides every order and every range.
+    pub seed: u64,
+    /// Threads that work at once on a block.
+    pub threads: usize,
+    /// The most bytes of a range read.
+    pub range_bytes: u64,
+}
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Every operation and block of the rounds that count.
+    pub records: Records,
+    /// The first failures, in sentences.
+    pub failures: Vec<String>,
+}
+
+/// How far a comparison is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Blocks done, over all targets.
+    pub done: u64,
+    /// Blocks in all.
+    pub total: u64,
+    /// The phase at work.
+    pub phase: Phase,
+    /// The round, from 0, warm-up included.
+    pub round: u16,
+}
+
+/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of single
+/// operations are counted, but for those that all others would share (no space, no permission, no
+/// server), which end the run.
+pub fn run(
+    plan: &Plan,
+    tree: &Tree,
+    targets: &[Box<dyn Target>],
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome> {
+    let mut comparison = Comparison {
+        plan,
+        targets,
+        stop,
+        progress,
+        clock: Clock::start(),
+        random: Shuffle::new(plan.seed),
+        outcome: Outcome::default(),
+        buffers: Vec::new(),
+        blocks: 0,
+        done: 0,
+        total: 0,
+    };
+    for round in 0..plan.warm_up + plan.rounds {
+        comparison.round(tree, round)?;
+    }
+    Ok(comparison.outcome)
+}
+
+struct Comparison<'c> {
+    plan: &'c Plan,
+    targets: &'c [Box<dyn Target>],
+    stop: &'c AtomicBool,
+    progress: &'c mut dyn FnMut(Progress),
+    clock: Clock,
+    random: Shuffle,
+    outcome: Outcome,
+    /// One for each place in a block, kept so that no read pays for fresh memory.
+    buffers: Vec<Vec<u8>>,
+    blocks: u32,
+    done: u64,
+    total: u64,
+}
+
+/// One file in a block, and the range to read of it.
+#[derive(Clone, Copy)]
+struct Job<'t> {
+    item: &'t Item,
+    offset: u64,
+    len: u64,
+}
+
+/// What came of one job.
+struct Done {
+    start_ns: u64,
+    end_ns: u64,
+    thread: u16,
+    result: Result<Answer>,
+}
+
+/// What there is to verify.
+enum Answer {
+    /// The buffer, or nothing.
+    Read,
+    Size(u64),
+    Keys(Vec<(String, u64)>),
+}
+
+impl Comparison<'_> {
+    fn round(&mut self, tree: &Tree, round: u16) -> Result<()> {
+        let mut items: Vec<&Item> = tree.items.iter().collect();
+        self.random.shuffle(&mut items);
+        let jobs: Vec<Job> = items.into_iter().map(|item| self.job(item)).collect();
+        let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
+        let ranged: Vec<Job> = jobs.iter().copied().filter(|job| job.len > 0).collect();
+        let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
+        let listings: Vec<&[Job]> = vec![&jobs[..1]; LISTINGS];
+        let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
+        self.total =
+            rounds * self.targets.len() as u64 * (4 * blocks.len() + range_blocks.len() + LISTINGS) as u64;
+        for phase in Phase::ALL {
+            let blocks = match phase {
+                Phase::List => &listings,
+                Phase::Range => &range_blocks,
+                _ => &blocks,
+            };
+            for block in blocks {
+                self.block(tree, phase, round, block)?;
+            }
+        }
+        self.expect_nothing_left()
+    }
+
+    fn job<'t>(&mut self, item: &'t Item) -> Job<'t> {
+        let size = item.body.len() as u64;
+        let len = size.min(self.plan.range_bytes);
+        let offset = self.random.below((size - len + 1) as usize) as u64;
+        Job { item, offset, len }
+    }
+
+    /// Does one block on every target, in an order of its own.
+    fn block(&mut self, tree: &Tree, phase: Phase, round: u16, jobs: &[Job]) -> Result<()> {
+        let mut order: Vec<usize> = (0..self.targets.len()).collect();
+        self.random.shuffle(&mut order);
+        for lane in order {
+            self.block_on(tree, lane, phase, round, jobs)?;
+            self.done += 1;
+            (self.progress)(Progress { done: self.done, total: self.total, phase, round });
+        }
+        self.blocks += 1;
+        Ok(())
+    }
+
+    fn block_on(&mut self, tree: &Tree, lane: usize, phase: Phase, round: u16, jobs: &[Job]) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
+        }
+        let target = &*self.targets[lane];
+        self.buffers.resize_with(self.buffers.len().max(jobs.len()), Vec::new);
+        let buffers = &mut self.buffers[..jobs.len()];
+        buffers.iter_mut().for_each(|buffer| buffer.fill(POISON));
+        let server_cpu = || target.server_pid().and_then(|pid| process_cpu_ns(pid).ok());
+        let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
+        let (server_before, own_before) = (server_cpu(), own_cpu());
+        let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
+        let (own_after, server_after) = (own_cpu(), server_cpu());
+        let mut counted = Block {
+            lane: lane as u8,
+            phase: phase as u8,
+            round: round.saturating_sub(self.plan.warm_up),
+            block: self.blocks,
+            operations: 0,
+            bytes: 0,
+            elapsed_ns: elapsed(&done),
+            client_cpu_ns: own_after.saturating_sub(own_before),
+            server_cpu_ns: server_before
+                .zip(server_after)
+                .map(|(before, after)| after.saturating_sub(before)),
+        };
+        for (index, done) in done.into_iter().enumerate() {
+            let operation = self.verify(tree, phase, &jobs[index], index, done, &counted)?;
+            counted.operations += u32::from(operation.ok);
+            counted.bytes += operation.bytes;
+            if round >= self.plan.warm_up {
+                self.outcome.records.operations.push(operation);
+            }
+        }
+        if round >= self.plan.warm_up {
+            self.outcome.records.blocks.push(counted);
+        }
+        Ok(())
+    }
+
+    /// Holds what an operation answered against the source.
+    fn verify(
+        &mut self,
+        tree: &Tree,
+        phase: Phase,
+        job: &Job,
+        index: usize,
+        done: Done,
+        block: &Block,
+    ) -> Result<Operation> {
+        let body = &job.item.body;
+        let (offset, end) = (job.offset as usize, (job.offset + job.len) as usize);
+        let right = match (phase, &done.result) {
+            (_, Err(_)) => false,
+            (Phase::Get, Ok(_)) => self.buffers[index] == *body,
+            (Phase::Range, Ok(_)) => self.buffers[index] == body[offset..end],
+            (_, Ok(Answer::Size(size))) => *size == body.len() as u64,
+            (_, Ok(Answer::Keys(keys))) => same_keys(keys, tree),
+            (_, Ok(Answer::Read)) => true,
+        };
+        if !right {
+            self.note_failure(phase, job, block.lane, done.result.err())?;
+        }
+        let bytes = match phase {
+            Phase::Put | Phase::Get => body.len() as u64,
+            Phase::Range => job.len,
+            Phase::List | Phase::Head | Phase::Delete => 0,
+        };
+        Ok(Operation {
+            lane: block.lane,
+            phase: block.phase,
+            round: block.round,
+            block: block.block,
+            thread: done.thread,
+            start_ns: done.start_ns,
+            duration_ns: done.end_ns - done.start_ns,
+            bytes: if right { bytes } else { 0 },
+            ok: right,
+        })
+    }
+
+    fn note_failure(&mut self, phase: Phase, job: &Job, lane: u8, error: Option<Error>) -> Result<()> {
+        let lane = &self.targets[usize::from(lane)].lane().name;
+        let message = match error {
+            Some(error) if ends_the_run(error.kind()) => return Err(error),
+            Some(error) => error.to_string(),
+            None => format!(
+                "{} of {} on lane {lane} gave other content than the source has",
+                phase.name(),
+                job.item.key
+            ),
+        };
+        if self.outcome.failures.len() < MESSAGES {
+            self.outcome.failures.push(message);
+        }
+        Ok(())
+    }
+
+    /// After the deletes, every target must be empty.
+    fn expect_nothing_left(&mut self) -> Result<()> {
+        for target in self.targets {
+            let left = target.list()?;
+            if !left.is_empty() && self.outcome.failures.len() < MESSAGES {
+                let message =
+                    format!("lane {} still lists {} keys after the deletes", target.lane().name, left.len());
+                self.outcome.failures.push(message);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Kinds of failure that every later operation would meet too.
+fn ends_the_run(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NoSpace
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ReadOnly
+            | ErrorKind::AccessDenied
+            | ErrorKind::Unavailable
+            | ErrorKind::SignatureDoesNotMatch
+            | ErrorKind::InvalidAccessKeyId
+            | ErrorKind::RequestTimeTooSkewed
+            | ErrorKind::TooManyOpenFiles
+    )
+}
+
+fn same_keys(keys: &[(String, u64)], tree: &Tree) -> bool {
+    let wanted = tree.items.iter().map(|item| (item.key.as_str(), item.body.len() as u64));
+    keys.iter().map(|(key, size)| (key.as_str(), *size)).eq(wanted)
+}
+
+fn cut<'j, 't>(jobs: &'j [Job<'t>], most: usize) -> Vec<&'j [Job<'t>]> {
+    let mut blocks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, job) in jobs.iter().enumerate() {
+        let size = job.item.body.len();
+        if at > start && (at - start >= most || bytes + size > BLOCK_BYTES) {
+            blocks.push(&jobs[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    if start < jobs.len() {
+        blocks.push(&jobs[start..]);
+    }
+    blocks
+}
+
+/// Wall time from the first start to the last end.
+fn elapsed(done: &[Done]) -> u64 {
+    let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
+    let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();
+    last - first
+}
+
+fn do_jobs(
+    target: &dyn Target,
+    phase: Phase,
+    jobs: &[Job],
+    buffers: &mut [Vec<u8>],
+    threads: usize,
+    clock: Clock,
+) -> Vec<Done> {
+    let work = |thread: usize, jobs: &[Job], buffers: &mut [Vec<u8>]| -> Vec<Done> {
+        let pairs = jobs.iter().zip(buffers);
+        pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
+    };
+    if threads <= 1 || jobs.len() <= 1 {
+        return work(0, jobs, buffers);
+    }
+    let share = jobs.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let shares = jobs.chunks(share).zip(buffers.chunks_mut(share)).enumerate();
+        let workers: Vec<_> = shares
+            .map(|(thread, (jobs, buffers))| scope.spawn(move || work(thread, jobs, buffers)))
+            .collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
+    })
+}
+
+fn do_job(
+    target: &dyn Target,
+    phase: Phase,
+    job: &Job,
+    buffer: &mut Vec<u8>,
+    thread: u16,
+    clock: Clock,
+) -> Done {
+    let Job { item, offset, len } = *job;
+    let key = &item.key;
+    let start_ns = clock.now_ns();
+    let result = match phase {
+        Phase::Put => target.put(key, &item.body).map(|()| Answer::Read),
+        Phase::List => target.list().map(Answer::Keys),
+        Phase::Head => target.head(key).map(Answer::Size),
+        Phase::Get => target.get(key, buffer).map(|()| Answer::Read),
+        Phase::Range => target.get_range(key, offset, len, buffer).map(|()| Answer::Read),
+        Phase::Delete => target.delete(key).map(|()| Answer::Read),
+    };
+    Done { start_ns, end_ns: clock.now_ns(), thread, result }
+}

@@ -1,0 +1,123 @@
+//! The reference: what a careful program does with plain files and absolute paths.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use fordway_measure::Lane;
+use fordway_store::{Error, ErrorKind, Key, Result};
+use fordway_sys::read_into_spare;
+use walkdir::WalkDir;
+
+use crate::Target;
+use crate::target::failed;
+
+const LANE: &str = "posix";
+
+/// Plain files in a directory: put is a write to a temporary name and a rename, so that it is as
+/// atomic as the other lanes'.
+pub struct PosixTarget {
+    lane: Lane,
+    dir: PathBuf,
+    /// Whether a put waits until the content is on stable storage.
+    sync: bool,
+}
+
+impl PosixTarget {
+    /// Works in the new directory `dir`.
+    pub fn new(dir: &Path, sync: bool) -> Result<Self> {
+        fs::create_dir(dir).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
+        })?;
+        let description =
+            "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
+        Ok(PosixTarget { lane: Lane { name: LANE.into(), description }, dir: dir.to_owned(), sync })
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.dir.join(key.as_str())
+    }
+
+    fn write(&self, key: &Key, body: &[u8]) -> io::Result<()> {
+        let path = self.path(key);
+        let mut staged = path.clone().into_os_string();
+        staged.push(".tmp");
+        let open = || OpenOptions::new().write(true).create_new(true).open(&staged);
+        let mut file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
+                open()?
+            }
+            done => done?,
+        };
+        file.write_all(body)?;
+        if self.sync {
+            file.sync_data()?;
+        }
+        drop(file);
+        fs::rename(&staged, &path)
+    }
+
+    fn read(&self, key: &Key, range: Option<(u64, u64)>, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let file = File::open(self.path(key))?;
+        let size = file.metadata()?.len();
+        let (offset, len) = range.unwrap_or((0, size));
+        buffer.clear();
+        read_into_spare(&file, buffer, offset, len as usize)?;
+        Ok(())
+    }
+}
+
+impl Target for PosixTarget {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
+        self.write(key, body).map_err(|error| failed("put", LANE, key, error))
+    }
+
+    fn list(&self) -> Result<Vec<(String, u64)>> {
+        let walk = || {
+            let mut keys = Vec::new();
+            for entry in WalkDir::new(&self.dir) {
+                let entry = entry?;
+                if entry.file_type().is_file() {
+                    let below = entry.path().strip_prefix(&self.dir).unwrap_or(entry.path());
+                    keys.push((below.to_string_lossy().into_owned(), entry.metadata()?.len()));
+                }
+            }
+            keys.sort_unstable();
+            Ok(keys)
+        };
+        walk().map_err(|error: walkdir::Error| {
+            Error::new(ErrorKind::Io, "").caused_by(error).during("list", LANE, "files", "")
+        })
+    }
+
+    fn head(&self, key: &Key) -> Result<u64> {
+        let found = fs::metadata(self.path(key)).map(|meta| meta.len());
+        found.map_err(|error| failed("head", LANE, key, error))
+    }
+
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
+        self.read(key, None, buffer).map_err(|error| failed("get", LANE, key, error))
+    }
+
+    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        self.read(key, Some((offset, len)), buffer).map_err(|error| failed("get", LANE, key, error))
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        fs::remove_file(self.path(key)).map_err(|error| failed("delete", LANE, key, error))
+    }
+
+    fn clean_up(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::new(ErrorKind::Io, format!("removing {}", self.dir.display())).caused_by(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

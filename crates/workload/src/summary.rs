@@ -1,0 +1,119 @@
+//! From records to the table.
+
+use fordway_measure::{
+    Block, Lane, Latencies, Limit, Operation, Ratio, Records, Summary, Verdict, median_interval,
+};
+
+use crate::compare::Phase;
+
+/// Share of the processors' time above which they are the limit.
+const BUSY: f64 = 0.9;
+/// Share below which something else is.
+const IDLE: f64 = 0.5;
+
+/// Where the operations of a run could be done at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Threads that made calls.
+    pub threads: usize,
+    /// Processors of the machine.
+    pub cpus: usize,
+}
+
+/// One summary for each phase and lane, phases first. The first lane is the reference.
+pub fn summarise(lanes: &[Lane], records: &Records, capacity: Capacity, seed: u64) -> Vec<Summary> {
+    let mut summaries = Vec::new();
+    for phase in Phase::ALL {
+        for lane in 0..lanes.len() {
+            summaries.push(Row::new(lanes, records, phase, lane as u8).summary(capacity, seed));
+        }
+    }
+    summaries
+}
+
+struct Row<'r> {
+    lanes: &'r [Lane],
+    phase: Phase,
+    lane: u8,
+    operations: Vec<&'r Operation>,
+    blocks: Vec<&'r Block>,
+    reference: Vec<&'r Block>,
+}
+
+impl<'r> Row<'r> {
+    fn new(lanes: &'r [Lane], records: &'r Records, phase: Phase, lane: u8) -> Self {
+        let blocks_of = |lane: u8| -> Vec<&Block> {
+            let mut blocks: Vec<&Block> = records.blocks.iter().collect();
+            blocks.retain(|block| block.lane == lane && block.phase == phase as u8 && block.elapsed_ns > 0);
+            blocks.sort_unstable_by_key(|block| block.block);
+            blocks
+        };
+        let wanted = |op: &&Operation| op.lane == lane && op.phase == phase as u8;
+        let operations = records.operations.iter().filter(wanted).collect();
+        Row { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
+    }
+
+    fn summary(&self, capacity: Capacity, seed: u64) -> Summary {
+        let mut latencies = Latencies::default();
+        let succeeded = self.operations.iter().filter(|op| op.ok);
+        succeeded.for_each(|op| latencies.record(op.duration_ns));
+        let operations = latencies.len();
+        let sum = |value: fn(&Block) -> u64| self.blocks.iter().map(|block| value(block)).sum::<u64>();
+        let (bytes, elapsed_s) = (sum(|block| block.bytes), sum(|block| block.elapsed_ns) as f64 / 1e9);
+        let per_second = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+        let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
+        let server_cpu = self.blocks.iter().map(|block| block.server_cpu_ns).sum::<Option<u64>>();
+        let has_server = !self.blocks.is_empty() && server_cpu.is_some();
+        Summary {
+            lane: self.lanes[usize::from(self.lane)].name.clone(),
+            phase: self.phase.name().to_owned(),
+            operations,
+            errors: self.operations.len() as u64 - operations,
+            bytes,
+            ops_per_s: per_second(operations),
+            bytes_per_s: per_second(bytes),
+            latency: latencies.quantiles(),
+            histogram: latencies.to_base64(),
+            client_cpu_ns_per_op: per_op(sum(|block| block.client_cpu_ns)),
+            server_cpu_ns_per_op: server_cpu.filter(|_| has_server).and_then(per_op),
+            ratio: (self.lane != 0).then(|| self.ratio(seed)),
+            limit: self.limit(
+                sum(|block| block.client_cpu_ns),
+                server_cpu.filter(|_| has_server),
+                elapsed_s,
+                capacity,
+            ),
+        }
+    }
+
+    /// The median over blocks of (time of the reference / time of this lane) for the same work.
+    fn ratio(&self, seed: u64) -> Ratio {
+        let pairs = self.blocks.iter().filter_map(|block| {
+            let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
+            Some(self.reference[other].elapsed_ns as f64 / block.elapsed_ns as f64)
+        });
+        let interval = median_interval(&pairs.collect::<Vec<_>>(), seed);
+        Ratio { to: self.lanes[0].name.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+    }
+
+    fn limit(&self, client_ns: u64, server_ns: Option<u64>, elapsed_s: f64, capacity: Capacity) -> Limit {
+        let at_once = capacity.threads.min(capacity.cpus) as f64;
+        let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
+        let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
+        let server = server_ns.unwrap_or_default();
+        let name = match share {
+            share if share >= BUSY && server > 2 * client_ns => "server cpu",
+            share if share >= BUSY && server > client_ns / 2 => "client and server cpu",
+            share if share >= BUSY => "client cpu",
+            share if share < IDLE => "waiting",
+            _ => "cannot tell",
+        };
+        let evidence = match share.is_nan() {
+            true => "nothing was measured".to_owned(),
+            false => {
+                format!("{:.0} % of the CPU time that {at_once} at once could use was used", 100.0 * share)
+            }
+        };
+        Limit { name: name.to_owned(), evidence }
+    }
+}

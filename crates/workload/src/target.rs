@@ -1,0 +1,132 @@
+//! What work is done on.
+
+use fordway_measure::Lane;
+use fordway_store::{
+    Bucket, ByteRange, DeleteOptions, Entry, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
+    Result, Store,
+};
+
+/// A way to store and fetch objects, as the measurement sees it. Calls may come from many threads.
+pub trait Target: Send + Sync {
+    /// Its name and what it does.
+    fn lane(&self) -> &Lane;
+
+    /// The process whose CPU time is the server's, where there is one.
+    fn server_pid(&self) -> Option<u32> {
+        None
+    }
+
+    /// Stores `body` under `key`.
+    fn put(&self, key: &Key, body: &[u8]) -> Result<()>;
+
+    /// All keys with their sizes in bytes, in byte order.
+    fn list(&self) -> Result<Vec<(String, u64)>>;
+
+    /// The object's size in bytes.
+    fn head(&self, key: &Key) -> Result<u64>;
+
+    /// Reads the object into `buffer`, replacing what is in it.
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()>;
+
+    /// Reads `len` bytes (at least 1) from `offset` into `buffer`, replacing what is in it.
+    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()>;
+
+    /// Removes the object.
+    fn delete(&self, key: &Key) -> Result<()>;
+
+    /// Removes everything the target made.
+    fn clean_up(&self) -> Result<()>;
+}
+
+/// Any store, in a bucket of its own.
+pub struct StoreTarget<S> {
+    lane: Lane,
+    store: S,
+    bucket: Bucket,
+    server_pid: Option<u32>,
+}
+
+impl<S: Store> StoreTarget<S> {
+    /// Makes `bucket` in `store`; [`Target::clean_up`] removes it with all that is in it.
+    pub fn new(lane: Lane, store: S, bucket: Bucket, server_pid: Option<u32>) -> Result<Self> {
+        store.create_bucket(&bucket)?;
+        Ok(StoreTarget { lane, store, bucket, server_pid })
+    }
+
+    fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
+        let mut query = ListQuery::default();
+        loop {
+            let page = self.store.list(&self.bucket, &query)?;
+            page.entries.into_iter().for_each(&mut visit);
+            match page.next {
+                Some(next) => query.start_after = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl<S: Store> Target for StoreTarget<S> {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        self.server_pid
+    }
+
+    fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
+        self.store.put(&self.bucket, key, body, &PutOptions::default()).map(drop)
+    }
+
+    fn list(&self) -> Result<Vec<(String, u64)>> {
+        let mut keys = Vec::new();
+        self.pages(|entry| {
+            if let Entry::Object(object) = entry {
+                keys.push((object.key, object.size));
+            }
+        })?;
+        Ok(keys)
+    }
+
+    fn head(&self, key: &Key) -> Result<u64> {
+        self.store.head(&self.bucket, key, &GetOptions::default()).map(|info| info.size)
+    }
+
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
+        self.store.read(&self.bucket, key, &GetOptions::default(), buffer).map(drop)
+    }
+
+    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        let options = GetOptions::range(ByteRange::Inclusive(offset, offset + len - 1));
+        self.store.read(&self.bucket, key, &options, buffer).map(drop)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        self.store.delete(&self.bucket, key, &DeleteOptions::default())
+    }
+
+    fn clean_up(&self) -> Result<()> {
+        let keys = self.list()?.into_iter().map(|(key, _)| Key::new(key)).collect::<Result<Vec<_>>>()?;
+        for batch in keys.chunks(1000) {
+            self.store.delete_many(&self.bucket, batch).into_iter().collect::<Result<()>>()?;
+        }
+        match self.store.delete_bucket(&self.bucket) {
+            Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// An error of a target, with what it was doing.
+pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
+        std::io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+        std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        std::io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
+        std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
+}

@@ -1,0 +1,180 @@
+//! The real input: a directory tree, read into memory once so that every lane gets the same bytes
+//! and no lane waits for the source.
+
+use std::path::Path;
+
+use fordway_measure::{Shuffle, bytes_text};
+use fordway_store::{Error, ErrorKind, Key, Result};
+use walkdir::WalkDir;
+
+/// One file of the tree.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its path below the tree's root.
+    pub key: Key,
+    /// Its content.
+    pub body: Vec<u8>,
+}
+
+/// How much of a tree is used.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeLimits {
+    /// The most files.
+    pub max_files: usize,
+    /// The most bytes in all; they are held in memory.
+    pub max_bytes: u64,
+    /// Chooses the sample where the tree has more.
+    pub seed: u64,
+}
+
+/// A tree in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// The files, in byte order of their keys.
+    pub items: Vec<Item>,
+    /// Bytes in all.
+    pub bytes: u64,
+    /// What was left out, and why, in sentences.
+    pub warnings: Vec<String>,
+}
+
+impl Tree {
+    /// Reads the regular files below `dir`; links are not followed.
+    /// Errors: `InvalidArgument` if `dir` is missing, no directory, or holds no file to use;
+    /// `AccessDenied` if it cannot be read.
+    pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
+        let mut found = find_files(dir)?;
+        let total = found.files.len();
+        Shuffle::new(limits.seed).shuffle(&mut found.files);
+        let mut tree = Tree::default();
+        let mut unreadable = found.unreadable;
+        for (path, key) in found.files {
+            let size = path.metadata().map_or(0, |meta| meta.len());
+            if tree.items.len() >= limits.max_files || tree.bytes + size > limits.max_bytes {
+                continue;
+            }
+            match std::fs::read(&path) {
+                Ok(body) => {
+                    tree.bytes += body.len() as u64;
+                    tree.items.push(Item { key, body });
+                }
+                Err(_) => unreadable += 1,
+            }
+        }
+        tree.items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        tree.warn(
+            found.no_keys,
+            "files were left out because their paths are no keys (not UTF-8, or too long)",
+        );
+        tree.warn(
+            unreadable,
+            "files or directories could not be read and were left out; check their permissions",
+        );
+        let unused = total - tree.items.len() - unreadable.min(total - tree.items.len());
+        let limit = format!(
+            "of {total} files were left out to stay within {} files and {} (a sample by the seed; see --max-files, --max-bytes)",
+            limits.max_files,
+            bytes_text(limits.max_bytes)
+        );
+        tree.warn(unused, &limit);
+        match tree.items.is_empty() {
+            true => Err(nothing_to_use(dir, &tree.warnings)),
+            false => Ok(tree),
+        }
+    }
+
+    fn warn(&mut self, count: usize, what: &str) {
+        if count > 0 {
+            self.warnings.push(format!("{count} {what}"));
+        }
+    }
+}
+
+struct Found {
+    files: Vec<(std::path::PathBuf, Key)>,
+    no_keys: usize,
+    unreadable: usize,
+}
+
+fn find_files(dir: &Path) -> Result<Found> {
+    let meta = std::fs::metadata(dir).map_err(|error| cannot_open(dir, error))?;
+    if !meta.is_dir() {
+        return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", dir.display())));
+    }
+    std::fs::read_dir(dir).map_err(|error| cannot_open(dir, error))?;
+    let mut found = Found { files: Vec::new(), no_keys: 0, unreadable: 0 };
+    for entry in WalkDir::new(dir).sort_by_file_name() {
+        match entry {
+            Ok(entry) if entry.file_type().is_file() => {
+                let below = entry.path().strip_prefix(dir).ok().and_then(Path::to_str);
+                match below.and_then(|below| Key::new(below).ok()) {
+                    Some(key) => found.files.push((entry.into_path(), key)),
+                    None => found.no_keys += 1,
+                }
+            }
+            Ok(_) => {}
+            Err(_) => found.unreadable += 1,
+        }
+    }
+    Ok(found)
+}
+
+fn cannot_open(dir: &Path, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+        _ => ErrorKind::InvalidArgument,
+    };
+    Error::new(kind, format!("the directory {} cannot be read", dir.display())).caused_by(error)
+}
+
+fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
+    let why = if warnings.is_empty() { "it holds no regular file".to_owned() } else { warnings.join("; ") };
+    Error::new(
+        ErrorKind::InvalidArgument,
+        format!("the directory {} gives nothing to compare: {why}", dir.display()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: TreeLimits = TreeLimits { max_files: 1000, max_bytes: 1 << 30, seed: 1 };
+
+    #[test]
+    fn real_files_only_in_key_order() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("b/c")).unwrap();
+        std::fs::write(dir.path().join("b/c/2"), "two").unwrap();
+        std::fs::write(dir.path().join("b-1"), "one").unwrap();
+        std::os::unix::fs::symlink("b-1", dir.path().join("link")).unwrap();
+        let tree = Tree::read(dir.path(), &ALL).unwrap();
+        let keys: Vec<_> = tree.items.iter().map(|item| item.key.as_str()).collect();
+        assert_eq!((keys, tree.bytes, tree.warnings.len()), (vec!["b-1", "b/c/2"], 6, 0));
+    }
+
+    #[test]
+    fn a_sample_is_announced_and_repeats() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..50).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
+        let keys = |limits| -> (Vec<Key>, Vec<String>) {
+            let tree = Tree::read(dir.path(), &limits).unwrap();
+            (tree.items.into_iter().map(|item| item.key).collect(), tree.warnings)
+        };
+        let (few, warnings) = keys(TreeLimits { max_files: 10, ..ALL });
+        assert_eq!(few.len(), 10);
+        assert!(warnings[0].starts_with("40 of 50 files"), "{warnings:?}");
+        assert_eq!(few, keys(TreeLimits { max_files: 10, ..ALL }).0);
+        assert_eq!(keys(TreeLimits { max_bytes: 1500, ..ALL }).0.len(), 15);
+    }
+
+    #[test]
+    fn what_is_no_tree_is_refused_in_a_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| Tree::read(path, &ALL).map(|_| ()).unwrap_err();
+        assert!(kind(dir.path()).to_string().contains("no regular file"));
+        assert!(kind(&dir.path().join("none")).to_string().contains("cannot be read"));
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        assert!(kind(&dir.path().join("f")).to_string().contains("not a directory"));
+    }
+}

@@ -1,0 +1,194 @@
+//! The instrument on itself: known delays, known lies, known failures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fordway_measure::{Lane, Operation, Verdict};
+use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
+use fordway_workload::compare::{Outcome, Plan, run};
+use fordway_workload::summary::{Capacity, summarise};
+use fordway_workload::{DelayTarget, Item, PosixTarget, StoreTarget, Target, Tree};
+
+const PLAN: Plan = Plan { rounds: 5, warm_up: 1, seed: 42, threads: 1, range_bytes: 100 };
+const CAPACITY: Capacity = Capacity { threads: 1, cpus: 2 };
+
+fn tree(files: usize) -> Tree {
+    let item = |i: usize| Item {
+        key: Key::new(format!("d{}/f{i:03}", i % 3)).unwrap(),
+        body: vec![i as u8; i * 37],
+    };
+    let mut items: Vec<Item> = (0..files).map(item).collect();
+    items.sort_by(|a, b| a.key.cmp(&b.key));
+    Tree { bytes: items.iter().map(|item| item.body.len() as u64).sum(), items, warnings: vec![] }
+}
+
+fn lane(name: &str) -> Lane {
+    Lane { name: name.into(), description: String::new() }
+}
+
+fn memory(name: &str) -> StoreTarget<MemoryStore> {
+    StoreTarget::new(lane(name), MemoryStore::default(), Bucket::new("bucket").unwrap(), None).unwrap()
+}
+
+fn compare(plan: &Plan, tree: &Tree, targets: &[Box<dyn Target>]) -> Result<Outcome> {
+    run(plan, tree, targets, &AtomicBool::new(false), &mut |_| {})
+}
+
+fn lanes(targets: &[Box<dyn Target>]) -> Vec<Lane> {
+    targets.iter().map(|target| target.lane().clone()).collect()
+}
+
+/// Every phase does what it says on every lane, and what was done is what was recorded.
+#[test]
+fn all_phases_run_and_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let posix = PosixTarget::new(&dir.path().join("posix"), false).unwrap();
+    let targets: Vec<Box<dyn Target>> = vec![Box::new(posix), Box::new(memory("memory"))];
+    for threads in [1, 4] {
+        let (plan, tree) = (Plan { threads, ..PLAN }, tree(150));
+        let outcome = compare(&plan, &tree, &targets).unwrap();
+        assert_eq!(outcome.failures, Vec::<String>::new());
+        let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+        assert_eq!(summaries.len(), 12);
+        for summary in &summaries {
+            let files = if summary.phase == "list" { 3 } else { 150 - u64::from(summary.phase == "range") };
+            assert_eq!((summary.operations, summary.errors), (5 * files, 0), "{}", summary.phase);
+            let bytes = match summary.phase.as_str() {
+                "put" | "get" => 5 * tree.bytes,
+                "range" => 5 * tree.items.iter().map(|item| item.body.len().min(100) as u64).sum::<u64>(),
+                _ => 0,
+            };
+            assert_eq!(summary.bytes, bytes, "{}", summary.phase);
+            assert_eq!(summary.ratio.is_some(), summary.lane == "memory");
+            assert_eq!(summary.server_cpu_ns_per_op, None);
+        }
+    }
+    targets.iter().for_each(|target| target.clean_up().unwrap());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Mean latency of a lane over all phases.
+fn mean_ns(operations: &[Operation], lane: u8) -> f64 {
+    let durations: Vec<u64> =
+        operations.iter().filter(|op| op.lane == lane).map(|op| op.duration_ns).collect();
+    durations.iter().sum::<u64>() as f64 / durations.len() as f64
+}
+
+struct Shared(Arc<DelayTarget<StoreTarget<MemoryStore>>>);
+
+impl Target for Shared {
+    fn lane(&self) -> &Lane {
+        self.0.lane()
+    }
+    fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
+        self.0.put(key, body)
+    }
+    fn list(&self) -> Result<Vec<(String, u64)>> {
+        self.0.list()
+    }
+    fn head(&self, key: &Key) -> Result<u64> {
+        self.0.head(key)
+    }
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
+        self.0.get(key, buffer)
+    }
+    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        self.0.get_range(key, offset, len, buffer)
+    }
+    fn delete(&self, key: &Key) -> Result<()> {
+        self.0.delete(key)
+    }
+    fn clean_up(&self) -> Result<()> {
+        self.0.clean_up()
+    }
+}
+
+/// A delay that is known because it was logged must be found in the records, within 5 %.
+#[test]
+fn an_injected_delay_is_recovered() {
+    let delayed = Arc::new(DelayTarget::new(memory("memory"), Duration::from_millis(1)));
+    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory")), Box::new(Shared(delayed.clone()))];
+    let plan = Plan { warm_up: 0, ..PLAN };
+    let outcome = compare(&plan, &tree(40), &targets).unwrap();
+    let recovered = mean_ns(&outcome.records.operations, 1) - mean_ns(&outcome.records.operations, 0);
+    let logged = delayed.mean_slept_ns().unwrap();
+    assert!((recovered / logged - 1.0).abs() < 0.05, "{recovered} ns of {logged} ns");
+    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+    let slow = summaries.iter().find(|row| row.phase == "get" && row.lane == "memory+delay").unwrap();
+    assert_eq!(slow.ratio.as_ref().unwrap().verdict, Verdict::Slower);
+    assert_eq!(slow.limit.name, "waiting");
+}
+
+/// A target that answers with what it likes.
+struct Liar {
+    within: StoreTarget<MemoryStore>,
+    lies: AtomicBool,
+    refuses_puts: bool,
+}
+
+impl Target for Liar {
+    fn lane(&self) -> &Lane {
+        self.within.lane()
+    }
+    fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
+        match self.refuses_puts {
+            true => Err(Error::new(ErrorKind::NoSpace, "the disk is full")),
+            false => self.within.put(key, body),
+        }
+    }
+    fn list(&self) -> Result<Vec<(String, u64)>> {
+        self.within.list()
+    }
+    fn head(&self, key: &Key) -> Result<u64> {
+        self.within.head(key)
+    }
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> Result<()> {
+        // Every second get leaves the buffer as it is: what a read that did nothing would do.
+        match self.lies.fetch_xor(true, Ordering::Relaxed) {
+            true => Ok(()),
+            false => self.within.get(key, buffer),
+        }
+    }
+    fn get_range(&self, key: &Key, _: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        self.within.get_range(key, 0, len, buffer)
+    }
+    fn delete(&self, key: &Key) -> Result<()> {
+        self.within.delete(key)
+    }
+    fn clean_up(&self) -> Result<()> {
+        self.within.clean_up()
+    }
+}
+
+#[test]
+fn wrong_content_is_counted_not_measured() {
+    let lies = AtomicBool::new(true);
+    let liar = Liar { within: memory("liar"), lies, refuses_puts: false };
+    let targets: Vec<Box<dyn Target>> = vec![Box::new(liar)];
+    let outcome = compare(&PLAN, &tree(80), &targets).unwrap();
+    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+    let get = summaries.iter().find(|row| row.phase == "get").unwrap();
+    assert!(get.errors >= 190, "{} of 400 lies were found", get.errors);
+    assert!(outcome.failures[0].contains("other content"), "{:?}", outcome.failures);
+}
+
+#[test]
+fn a_full_disk_ends_the_run_with_its_own_message() {
+    let liar = Liar { within: memory("full"), lies: AtomicBool::new(false), refuses_puts: true };
+    let error = compare(&PLAN, &tree(3), &[Box::new(liar)]).expect_err("the puts fail");
+    assert_eq!((error.kind(), error.detail()), (ErrorKind::NoSpace, "the disk is full"));
+}
+
+#[test]
+fn a_request_to_stop_is_heeded_within_a_block() {
+    let stop = AtomicBool::new(false);
+    let mut blocks = 0;
+    let mut progress = |_| {
+        blocks += 1;
+        stop.store(true, Ordering::Relaxed);
+    };
+    let targets: Vec<Box<dyn Target>> = vec![Box::new(memory("memory"))];
+    let error = run(&PLAN, &tree(200), &targets, &stop, &mut progress).expect_err("it was stopped");
+    assert_eq!((error.kind(), blocks), (ErrorKind::Interrupted, 1));
+}

@@ -1,0 +1,105 @@
+"""boto3 with its defaults, which verify every checksum that the server returns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from conftest import Gateway, digest, missing
+
+
+@pytest.fixture
+def s3(gateway: Gateway):
+    """A client of the gateway."""
+    try:
+        import boto3
+    except ImportError:
+        missing("boto3")
+    return boto3.client(
+        "s3",
+        endpoint_url=gateway.endpoint,
+        aws_access_key_id=gateway.access_key,
+        aws_secret_access_key=gateway.secret_key,
+        region_name="us-east-1",
+    )
+
+
+def code(error) -> str:
+    """The S3 error code of a ClientError."""
+    return error.value.response["Error"]["Code"]
+
+
+def test_tour(s3, gateway: Gateway, bucket: str) -> None:
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="dir/ü k", Body=b"bytes", ContentType="text/plain", Metadata={"m": "1"})
+    gateway.assert_stored(bucket, "dir/ü k", b"bytes")
+    got = s3.get_object(Bucket=bucket, Key="dir/ü k")
+    assert (got["Body"].read(), got["ContentType"], got["Metadata"]) == (b"bytes", "text/plain", {"m": "1"})
+    part = s3.get_object(Bucket=bucket, Key="dir/ü k", Range="bytes=1-2")
+    assert (part["Body"].read(), part["ContentRange"]) == (b"yt", "bytes 1-2/5")
+    assert s3.head_object(Bucket=bucket, Key="dir/ü k")["ContentLength"] == 5
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "dir/ü k"})
+    gateway.assert_stored(bucket, "copy", b"bytes")
+    s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "copy"}, {"Key": "dir/ü k"}]})
+    gateway.assert_gone(bucket, "copy")
+    with pytest.raises(s3.exceptions.NoSuchKey):
+        s3.get_object(Bucket=bucket, Key="copy")
+    s3.delete_bucket(Bucket=bucket)
+    with pytest.raises(s3.exceptions.ClientError) as error:
+        s3.head_bucket(Bucket=bucket)
+    assert code(error) == "404"
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
+def test_checksums(s3, bucket: str, algorithm: str) -> None:
+    s3.create_bucket(Bucket=bucket)
+    put = s3.put_object(Bucket=bucket, Key="k", Body=b"bytes", ChecksumAlgorithm=algorithm)
+    got = s3.get_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
+    assert got[f"Checksum{algorithm}"] == put[f"Checksum{algorithm}"]
+    assert got["Body"].read() == b"bytes"
+    wrong = {f"Checksum{algorithm}": put[f"Checksum{algorithm}"]}
+    with pytest.raises(s3.exceptions.ClientError) as error:
+        s3.put_object(Bucket=bucket, Key="wrong", Body=b"other", **wrong)
+    assert code(error) == "BadDigest"
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
+
+
+def test_listing_pages(s3, bucket: str) -> None:
+    s3.create_bucket(Bucket=bucket)
+    keys = [f"p/{number:03} +ü" for number in range(25)] + ["q/x", "r"]
+    for key in keys:
+        s3.put_object(Bucket=bucket, Key=key, Body=b"")
+    for operation in ("list_objects_v2", "list_objects"):
+        pages = s3.get_paginator(operation).paginate(Bucket=bucket, PaginationConfig={"PageSize": 10})
+        assert [entry["Key"] for page in pages for entry in page["Contents"]] == keys
+    rolled = s3.list_objects_v2(Bucket=bucket, Delimiter="/")
+    assert [entry["Prefix"] for entry in rolled["CommonPrefixes"]] == ["p/", "q/"]
+
+
+def test_conditions(s3, bucket: str) -> None:
+    s3.create_bucket(Bucket=bucket)
+    tag = s3.put_object(Bucket=bucket, Key="k", Body=b"1", IfNoneMatch="*")["ETag"]
+    with pytest.raises(s3.exceptions.ClientError) as error:
+        s3.put_object(Bucket=bucket, Key="k", Body=b"2", IfNoneMatch="*")
+    assert code(error) == "PreconditionFailed"
+    s3.put_object(Bucket=bucket, Key="k", Body=b"2", IfMatch=tag)
+    with pytest.raises(s3.exceptions.ClientError) as error:
+        s3.put_object(Bucket=bucket, Key="k", Body=b"3", IfMatch=tag)
+    assert code(error) == "PreconditionFailed"
+    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"2"
+
+
+def test_multipart(s3, gateway: Gateway, bucket: str, large: bytes) -> None:
+    s3.create_bucket(Bucket=bucket)
+    s3.upload_fileobj(io.BytesIO(large), bucket, "large")
+    gateway.assert_stored(bucket, "large", large)
+    taken = io.BytesIO()
+    s3.download_fileobj(bucket, "large", taken)
+    assert digest(taken.getvalue()) == digest(large)
+
+    started = s3.create_multipart_upload(Bucket=bucket, Key="never")
+    s3.upload_part(Bucket=bucket, Key="never", UploadId=started["UploadId"], PartNumber=1, Body=b"part")
+    assert len(s3.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1
+    s3.abort_multipart_upload(Bucket=bucket, Key="never", UploadId=started["UploadId"])
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+    gateway.assert_gone(bucket, "never")
