@@ -1,1 +1,37 @@
-fn main() {}
+//! Chores of the repository that want more than a line of shell: `cargo xtask NAME`.
+
+mod arrows;
+mod test;
+
+use std::env;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask NAME
+
+  arrows           check that crates use only what their room allows
+  test [PYTHON]    run all Rust tests, then those of Python with the interpreter PYTHON
+                   (default .venv/bin/python), and print the sum
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["arrows"] => arrows::check_workspace(),
+        ["test"] => test::run_all(".venv/bin/python"),
+        ["test", python] => test::run_all(python),
+        _ => bail!("{USAGE}"),
+    }
+}

@@ -1,0 +1,55 @@
+# `make help` shows what there is. Everything is built from the lock files and lands in this tree:
+# target/ (Rust), .venv/ (Python), out/ (runs and reports).
+
+PYTHON ?= python3
+VENV := .venv
+JOBS := $(shell nproc)
+# The same interpreter for every build of the Python module, so that cargo need not build it anew.
+export PYO3_PYTHON := $(CURDIR)/$(VENV)/bin/python
+export CARGO_BUILD_JOBS ?= $(JOBS)
+
+# What `make run` compares on: a real tree that any Debian machine has.
+SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
+RUN ?= out/compare.run
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test lint bench clean
+
+help: ## show this help
+	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+
+setup: ## install what is missing: Debian packages, the Rust toolchain, the Python environment
+	@PYTHON=$(PYTHON) tools/setup-system
+	@$(MAKE) --no-print-directory $(VENV)/.installed
+
+$(VENV)/.installed: python/requirements.txt
+	tools/setup-venv $(VENV) $(PYTHON) $<
+	@touch $@
+
+build: $(VENV)/.installed ## build the release binary, and the Python package into .venv
+	cargo build --release --locked
+	$(VENV)/bin/maturin develop --release --locked --manifest-path python/Cargo.toml
+
+run: build ## the main job: compare the lanes on a real tree, and write the report
+	@mkdir -p $(dir $(RUN))
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
+	@echo "report: $(abspath $(RUN:.run=.html))"
+
+test: $(VENV)/.installed ## run all tests, those in Rust and those in Python
+	cargo build --locked
+	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python
+
+lint: $(VENV)/.installed ## check formats, lints and the arrows between crates
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo xtask arrows
+	$(VENV)/bin/ruff check python
+	$(VENV)/bin/ruff format --check python
+
+bench: build ## run the benchmarks in bench/
+	@set -e; for script in bench/*; do test ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
+
+clean: ## remove everything that was built or measured
+	rm -rf target out $(VENV) python/fordway/*.so python/dist

@@ -1,0 +1,33 @@
+"""S3 semantics over POSIX directories inside this process, or over HTTP: the endpoint decides.
+
+>>> store = fordway.open("file:///data/objects")
+>>> store.put("bucket", "key", b"content")
+>>> store.get("bucket", "key")
+b'content'
+"""
+
+from fordway import errors
+from fordway._fordway import (
+    BucketInfo,
+    CommonPrefix,
+    Entries,
+    ObjectInfo,
+    ObjectSummary,
+    Store,
+    __version__,
+    open,  # noqa: A004 (the module's own `open`, always used with its name before it)
+)
+from fordway.errors import FordwayError
+
+__all__ = [
+    "BucketInfo",
+    "CommonPrefix",
+    "Entries",
+    "FordwayError",
+    "ObjectInfo",
+    "ObjectSummary",
+    "Store",
+    "__version__",
+    "errors",
+    "open",
+]

@@ -1,0 +1,149 @@
+"""Types of the compiled module."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import final
+
+__version__: str
+ERROR_KINDS: tuple[str, ...]
+"""Every way an operation can fail, as `FordwayError.kind` names it."""
+
+def open(endpoint: str | None = None) -> Store:  # noqa: A001
+    """Opens the store at `endpoint`.
+
+    `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
+    `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. Without an endpoint,
+    `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
+
+    Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
+    """
+
+@final
+class Store:
+    """The objects behind an endpoint.
+
+    Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
+    """
+
+    @property
+    def lane(self) -> str:
+        """How the store is reached: `embedded` or `http`."""
+
+    def list_buckets(self) -> list[BucketInfo]:
+        """Returns all buckets in byte order of their names."""
+
+    def create_bucket(self, bucket: str) -> None:
+        """Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`."""
+
+    def delete_bucket(self, bucket: str) -> None:
+        """Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`."""
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        data: bytes | bytearray | memoryview,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> str:
+        """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
+
+        `bytes` are written from where they lie; any other buffer of bytes is copied once first.
+        `metadata` names are kept in lower case. `if_none_match="*"` creates and never replaces;
+        `if_match=etag` replaces only while the object still has that ETag.
+
+        Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
+        """
+
+    def get(self, bucket: str, key: str, *, start: int | None = None, length: int | None = None) -> bytes:
+        """Returns the object, or `length` bytes of it from byte `start` (0 without one).
+
+        Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
+        into the result; smaller ones are copied once, which costs less than it saves.
+
+        Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
+        """
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """Describes an object without reading it. Raises `NotFoundError`."""
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """Removes an object; removing what is not there succeeds, as in S3.
+
+        Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
+        """
+
+    def list(self, bucket: str, prefix: str = "", delimiter: str | None = None) -> Entries:
+        """Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
+
+        With a `delimiter`, keys that share the part up to it come as one `CommonPrefix`.
+        Raises `NotFoundError` (no bucket) when the first page is fetched.
+        """
+
+@final
+class Entries(Iterator[ObjectSummary | CommonPrefix]):
+    """The entries of a listing, fetched a page at a time as they are asked for."""
+
+    def __next__(self) -> ObjectSummary | CommonPrefix: ...
+
+@final
+class BucketInfo:
+    """A bucket."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def created(self) -> datetime:
+        """When it was made, as far as the store knows, in UTC."""
+
+@final
+class ObjectInfo:
+    """What is known of an object without reading it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the whole object."""
+
+    @property
+    def etag(self) -> str:
+        """Its entity tag, without quotes."""
+
+    @property
+    def modified(self) -> datetime:
+        """When it was last written, in UTC."""
+
+    @property
+    def content_type(self) -> str | None:
+        """What its writer said it is; `None` if nothing."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The writer's own names and values; names in lower case."""
+
+@final
+class ObjectSummary:
+    """An object as a listing shows it."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def etag(self) -> str:
+        """Its entity tag, without quotes."""
+
+    @property
+    def modified(self) -> datetime:
+        """When it was last written, in UTC."""
+
+@final
+class CommonPrefix:
+    """What the keys below it have in common, up to the delimiter."""
+
+    @property
+    def prefix(self) -> str: ...

@@ -1,0 +1,73 @@
+"""The command `fordway-report`."""
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+NOT_INSTALLED = "what draws reports is not installed: pip install 'fordway[report]'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the report of the runs that `arguments` name; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        from fordway.report import runfile
+    except ModuleNotFoundError as error:
+        return _fail(f"{NOT_INSTALLED} ({error})")
+    try:
+        out = write_report(options.runs, options.out, options.svg, options.png)
+    except runfile.RunFileError as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"the report cannot be written: {error}")
+    sys.stdout.write(f"{out}\n")
+    if options.open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
+def write_report(runs: list[Path], out: Path | None, svg: Path | None, png: Path | None) -> Path:
+    """Writes the page (and the figures, one file each, where asked for), and returns its path."""
+    from fordway.report import figures, page, runfile
+
+    read = [runfile.read_run(run) for run in runs]
+    colours = figures.lane_colours([lane for run in read for lane in run.lanes])
+    drawn = [figures.draw_all(run, colours) for run in read]
+    for directory, form in ((svg, "svg"), (png, "png")):
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            for run, named in zip(read, drawn, strict=True):
+                for name, figure in named.items():
+                    figures.save(figure, directory / f"{run.name}-{name}.{form}")
+    out = out or _beside(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page.page(read, drawn, colours), encoding="utf-8")
+    return out
+
+
+def _beside(runs: list[Path]) -> Path:
+    """`NAME.html` beside `NAME.run`; `report.html` beside the first of several."""
+    first = runs[0].resolve()
+    name = first.name.removesuffix(".run") if len(runs) == 1 else "report"
+    return first.with_name(f"{name}.html")
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"fordway-report: {message}\n")
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fordway-report", description="Writes one self-contained HTML page about one or more runs."
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a directory NAME.run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)"
+    )
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--svg", type=Path, metavar="DIR", help="also write each figure as SVG into DIR")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="also write each figure as PNG into DIR")
+    return parser

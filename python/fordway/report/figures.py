@@ -1,0 +1,326 @@
+"""The figures of a report. Each function returns a Matplotlib figure, or `None` with nothing to show."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from fordway.report import units
+from fordway.report.runfile import Run
+
+INK, MUTED, GRID = "#1f2329", "#646b75", "#d8dce2"
+"""Colours of text and lines; the page replaces them by its own, for light and dark."""
+
+LANE_COLOURS = {"posix": "#6e7681", "embedded": "#0072b2", "node": "#009e73", "http": "#d55e00"}
+"""Told apart by colour-blind readers too (after Okabe and Ito 2008); the reference is grey."""
+
+SPARE_COLOURS = ["#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1"]
+"""For lanes that have no colour of their own, in turn."""
+
+WIDTH_INCHES = 9.6
+PAUSE = "\u00a0" * 8
+"""Between parts of an axis label; plain spaces would run together within a page."""
+
+ECDF_POINTS = 400
+"""Points of a curve: it is drawn through quantiles, so that a run of any size keeps its tail."""
+
+ECDF_SHARES = [0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
+"""Shares that the axis of a distribution names, as far as the operations reach."""
+
+OPERATIONS_PER_CLASS_MIN = 5
+"""Fewer operations in a size class give no band worth drawing."""
+
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.linewidth": 0.8,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fordway",
+}
+
+
+def lane_colours(lanes: Sequence[str]) -> dict[str, str]:
+    """A colour for each of `lanes`, the same in every figure of a report."""
+    spare = [lane for lane in dict.fromkeys(lanes) if lane not in LANE_COLOURS]
+    others = {lane: SPARE_COLOURS[i % len(SPARE_COLOURS)] for i, lane in enumerate(spare)}
+    return {lane: LANE_COLOURS.get(lane) or others[lane] for lane in lanes}
+
+
+def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
+    """All figures that `run` has the data for, by name."""
+    with mpl.rc_context(STYLE):
+        drawn = {
+            "ratios": ratios(run, colours),
+            "latency": latency(run, colours),
+            "by-size": by_size(run, colours),
+            "cpu": cpu(run, colours),
+        }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def ratios(run: Run, colours: dict[str, str]) -> Figure | None:
+    """A forest plot: one row for each phase and lane, speed in units of the reference's."""
+    rows = [summary for summary in run.summaries() if summary["ratio"] is not None]
+    if not rows:
+        return None
+    positions, labels = _grouped_positions(rows)
+    figure = Figure(figsize=(WIDTH_INCHES, 0.9 + 0.27 * (positions[-1] + 1)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(1, color=INK, linewidth=1)
+    for y, row in zip(positions, rows, strict=True):
+        _ratio_row(axes, y, row, colours[row["lane"]])
+    _ratio_axes(axes, rows, f"speed in units of {rows[0]['ratio']['to']} (1 = as fast)")
+    axes.set_yticks(positions, labels)
+    axes.set_ylim(positions[-1] + 0.7, -0.7)
+    axes.grid(visible=False, axis="y")
+    _lane_legend(figure, run, colours, [row["lane"] for row in rows])
+    return figure
+
+
+def _grouped_positions(rows: list[dict[str, Any]]) -> tuple[list[float], list[str]]:
+    """Where each row goes: rows of one phase together, a gap between phases."""
+    positions: list[float] = []
+    for i, row in enumerate(rows):
+        new_phase = i > 0 and rows[i - 1]["phase"] != row["phase"]
+        positions.append(0 if i == 0 else positions[-1] + (1.5 if new_phase else 1))
+    return positions, [f"{row['phase']} · {row['lane']}" for row in rows]
+
+
+def _ratio_row(axes: Axes, y: float, row: dict[str, Any], colour: str) -> None:
+    interval = row["ratio"]["interval"]
+    told = row["ratio"]["verdict"] != "cannot-tell"
+    if interval is not None:
+        axes.plot([interval["low"], interval["high"]], [y, y], color=colour, linewidth=2.4, alpha=0.65)
+        face = colour if told else "none"
+        axes.plot(interval["value"], y, "o", color=colour, markerfacecolor=face, markersize=6)
+    verdict = verdict_text(row["ratio"])
+    note = f"{units.ratio(interval['value'])} {verdict}" if interval else verdict
+    limit = row["limit"]["name"]
+    place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
+    axes.text(1.02, y, note, color=INK, **place)
+    # The spaces make room for fonts wider than the one the figure is laid out with.
+    axes.text(1.24, y, f"limit: {limit}\u00a0\u00a0\u00a0", color=MUTED, **place)
+
+
+def _ratio_axes(axes: Axes, rows: list[dict[str, Any]], label: str) -> None:
+    intervals = [row["ratio"]["interval"] for row in rows if row["ratio"]["interval"]]
+    low = min([interval["low"] for interval in intervals], default=0.5)
+    high = max([interval["high"] for interval in intervals], default=2)
+    axes.set_xscale("log")
+    axes.set_xlim(min(low / 1.15, 0.8), max(high * 1.15, 1.25))
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"← slower{PAUSE}{label}{PAUSE}faster →")
+
+
+def verdict_text(ratio: dict[str, Any]) -> str:
+    """`faster`, `slower` or `cannot tell`."""
+    return ratio["verdict"].replace("-", " ")
+
+
+def latency(run: Run, colours: dict[str, str]) -> Figure | None:
+    """Cumulative distributions of latency, one panel for each phase, on a logarithmic axis."""
+    phases = [p for p in run.phases if any(len(run.durations_ns(p, lane)) for lane in run.lanes)]
+    if not phases:
+        return None
+    columns = min(3, len(phases))
+    rows = -(-len(phases) // columns)
+    figure = Figure(figsize=(WIDTH_INCHES, 0.5 + 2.3 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    most = max(len(run.durations_ns(phase, lane)) for phase in phases for lane in run.lanes)
+    for axes, phase in zip(grid.flat, phases, strict=False):
+        for lane in run.lanes:
+            _ecdf(axes, run.durations_ns(phase, lane), colours[lane])
+        axes.set(title=phase, xscale="log")
+        _time_axis(axes.xaxis)
+        _share_axis(axes, most)
+    for axes in grid.flat[len(phases) :]:
+        axes.set_visible(False)
+    figure.supylabel("share of operations done within", fontsize=9, color=MUTED)
+    _lane_legend(figure, run, colours)
+    return figure
+
+
+def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
+    """Draws through quantiles at equal steps of the axis, and so closer together towards both ends."""
+    if durations_ns.empty:
+        return
+    end = np.log(max(len(durations_ns), 3) - 1)
+    shares = 1 / (1 + np.exp(-np.linspace(-min(end, 5), end, ECDF_POINTS)))
+    axes.plot(np.quantile(durations_ns, shares), shares, color=colour, linewidth=1.7)
+    axes.plot(float(np.median(durations_ns)), 0.5, "o", color=colour, markersize=4)
+
+
+def _share_axis(axes: Axes, operations: int) -> None:
+    """Shares on a logit scale, from 1 % to as far up as one of `operations` reaches."""
+    top = 1 - 1 / max(operations, 20)
+    shares = [share for share in ECDF_SHARES if share <= top]
+    axes.set(yscale="logit", ylim=(0.01, top))
+    axes.yaxis.set_major_locator(FixedLocator(shares))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share * 100:.7g} %"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
+    """Ticks at powers of ten, or at 1, 2 and 5 where there are less than two of those."""
+    low, high = axis.get_view_interval()
+    subs = (1.0,) if high / max(low, 1e-9) > 100 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short_time(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _short_time(value_ns: float) -> str:
+    for divisor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if value_ns >= divisor * 0.999:
+            return f"{value_ns / divisor:g} {unit}"
+    return f"{value_ns:g} ns"
+
+
+def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
+    """Latency and throughput against size: the median of each size class, and its middle half."""
+    moved = run.operations[run.operations["bytes"] > 0]
+    phases = [phase for phase in run.phases if (moved["phase"] == phase).any()]
+    if not phases:
+        return None
+    figure = Figure(figsize=(WIDTH_INCHES, 5.0), layout="constrained")
+    grid = figure.subplots(2, len(phases), squeeze=False, sharex="col", sharey="row")
+    for column, phase in enumerate(phases):
+        for lane in run.lanes:
+            rows = moved[(moved["phase"] == phase) & (moved["lane"] == lane)]
+            _bands(grid[:, column], rows, colours[lane])
+        grid[0, column].set(title=phase, yscale="log")
+        grid[1, column].set(xscale="log", yscale="log", xlabel="size")
+        _time_axis(grid[0, column].yaxis)
+        _size_axis(grid[1, column])
+    grid[0, 0].set_ylabel("latency")
+    grid[1, 0].set_ylabel("MiB/s of one operation")
+    _lane_legend(figure, run, colours)
+    return figure
+
+
+def size_classes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Quartiles of latency and throughput in classes of size, each twice as wide as the one before."""
+    exponent = np.floor(np.log2(rows["bytes"].to_numpy(dtype=float)))
+    measured = pd.DataFrame(
+        {
+            "exponent": exponent,
+            "duration_ns": rows["duration_ns"].to_numpy(dtype=float),
+            "mib_per_s": rows["bytes"].to_numpy() / 1024**2 / (rows["duration_ns"].to_numpy() / 1e9),
+        }
+    )
+    grouped = measured.groupby("exponent")
+    quartiles = grouped.quantile([0.25, 0.5, 0.75]).unstack()
+    return quartiles[grouped.size() >= OPERATIONS_PER_CLASS_MIN]
+
+
+def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
+    if rows.empty:
+        return
+    classes = size_classes(rows)
+    middle_bytes = 2.0 ** (classes.index.to_numpy() + 0.5)
+    for axes, quantity in zip(panels, ("duration_ns", "mib_per_s"), strict=True):
+        low, median, high = (classes[quantity][share] for share in (0.25, 0.5, 0.75))
+        axes.fill_between(middle_bytes, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(middle_bytes, median, "o-", color=colour, linewidth=1.6, markersize=3)
+
+
+def _size_axis(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_size(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _short_size(value_bytes: float) -> str:
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if value_bytes >= 1024**power:
+            return f"{value_bytes / 1024**power:g} {unit}"
+    return f"{value_bytes:g} B"
+
+
+def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
+    """CPU time per operation: the client's, and stacked on it the server's, one panel per phase."""
+    measured = [row for row in run.summaries() if row["client_cpu_ns_per_op"] is not None]
+    phases = [phase for phase in run.phases if any(row["phase"] == phase for row in measured)]
+    if not phases:
+        return None
+    columns = min(3, len(phases))
+    rows = -(-len(phases) // columns)
+    height = 0.7 + rows * (0.75 + 0.24 * len(run.lanes))
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes, phase in zip(grid.flat, phases, strict=False):
+        _cpu_panel(axes, run, phase, colours)
+    for axes in grid.flat[len(phases) :]:
+        axes.set_visible(False)
+    figure.supxlabel("CPU µs per operation", fontsize=9, color=MUTED)
+    keys = [Patch(color=MUTED, label="client"), Patch(color=MUTED, alpha=0.4, label="server")]
+    figure.legend(handles=keys, loc="outside upper left", ncols=2)
+    return figure
+
+
+def _cpu_panel(axes: Axes, run: Run, phase: str, colours: dict[str, str]) -> None:
+    for y, lane in enumerate(run.lanes):
+        summary = run.summary(phase, lane)
+        client_ns = summary and summary["client_cpu_ns_per_op"]
+        if client_ns is None:
+            axes.text(0, y, f"\u00a0{units.NOT_MEASURED}", va="center", fontsize=8, color=MUTED)
+            continue
+        server_ns = summary["server_cpu_ns_per_op"]
+        axes.barh(y, client_ns / 1e3, color=colours[lane], height=0.68)
+        axes.barh(
+            y, (server_ns or 0) / 1e3, left=client_ns / 1e3, color=colours[lane], alpha=0.4, height=0.68
+        )
+        total_us = (client_ns + (server_ns or 0)) / 1e3
+        axes.text(total_us, y, f"\u00a0{units.digits(total_us)}", va="center", fontsize=8, color=INK)
+    axes.set(title=phase, yticks=range(len(run.lanes)), ylim=(len(run.lanes) - 0.4, -0.6))
+    axes.set_yticklabels(run.lanes)
+    axes.margins(x=0.2)
+    axes.grid(visible=False)
+
+
+def _lane_legend(
+    figure: Figure, run: Run, colours: dict[str, str], only: Sequence[str] | None = None
+) -> None:
+    lanes = [lane for lane in run.lanes if only is None or lane in only]
+    keys = [Line2D([], [], color=colours[lane], linewidth=3, label=lane) for lane in lanes]
+    figure.legend(handles=keys, loc="outside upper left", ncols=max(len(lanes), 1), handlelength=1.2)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the figure by itself, on white; the form is the path's suffix."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, dpi=160, facecolor="white")

@@ -1,0 +1,304 @@
+"""The page of a report: one HTML file that needs no network and no other file."""
+
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from html import escape
+from importlib import resources
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fordway.report import figures, units
+from fordway.report.runfile import Run
+
+DARK = {
+    "#6e7681": "#9aa4b1",
+    "#0072b2": "#4ba3e3",
+    "#009e73": "#34c79a",
+    "#d55e00": "#f28b3c",
+    "#cc79a7": "#e39cc4",
+    "#e69f00": "#f2bb44",
+    "#56b4e9": "#8accf2",
+    "#8c6bb1": "#b397d6",
+}
+"""Each lane's colour on a dark page."""
+
+FIGURE_TITLES = {
+    "ratios": "How fast, against the reference",
+    "latency": "Latency",
+    "by-size": "By size",
+    "cpu": "CPU time per operation",
+}
+
+FIGURE_CAPTIONS = {
+    "ratios": "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the "
+    "same work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot is hollow.",
+    "latency": "Further left is faster. The dot marks the median; above it the scale widens, so that the "
+    "slowest operation in a hundred (99 %) or a thousand (99.9 %) can be read off: a curve that bends to the "
+    "right there has a heavy tail. Time is logarithmic.",
+    "by-size": "The line joins the medians of size classes, each twice as wide as the one before; the band "
+    "holds the middle half of the operations. Classes with fewer than "
+    f"{figures.OPERATIONS_PER_CLASS_MIN} operations are left out.",
+    "cpu": "Processor time, not waiting: solid is the calling process, pale on top of it the lane's server. "
+    "A lane without a pale part has no server, or its time was not measured.",
+}
+
+
+def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:
+    """The whole page; `drawn` are the figures of each of `runs`."""
+    sections = [_section(i, run, drawn[i], colours) for i, run in enumerate(runs)]
+    title = ", ".join(run.name for run in runs)
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)} · Fordway</title>",
+            f"<style>{_style(colours)}</style></head><body><main>",
+            _contents(runs) if len(runs) > 1 else "",
+            *sections,
+            resources.files(__package__).joinpath("how_to_read.html").read_text(encoding="utf-8"),
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _style(colours: dict[str, str]) -> str:
+    style = resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    light = "".join(f"--lane-{colour[1:]}:{colour};" for colour in set(colours.values()))
+    dark = "".join(f"--lane-{colour[1:]}:{DARK.get(colour, colour)};" for colour in set(colours.values()))
+    return f"{style}\n:root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def _contents(runs: list[Run]) -> str:
+    links = (f'<a href="#run-{i}">{escape(run.name)}</a>' for i, run in enumerate(runs))
+    return f"<nav>Runs: {' · '.join(links)}</nav>"
+
+
+def _section(number: int, run: Run, drawn: dict[str, Figure], colours: dict[str, str]) -> str:
+    return "\n".join(
+        [
+            f'<section id="run-{number}">',
+            _header(run),
+            _headline(run, colours),
+            _warnings(run),
+            "<h3>Results</h3>",
+            _results(run, colours),
+            *(_figure(f"r{number}-{name}", name, figure, run) for name, figure in drawn.items()),
+            "<h3>What it was made with</h3>",
+            f'<div class="columns"><div><h4>Parameters</h4>{_parameters(run)}'
+            f"<h4>Lanes</h4>{_lanes(run, colours)}</div>",
+            f"<div><h4>Machine</h4>{_machine(run.info['machine'])}</div></div>",
+            "</section>",
+        ]
+    )
+
+
+def _header(run: Run) -> str:
+    info = run.info
+    made = [info["kind"], info["started"], f"took {units.duration(info['elapsed_ns'])}"]
+    made += [_machine_line(info["machine"]), f"fordway {info['fordway_version']}"]
+    return (
+        f"<header><h1>{escape(run.name)}</h1><p class=meta>{escape(' · '.join(made))}</p>"
+        f"<pre>$ {escape(shlex.join(info['command']))}</pre></header>"
+    )
+
+
+def _machine_line(machine: dict[str, Any]) -> str:
+    model = machine["cpu_model"] or f"processor {units.NOT_MEASURED}"
+    kind = " (virtual)" if machine["is_virtual"] else ""
+    kinds = dict.fromkeys(system["kind"] for system in machine["file_systems"])
+    return f"{machine['cpus']} CPUs, {model}{kind}" + (f", {' and '.join(kinds)}" if kinds else "")
+
+
+def _headline(run: Run, colours: dict[str, str]) -> str:
+    others = [lane for lane in run.lanes if lane != run.reference]
+    cards = [card for lane in others if (card := _card(run, lane, colours[lane]))]
+    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+
+
+def _card(run: Run, lane: str, colour: str) -> str:
+    """One lane in a sentence: the least and most of its ratios, and in how many phases it is faster."""
+    rows = [row for row in run.summaries() if row["lane"] == lane and row["ratio"]]
+    if not rows:
+        return ""
+    verdicts = [figures.verdict_text(row["ratio"]) for row in rows]
+    kinds = ("faster", "slower", "cannot tell")
+    counts = [f"{kind} in {verdicts.count(kind)}" for kind in kinds if kind in verdicts]
+    values = [row["ratio"]["interval"]["value"] for row in rows if row["ratio"]["interval"]]
+    spread = f"{units.ratio(min(values))} – {units.ratio(max(values))}" if values else "cannot tell"
+    return (
+        f'<div class="card" style="--lane:{_variable(colour)}"><b>{escape(lane)}</b>'
+        f'<span class="big">{spread}</span>'
+        f"<span>the speed of {escape(rows[0]['ratio']['to'])} in {_phases(len(rows))}: "
+        f"{', '.join(counts)}</span></div>"
+    )
+
+
+def _phases(number: int) -> str:
+    return "1 phase" if number == 1 else f"{number} phases"
+
+
+def _variable(colour: str) -> str:
+    return f"var(--lane-{colour[1:]})"
+
+
+def _warnings(run: Run) -> str:
+    notes = list(run.info["warnings"])
+    for row in run.summaries():
+        if row["errors"]:
+            total = units.count(row["operations"] + row["errors"])
+            failed = f"{units.count(row['errors'])} of {total} operations failed or returned wrong content"
+            notes.append(f"{row['phase']} on {row['lane']}: {failed}; its figures count the others only.")
+    missing = [f"{p} on {lane}" for p in run.phases for lane in run.lanes if run.summary(p, lane) is None]
+    if missing:
+        notes.append(f"Not run: {', '.join(missing)}.")
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<aside><h4>Before you trust this</h4><ul>{items}</ul></aside>" if notes else ""
+
+
+def _results(run: Run, colours: dict[str, str]) -> str:
+    rows = run.summaries()
+    if not rows:
+        return "<p>No phase was run.</p>"
+    with_errors = any(row["errors"] for row in rows)
+    heads = ["lane", "operations", *(["errors"] if with_errors else []), "ops/s", "MiB/s", "p50", "p99"]
+    heads += ["client CPU<br>µs/op", "server CPU<br>µs/op", f"speed,<br>{escape(run.reference or '')} = 1"]
+    heads += ["verdict", "limit"]
+    head = "".join(f"<th>{text}</th>" for text in heads)
+    bodies = "".join(_phase_rows(run, phase, colours, with_errors, len(heads)) for phase in run.phases)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{bodies}</table></div>'
+
+
+def _phase_rows(run: Run, phase: str, colours: dict[str, str], with_errors: bool, columns: int) -> str:
+    rows = [row for lane in run.lanes if (row := run.summary(phase, lane))]
+    if not rows:
+        return ""
+    lines = (f"<tr>{''.join(_cells(row, colours, with_errors))}</tr>" for row in rows)
+    name = f'<tr class="phase"><th colspan="{columns}">{escape(phase)}</th></tr>'
+    return f"<tbody>{name}{''.join(lines)}</tbody>"
+
+
+def _cells(row: dict[str, Any], colours: dict[str, str], with_errors: bool) -> Iterable[str]:
+    latency = row["latency"] or {"p50_ns": None, "p99_ns": None}
+    yield f"<th>{_dot(colours[row['lane']])}{escape(row['lane'])}</th>"
+    yield _cell(units.count(row["operations"]))
+    if with_errors:
+        yield f"<td{' class=bad' if row['errors'] else ''}>{units.count(row['errors'])}</td>"
+    yield _cell(units.rate(row["ops_per_s"]))
+    yield _cell(units.mib_per_s(row["bytes_per_s"]) if row["bytes"] else "no content")
+    yield from (_cell(units.duration(latency[name])) for name in ("p50_ns", "p99_ns"))
+    yield from (_cell(units.cpu_us(row[f"{side}_cpu_ns_per_op"])) for side in ("client", "server"))
+    yield from _ratio_cells(row["ratio"])
+    evidence = row["limit"]["evidence"]
+    yield f'<td class="text">{escape(row["limit"]["name"])}<small>{escape(evidence)}</small></td>'
+
+
+def _dot(colour: str) -> str:
+    return f'<i class="dot" style="--lane:{_variable(colour)}"></i>'
+
+
+def _cell(text: str) -> str:
+    return f"<td>{text}</td>" if text[0].isdigit() else f'<td class="none">{escape(text)}</td>'
+
+
+def _ratio_cells(ratio: dict[str, Any] | None) -> Iterable[str]:
+    if ratio is None:
+        yield '<td class="none">reference</td><td></td>'
+        return
+    interval = ratio["interval"]
+    if interval is None:
+        yield '<td class="none">too few blocks</td>'
+    else:
+        ends = f"{units.ratio(interval['low'])[:-1]} – {units.ratio(interval['high'])[:-1]}"
+        yield f"<td><b>{units.ratio(interval['value'])}</b><small>{ends}</small></td>"
+    mark = {"faster": "▲ ", "slower": "▼ "}.get(ratio["verdict"], "")
+    told = "none" if ratio["verdict"] == "cannot-tell" else ratio["verdict"]
+    yield f'<td class="text {told}">{mark}{figures.verdict_text(ratio)}</td>'
+
+
+def _figure(prefix: str, name: str, figure: Figure, run: Run) -> str:
+    caption = FIGURE_CAPTIONS[name]
+    if name == "latency":
+        total = units.count(len(run.operations))
+        caption += (
+            f" Each curve is drawn through at most {figures.ECDF_POINTS} quantiles of its operations "
+            f"({total} succeeded in all), closer together in the tail."
+        )
+    svg = inline_svg(figure, prefix)
+    return f"<figure><h3>{FIGURE_TITLES[name]}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
+
+
+def inline_svg(figure: Figure, prefix: str) -> str:
+    """The figure as SVG within a page: its colours are the page's, its ids start with `prefix`."""
+    text = io.StringIO()
+    with mpl.rc_context(figures.STYLE):
+        figure.savefig(text, format="svg")
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(
+        r'(<svg[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"|(<svg[^>]*?) width="[^"]*"', r"\1\2\3", svg
+    )
+    svg = re.sub(r'\bid="|(?<=href=")#|(?<=url\()#', lambda found: f"{found.group()}{prefix}-", svg)
+    for colour, name in ((figures.INK, "ink"), (figures.MUTED, "muted"), (figures.GRID, "grid")):
+        svg = svg.replace(colour, f"var(--{name})")
+    return re.sub("|".join(DARK), lambda found: _variable(found.group()), svg)
+
+
+def _parameters(run: Run) -> str:
+    return _pairs((name, _value(name, value)) for name, value in run.info["parameters"].items())
+
+
+def _value(name: str, value: object) -> str:
+    """A value as it is in the run, and where its name has a unit, as people read it."""
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{text} ({units.size(value)})"
+    if isinstance(value, int) and name.endswith("_ns"):
+        return f"{text} ({units.duration(value)})"
+    return text
+
+
+def _lanes(run: Run, colours: dict[str, str]) -> str:
+    def item(lane: dict[str, str]) -> str:
+        mark = " (the reference)" if lane["name"] == run.reference else ""
+        name = f"{_dot(colours[lane['name']])}{escape(lane['name'])}"
+        return f"<dt>{name}</dt><dd>{escape(lane['description'])}{mark}</dd>"
+
+    return f"<dl>{''.join(item(lane) for lane in run.info['lanes'])}</dl>"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    virtual = {None: None, True: "yes, a hypervisor is beneath", False: "no"}[machine["is_virtual"]]
+    load = machine["load_1min"]
+    pairs = {
+        "processor": machine["cpu_model"],
+        "CPUs usable": str(machine["cpus"]),
+        "memory": units.size(machine["memory_bytes"]),
+        "virtual": virtual,
+        "system": machine["system"],
+        "kernel": machine["kernel"],
+        "governor": machine["cpu_governor"],
+        "clock source": machine["clock_source"],
+        "huge pages": machine["huge_pages"],
+        "load before": None if load is None else f"{load:g} (1-minute average)",
+    }
+    for system in machine["file_systems"]:
+        pairs[system["role"]] = (
+            f"{system['path']} on {system['kind']} ({system['mount_point']}: {system['options']})"
+        )
+    return _pairs(pairs.items())
+
+
+def _pairs(pairs: Iterable[tuple[str, str | None]]) -> str:
+    items = (
+        f"<dt>{escape(name)}</dt><dd>{escape(units.NOT_MEASURED if value is None else value)}</dd>"
+        for name, value in pairs
+    )
+    return f"<dl>{''.join(items)}</dl>"

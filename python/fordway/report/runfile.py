@@ -1,0 +1,97 @@
+"""Reading a run directory (`docs/run-file.md` describes it field by field)."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+SCHEMA = "fordway.run"
+SCHEMA_VERSION = 1
+"""The newest version this reader understands."""
+
+OPERATION_COLUMNS = ["lane", "phase", "duration_ns", "bytes", "ok"]
+"""What the figures need of `operations.arrow`; the rest is not read into memory."""
+
+
+class RunFileError(Exception):
+    """A directory is not a run that can be read; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: what `run.json` says, and its operations that succeeded."""
+
+    name: str
+    """The directory's name without `.run`."""
+    info: dict[str, Any]
+    """The content of `run.json`."""
+    operations: pd.DataFrame
+    """One row for each operation that succeeded, columns `OPERATION_COLUMNS` without `ok`."""
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes' names; the first is the reference."""
+        return [lane["name"] for lane in self.info["lanes"]]
+
+    @property
+    def reference(self) -> str | None:
+        """The lane that others are compared with."""
+        return self.lanes[0] if self.lanes else None
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases' names, in the order they ran."""
+        return self.info["phases"]
+
+    def summary(self, phase: str, lane: str) -> dict[str, Any] | None:
+        """What `lane` did in `phase`; `None` if it did not run it."""
+        rows = (row for row in self.info["summaries"] if (row["phase"], row["lane"]) == (phase, lane))
+        return next(rows, None)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """All summaries, by phase and then by lane, in the run's order."""
+        found = (self.summary(phase, lane) for phase in self.phases for lane in self.lanes)
+        return [summary for summary in found if summary is not None]
+
+    def durations_ns(self, phase: str, lane: str) -> pd.Series:
+        """The latencies of the operations of `lane` in `phase` that succeeded."""
+        rows = self.operations
+        return rows.loc[(rows["phase"] == phase) & (rows["lane"] == lane), "duration_ns"]
+
+
+def read_run(directory: Path) -> Run:
+    """Reads the run in `directory`. Raises `RunFileError`."""
+    info = _read_json(directory / "run.json")
+    operations = _read_operations(directory / "operations.arrow")
+    return Run(directory.resolve().name.removesuffix(".run"), info, operations)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunFileError(f"{path} is missing: give the directory that `fordway compare` wrote") from error
+    except (OSError, ValueError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
+    if not isinstance(info, dict) or info.get("schema") != SCHEMA:
+        raise RunFileError(f"{path} is not a run: its `schema` is not {SCHEMA!r}")
+    if info.get("schema_version", 0) > SCHEMA_VERSION:
+        raise RunFileError(f"{path} has version {info['schema_version']}: install a newer fordway to read it")
+    return info
+
+
+def _read_operations(path: Path) -> pd.DataFrame:
+    try:
+        with pa.OSFile(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            table = table.select(OPERATION_COLUMNS)
+            for name in ("lane", "phase"):
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, name, table[name].dictionary_encode())
+            rows = table.to_pandas()
+    except (OSError, pa.ArrowInvalid, KeyError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
+    return rows[rows["ok"]].drop(columns="ok")

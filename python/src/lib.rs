@@ -1,0 +1,28 @@
+//! The module `fordway._fordway`: S3 semantics inside a Python process.
+//!
+//! Every call that may touch a file or a socket lets go of the interpreter meanwhile, so that other
+//! threads run. The package around it (`fordway/`) adds the exceptions and the type stubs.
+
+mod errors;
+mod listing;
+mod store;
+
+/// S3 semantics over POSIX directories.
+#[pyo3::pymodule]
+mod _fordway {
+    use fordway_store::ErrorKind;
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+
+    #[pymodule_export]
+    use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary};
+    #[pymodule_export]
+    use crate::store::{ObjectInfo, Store, open};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let kinds = PyTuple::new(module.py(), ErrorKind::ALL.iter().map(|kind| kind.name()))?;
+        module.add("ERROR_KINDS", kinds)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,118 @@
+//! Buckets and entries as Python sees them, and the iterator that fetches pages.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+use std::vec;
+
+use fordway_store::{Bucket, Entry, ListQuery};
+use pyo3::prelude::*;
+
+use crate::errors::to_python;
+
+/// A bucket.
+#[pyclass(frozen, get_all, module = "fordway")]
+pub(crate) struct BucketInfo {
+    name: String,
+    created: SystemTime,
+}
+
+/// An object as a listing shows it.
+#[pyclass(frozen, get_all, module = "fordway")]
+pub(crate) struct ObjectSummary {
+    key: String,
+    size: u64,
+    etag: String,
+    modified: SystemTime,
+}
+
+/// What the keys below it have in common, up to the delimiter.
+#[pyclass(frozen, get_all, module = "fordway")]
+pub(crate) struct CommonPrefix {
+    prefix: String,
+}
+
+#[pymethods]
+impl BucketInfo {
+    fn __repr__(&self) -> String {
+        format!("<Bucket {}>", self.name)
+    }
+}
+
+#[pymethods]
+impl ObjectSummary {
+    fn __repr__(&self) -> String {
+        format!("<Object {:?}, {} bytes>", self.key, self.size)
+    }
+}
+
+#[pymethods]
+impl CommonPrefix {
+    fn __repr__(&self) -> String {
+        format!("<Prefix {:?}>", self.prefix)
+    }
+}
+
+impl From<fordway_store::BucketInfo> for BucketInfo {
+    fn from(info: fordway_store::BucketInfo) -> Self {
+        BucketInfo { name: info.name.to_string(), created: info.created }
+    }
+}
+
+/// The entries of a listing, fetched a page at a time as they are asked for.
+#[pyclass(module = "fordway")]
+pub(crate) struct Entries {
+    store: Arc<dyn fordway_store::Store>,
+    bucket: Bucket,
+    /// What to ask for next; `None` after the last page.
+    query: Option<ListQuery>,
+    page: vec::IntoIter<Entry>,
+}
+
+impl Entries {
+    pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: ListQuery) -> Self {
+        Entries { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+    }
+
+    /// The next entry, from a new page where this one is used up.
+    fn advance(&mut self) -> fordway_store::Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Ok(Some(entry));
+            }
+            let Some(mut query) = self.query.take() else { return Ok(None) };
+            let listing = self.store.list(&self.bucket, &query)?;
+            self.page = listing.entries.into_iter();
+            if let Some(next) = listing.next {
+                query.start_after = Some(next);
+                self.query = Some(query);
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Entries {
+    fn __iter__(entries: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        entries
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        // Most entries are in the page at hand: no reason to let go of the interpreter for them.
+        let ready = self.page.next();
+        let entry = match ready {
+            Some(entry) => Some(entry),
+            None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
+        };
+        entry.map(|entry| to_object(py, entry)).transpose()
+    }
+}
+
+fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Py<PyAny>> {
+    Ok(match entry {
+        Entry::CommonPrefix(prefix) => Py::new(py, CommonPrefix { prefix })?.into_any(),
+        Entry::Object(object) => {
+            let (key, size, modified) = (object.key, object.size, object.modified);
+            Py::new(py, ObjectSummary { key, size, etag: object.etag.to_string(), modified })?.into_any()
+        }
+    })
+}

@@ -1,0 +1,195 @@
+"""Reports of runs, from the command to what the page says."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from sample_run import LANES, PHASES, write_sample_run
+
+from fordway.report import cli, figures, runfile, units
+
+
+class Page(HTMLParser):
+    """What a reader and a browser see of a page: its text, its cells, and what it would load."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def report(*runs: Path) -> str:
+    out = runs[0].with_name("page.html")
+    assert cli.main([*map(str, runs), "--out", str(out)]) == 0
+    return out.read_text(encoding="utf-8")
+
+
+def test_a_page_loads_nothing_from_anywhere(tmp_path: Path) -> None:
+    html = report(write_sample_run(tmp_path / "a.run"), write_sample_run(tmp_path / "b.run", seed=2))
+    page = Page(html)
+    assert page.tags.count("svg") == 8
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert page.links
+    assert [link for link in page.links if not link.startswith("#")] == []
+    assert not re.search(r"@import|url\((?!#)|<metadata", html)
+    assert len(page.ids) == len(set(page.ids))
+    targets = [link[1:] for link in page.links] + re.findall(r"url\(#([^)]*)\)", html)
+    assert set(targets) <= set(page.ids)
+
+
+def test_the_page_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "doc.run")
+    page = Page(report(run))
+    info = json.loads((run / "run.json").read_text())
+    for said in [
+        "$ fordway compare /usr/share/doc --out out/doc.run --seed 1",
+        "An Example Processor 9000",
+        "etag_policy",
+        "41943040 (40.0 MiB)",
+        "How to read this",
+        info["warnings"][0],
+        *LANES,
+        *PHASES,
+    ]:
+        assert said in page.text
+    put = info["summaries"][0]
+    assert (put["lane"], put["phase"]) == ("posix", "put")
+    row = page.rows[2]
+    assert row[:4] == ["posix", units.count(put["operations"]), units.rate(put["ops_per_s"]), row[3]]
+    assert units.duration(put["latency"]["p99_ns"]) in row
+
+
+def test_what_was_not_measured_is_said_and_never_zero(tmp_path: Path) -> None:
+    run = EditedRun(write_sample_run(tmp_path / "doc.run"))
+    for summary in run.info["summaries"]:
+        summary |= {"ops_per_s": None, "bytes_per_s": None, "latency": None, "client_cpu_ns_per_op": None}
+    run.info["machine"] |= dict.fromkeys(["kernel", "memory_bytes", "is_virtual", "load_1min", "cpu_model"])
+    page = Page(report(run.write()))
+    put = page.rows[2]
+    assert put[0] == "posix"
+    assert put[2:8] == ["not measured"] * 6
+    assert "0" not in "".join(put[2:8])
+
+
+def test_verdicts_and_errors_are_told(tmp_path: Path) -> None:
+    few = write_sample_run(tmp_path / "few.run", blocks=3, fail=("get", "http"))
+    page = Page(report(few))
+    assert "cannot tell in 6" in page.text
+    assert "too few blocks" in page.text
+    assert re.search(r"get on http: \d+ of 180 operations failed", page.text)
+    many = Page(report(write_sample_run(tmp_path / "many.run")))
+    assert "slower" in many.text
+    assert "failed or returned wrong content" not in many.text
+
+
+def test_runs_with_holes_are_reported(tmp_path: Path) -> None:
+    run = EditedRun(write_sample_run(tmp_path / "holes.run"))
+    run.info["summaries"] = [s for s in run.info["summaries"] if (s["lane"], s["phase"]) != ("http", "get")]
+    page = Page(report(run.write()))
+    assert "Not run: get on http." in page.text
+
+
+def test_runs_without_operations_are_reported(tmp_path: Path) -> None:
+    html = report(write_sample_run(tmp_path / "none.run", blocks=0))
+    assert "not measured" in html
+    assert "<h3>Latency</h3>" not in html
+    html = report(write_sample_run(tmp_path / "empty.run", {"posix": ""}, summaries=[], phases=[], blocks=0))
+    assert "No phase was run" in html
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    html = report(write_sample_run(tmp_path / "evil.run", {"posix": evil, "x<b>": evil}, command=[evil]))
+    assert "<script" not in html
+    assert "<b>x<b>" not in html
+
+
+def test_figures_are_written_where_asked(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "doc.run")
+    assert cli.main([str(run), "--svg", str(tmp_path / "svg"), "--png", str(tmp_path / "png")]) == 0
+    assert (tmp_path / "doc.html").exists()
+    wanted = {"doc-ratios", "doc-latency", "doc-by-size", "doc-cpu"}
+    for form, start in (("svg", b"<?xml"), ("png", b"\x89PNG")):
+        files = list((tmp_path / form).iterdir())
+        assert {file.stem for file in files} == wanted
+        assert all(file.read_bytes().startswith(start) for file in files)
+
+
+def test_a_run_of_any_size_gives_a_page_of_the_same_size(tmp_path: Path) -> None:
+    small = len(report(write_sample_run(tmp_path / "small.run", blocks=12)))
+    large = len(report(write_sample_run(tmp_path / "large.run", blocks=240)))
+    assert large < small * 1.4
+
+
+def test_what_is_no_run_is_refused_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write_sample_run(tmp_path / "other.run", schema="something")
+    newer = write_sample_run(tmp_path / "newer.run", schema_version=runfile.SCHEMA_VERSION + 1)
+    cut = write_sample_run(tmp_path / "cut.run")
+    (cut / "operations.arrow").write_bytes(b"ARROW1")
+    for run, reason in [
+        (tmp_path / "missing.run", "is missing"),
+        (other, "is not a run"),
+        (newer, "install a newer fordway"),
+        (cut, "operations.arrow cannot be read"),
+    ]:
+        assert cli.main([str(run)]) == 1
+        assert reason in capsys.readouterr().err
+        assert not run.with_suffix(".html").exists()
+
+
+def test_every_lane_has_one_colour_and_the_known_ones_keep_theirs() -> None:
+    lanes = ["posix", "embedded", "node", "http", "mine", "yours"]
+    colours = figures.lane_colours(lanes)
+    assert len(set(colours.values())) == len(lanes)
+    assert figures.lane_colours(["http"])["http"] == colours["http"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (units.duration(999), "999 ns"),
+        (units.duration(1_500), "1.50 µs"),
+        (units.duration(12_345_678), "12.3 ms"),
+        (units.size(1_536), "1.50 KiB"),
+        (units.mib_per_s(1024**2 * 12_345.6), "12,346"),
+        (units.ratio(0.8321), "0.83×"),
+        (units.ratio(0.0272), "0.027×"),
+        (units.duration(None), "not measured"),
+        (units.cpu_us(None), "not measured"),
+        (units.cpu_us(0), "0"),
+    ],
+)
+def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
+    assert text == wanted
+
+
+class EditedRun:
+    """A run whose `run.json` a test changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.info = json.loads((directory / "run.json").read_text())
+
+    def write(self) -> Path:
+        (self.directory / "run.json").write_text(json.dumps(self.info))
+        return self.directory

@@ -1,0 +1,190 @@
+"""The Python API on a real directory."""
+
+import pickle
+import socket
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import fordway
+from fordway import _fordway, errors
+
+BUCKET = "bucket"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> fordway.Store:
+    opened = fordway.open(f"file://{tmp_path}")
+    opened.create_bucket(BUCKET)
+    return opened
+
+
+@pytest.mark.parametrize("size", [0, 1, 3901, 65_536, 65_537, 3_000_001])
+def test_what_is_put_comes_back(store: fordway.Store, tmp_path: Path, size: int) -> None:
+    data = bytes(i * 7 % 251 for i in range(size))
+    etag = store.put(BUCKET, "dir/key", data)
+    assert store.get(BUCKET, "dir/key") == data
+    assert (tmp_path / BUCKET / "dir" / "key").read_bytes() == data
+    assert (store.head(BUCKET, "dir/key").size, store.head(BUCKET, "dir/key").etag) == (size, etag)
+
+
+@pytest.mark.parametrize("data", [bytearray(b"abc"), memoryview(b"xabcx")[1:4]])
+def test_any_buffer_of_bytes_can_be_put(store: fordway.Store, data: bytearray | memoryview) -> None:
+    store.put(BUCKET, "key", data)
+    assert store.get(BUCKET, "key") == b"abc"
+
+
+@pytest.mark.parametrize("data", ["text", memoryview(b"abcdefgh").cast("d"), 5])
+def test_anything_else_cannot_be_put(store: fordway.Store, data: object) -> None:
+    with pytest.raises(BufferError):
+        store.put(BUCKET, "key", data)
+    assert list(store.list(BUCKET)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "wanted"),
+    [
+        (2, None, slice(2, None)),
+        (2, 3, slice(2, 5)),
+        (None, 4, slice(0, 4)),
+        (99_998, 10, slice(99_998, None)),
+    ],
+)
+def test_ranges(store: fordway.Store, start: int | None, length: int | None, wanted: slice) -> None:
+    data = bytes(i % 253 for i in range(100_000))
+    store.put(BUCKET, "key", data)
+    assert store.get(BUCKET, "key", start=start, length=length) == data[wanted]
+
+
+def test_ranges_with_no_byte_in_them_are_refused(store: fordway.Store) -> None:
+    store.put(BUCKET, "key", b"abc")
+    for start, length in [(3, None), (0, 0), (7, 2)]:
+        with pytest.raises(errors.InvalidArgumentError):
+            store.get(BUCKET, "key", start=start, length=length)
+
+
+def test_metadata_comes_back(store: fordway.Store) -> None:
+    before = datetime.now(UTC)
+    store.put(BUCKET, "key", b"abc", content_type="text/plain", metadata={"Run": "7", "note": "ä"})
+    info = store.head(BUCKET, "key")
+    assert (info.content_type, info.metadata) == ("text/plain", {"run": "7", "note": "ä"})
+    assert abs((info.modified - before).total_seconds()) < 5
+    store.put(BUCKET, "bare", b"")
+    assert (store.head(BUCKET, "bare").content_type, store.head(BUCKET, "bare").metadata) == (None, {})
+
+
+def test_conditions_protect_what_is_there(store: fordway.Store) -> None:
+    first = store.put(BUCKET, "key", b"1", if_none_match="*")
+    with pytest.raises(errors.PreconditionFailedError):
+        store.put(BUCKET, "key", b"2", if_none_match="*")
+    second = store.put(BUCKET, "key", b"22", if_match=first)
+    for refused in (
+        lambda: store.put(BUCKET, "key", b"3", if_match=first),
+        lambda: store.delete(BUCKET, "key", if_match=first),
+    ):
+        with pytest.raises(errors.PreconditionFailedError):
+            refused()
+    assert store.get(BUCKET, "key") == b"22"
+    store.delete(BUCKET, "key", if_match=second)
+    with pytest.raises(errors.NotFoundError):
+        store.get(BUCKET, "key")
+
+
+def test_listing_goes_over_pages_in_byte_order(store: fordway.Store) -> None:
+    keys = sorted(f"{i % 3}/{i:04}" for i in range(2_345))
+    for key in keys:
+        store.put(BUCKET, key, b"x" * (len(key) % 5))
+    entries = list(store.list(BUCKET))
+    assert [entry.key for entry in entries] == keys
+    assert entries[0].size == len(keys[0]) % 5
+    assert entries[0].etag == store.head(BUCKET, keys[0]).etag
+    assert [entry.prefix for entry in store.list(BUCKET, delimiter="/")] == ["0/", "1/", "2/"]
+    assert [entry.key for entry in store.list(BUCKET, "1/000")] == [k for k in keys if k.startswith("1/000")]
+
+
+def test_buckets(store: fordway.Store) -> None:
+    store.create_bucket("another")
+    assert [bucket.name for bucket in store.list_buckets()] == ["another", BUCKET]
+    with pytest.raises(FileExistsError):
+        store.create_bucket(BUCKET)
+    store.put(BUCKET, "key", b"")
+    with pytest.raises(errors.BucketNotEmptyError):
+        store.delete_bucket(BUCKET)
+    store.delete_bucket("another")
+    assert [bucket.name for bucket in store.list_buckets()] == [BUCKET]
+
+
+def test_threads_share_a_store(store: fordway.Store) -> None:
+    wrong = []
+
+    def work(thread: int) -> None:
+        for i in range(50):
+            data = bytes([thread, i]) * (40_000 if i % 10 == 0 else 20)
+            store.put(BUCKET, f"{thread}/{i}", data)
+            if store.get(BUCKET, f"{thread}/{i}") != data:
+                wrong.append((thread, i))
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert sum(1 for _ in store.list(BUCKET)) == 200
+
+
+def test_the_endpoint_picks_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "relative/path")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    with pytest.raises(errors.InvalidArgumentError, match="relative/path"):
+        fordway.open()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", str(tmp_path))
+    assert fordway.open().lane == "embedded"
+    with pytest.raises(errors.FordwayError, match="missing"):
+        fordway.open(str(tmp_path / "missing"))
+    with pytest.raises(NotImplementedError):
+        fordway.open("unix:///run/no.sock")
+
+
+def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    store = fordway.open(f"http://127.0.0.1:{port}")
+    assert store.lane == "http"
+    with pytest.raises(ConnectionError) as caught:
+        store.get(BUCKET, "key")
+    assert isinstance(caught.value, errors.UnavailableError)
+
+
+def test_every_kind_has_a_class_on_purpose() -> None:
+    assert len(_fordway.ERROR_KINDS) > 30
+    assert set(errors.BY_KIND) == set(_fordway.ERROR_KINDS)
+
+
+@pytest.mark.parametrize("kind", _fordway.ERROR_KINDS)
+def test_an_exception_of_every_kind_tells_all_it_knows(kind: str) -> None:
+    error = errors.exception_for(kind, "what went wrong", "s3://b/k")
+    assert isinstance(error, errors.FordwayError)
+    assert type(error) is not errors.FordwayError
+    assert (str(error), error.kind, error.target) == ("what went wrong", kind, "s3://b/k")
+    if isinstance(error, OSError):
+        assert error.errno is not None
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.kind, again.target) == (type(error), str(error), kind, "s3://b/k")
+
+
+def test_errors_are_what_python_programs_catch_already(store: fordway.Store) -> None:
+    for builtin in (KeyError, FileNotFoundError, OSError):
+        with pytest.raises(builtin) as caught:
+            store.get(BUCKET, "missing")
+    assert caught.value.kind == "NoSuchKey"
+    assert caught.value.target == f"s3://{BUCKET}/missing"
+    assert "embedded" in str(caught.value)
+    with pytest.raises(ValueError, match="NUL"):
+        store.get(BUCKET, "a\0b")
+    with pytest.raises(errors.NotFoundError):
+        next(store.list("nowhere"))

@@ -1,0 +1,138 @@
+//! The arrows between crates: who may use whom.
+//!
+//! ```text
+//! leaves     cli  capi  libs3  python  mpi         join everything, never import each other
+//! lanes      an endpoint becomes a store           uses siblings
+//! siblings   posix client serve workload netlab    never import each other
+//! ground     store <- wire    sys <- measure       nothing else
+//! testkit    anything below the leaves; others use it in tests only
+//! ```
+
+use anyhow::{Result, bail};
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+
+/// Where a crate stands; a crate may use what stands below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Room {
+    Ground,
+    Sibling,
+    Lanes,
+    Testkit,
+    Leaf,
+    Xtask,
+}
+
+const ROOMS: &[(Room, &[&str])] = &[
+    (Room::Ground, &["store", "wire", "sys", "measure"]),
+    (Room::Sibling, &["posix", "client", "serve", "workload", "netlab"]),
+    (Room::Lanes, &["lanes"]),
+    (Room::Testkit, &["testkit"]),
+    (Room::Leaf, &["cli", "capi", "libs3", "python", "mpi"]),
+    (Room::Xtask, &["xtask"]),
+];
+
+/// The only arrows within a room.
+const WITHIN_GROUND: &[(&str, &str)] = &[("wire", "store"), ("measure", "sys")];
+
+/// Checks every dependency between crates of the workspace, those of tests and builds included.
+pub(crate) fn check_workspace() -> Result<()> {
+    let metadata = MetadataCommand::new().no_deps().exec()?;
+    let packages = metadata.workspace_packages();
+    let arrows: Vec<_> = packages.iter().flat_map(|package| arrows_of(package)).collect();
+    let faults: Vec<_> = arrows.iter().filter_map(|(from, to, kind)| fault(from, to, *kind)).collect();
+    if faults.is_empty() {
+        println!("{} arrows between {} crates, all allowed", arrows.len(), packages.len());
+        return Ok(());
+    }
+    bail!("{}\n(the rules are in xtask/src/arrows.rs)", faults.join("\n"))
+}
+
+/// The dependencies of `package` on crates of this workspace, which are those with a path.
+fn arrows_of(package: &Package) -> Vec<(String, String, DependencyKind)> {
+    let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
+    ours.map(|dependency| (short(&package.name), short(&dependency.name), dependency.kind)).collect()
+}
+
+fn short(package: &str) -> String {
+    package.strip_prefix("fordway-").unwrap_or(package).to_owned()
+}
+
+fn room_of(name: &str) -> Option<Room> {
+    ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
+}
+
+/// What is wrong with `from` using `to`; `None` if it may.
+fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
+    let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
+        return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));
+    };
+    let allowed = match to_room {
+        Room::Testkit => kind == DependencyKind::Development && from_room != Room::Xtask,
+        _ if from_room == to_room => WITHIN_GROUND.contains(&(from, to)),
+        _ => to_room < from_room && from_room != Room::Xtask,
+    };
+    let how = if kind == DependencyKind::Development { " in its tests" } else { "" };
+    (!allowed).then(|| format!("{from} -> {to}: {from} ({from_room:?}) may not use {to} ({to_room:?}){how}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use DependencyKind::{Build, Development, Normal};
+
+    #[test]
+    fn arrows_that_point_down_are_allowed() {
+        for (from, to, kind) in [
+            ("wire", "store", Normal),
+            ("measure", "sys", Normal),
+            ("posix", "sys", Normal),
+            ("lanes", "posix", Normal),
+            ("cli", "lanes", Normal),
+            ("python", "store", Build),
+            ("testkit", "lanes", Development),
+            ("posix", "testkit", Development),
+            ("cli", "testkit", Development),
+        ] {
+            assert_eq!(fault(from, to, kind), None);
+        }
+    }
+
+    #[test]
+    fn other_arrows_are_named() {
+        for (from, to, kind) in [
+            ("store", "sys", Normal),
+            ("store", "wire", Normal),
+            ("sys", "measure", Normal),
+            ("posix", "client", Normal),
+            ("serve", "posix", Development),
+            ("posix", "lanes", Normal),
+            ("python", "cli", Normal),
+            ("testkit", "cli", Development),
+            ("posix", "testkit", Normal),
+            ("posix", "testkit", Build),
+            ("cli", "xtask", Normal),
+            ("xtask", "store", Normal),
+        ] {
+            let fault = fault(from, to, kind).unwrap_or_else(|| panic!("{from} -> {to} passed"));
+            assert!(fault.contains(&format!("{from} -> {to}")), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_crate_without_a_room_is_a_fault() {
+        assert!(fault("posix", "utils", Normal).is_some_and(|fault| fault.contains("utils")));
+        assert!(fault("utils", "store", Normal).is_some());
+    }
+
+    #[test]
+    fn the_workspace_has_crates_and_each_has_a_room() {
+        let metadata = MetadataCommand::new().no_deps().exec().unwrap();
+        let names: Vec<_> =
+            metadata.workspace_packages().iter().map(|package| short(&package.name)).collect();
+        assert!(names.len() > 5);
+        for name in names {
+            assert!(room_of(&name).is_some(), "{name} has no room");
+        }
+    }
+}
