@@ -13,7 +13,7 @@ SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/sha
 RUN ?= out/compare.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test lint bench clean
+.PHONY: help setup build run test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
@@ -27,7 +27,7 @@ $(VENV)/.installed: python/requirements.txt
 	tools/setup-venv $(VENV) $(PYTHON) $<
 	@touch $@
 
-build: $(VENV)/.installed ## build the release binary, and the Python package into .venv
+build: setup ## build the release binary, and the Python package into .venv
 	cargo build --release --locked
 	$(VENV)/bin/maturin develop --release --locked --manifest-path python/Cargo.toml
 
@@ -36,12 +36,12 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
 	@echo "report: $(abspath $(RUN:.run=.html))"
 
-test: $(VENV)/.installed ## run all tests, those in Rust and those in Python
+test: setup ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python
 
-lint: $(VENV)/.installed ## check formats, lints and the arrows between crates
+lint: setup ## check formats, lints and the arrows between crates
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo xtask arrows
@@ -50,6 +50,9 @@ lint: $(VENV)/.installed ## check formats, lints and the arrows between crates
 
 bench: build ## run the benchmarks in bench/
 	@set -e; for script in bench/*; do test ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
+
+soak: build ## run the long tests: many random operations on every lane
+	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) python/fordway/*.so python/dist

@@ -105,8 +105,8 @@ fn encode(key: &str) -> String {
     for byte in key.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => encoded.push(char::from(byte)),
-            // A dot inside is harmless, but `.` and `..` would be names of directories.
-            b'.' if !encoded.is_empty() => encoded.push('.'),
+            // A dot inside a name is harmless, but `.` and `..` would be names of directories.
+            b'.' if !encoded.len().is_multiple_of(ODD_NAME_BYTES) => encoded.push('.'),
             _ => {
                 let _ = write!(encoded, "%{byte:02X}");
             }
