@@ -10,20 +10,20 @@
 //! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
-mod cpu;
 mod dir;
 mod file;
 mod lock;
+mod process;
 mod root;
 mod xattr;
 
-pub use cpu::{Usage, process_cpu_ns, process_usage, thread_cpu_ns};
 pub use dir::{DirEntry, EntryKind, read_dir};
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, make_dir, open_in,
     read_into_spare, remove_dir, remove_file, rename, stat, stat_in, sync_data, write_all_at,
 };
 pub use lock::{ByteLocks, LockGuard};
+pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;

@@ -86,16 +86,16 @@ fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool
 }
 
 fn stop_when_asked(stop: Stop, interrupt: &Interrupt, until_eof: bool) -> Result<()> {
-    let interrupt = interrupt.clone();
     if until_eof {
-        let interrupt = interrupt.clone();
+        let stop = stop.clone();
         let wait = move || {
             // Whatever ends the reading, nobody is there any more.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            interrupt.raise();
+            stop.trigger();
         };
         spawn("fordway-stdin", wait)?;
     }
+    let interrupt = interrupt.clone();
     spawn("fordway-stop", move || {
         while !interrupt.is_raised() {
             std::thread::sleep(STOP_POLL);

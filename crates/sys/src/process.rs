@@ -1,6 +1,7 @@
-//! CPU time and resource use of processes and threads.
+//! Processes: their CPU time, their use of resources, and their end.
 
 use rustix::io::{Errno, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::xattr::last_errno;
 
@@ -43,6 +44,12 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
         0 => Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
         _ => Err(last_errno()),
     }
+}
+
+/// Asks process `pid` to end (SIGTERM). Errors: `SRCH` if there is none, `PERM`.
+pub fn terminate(pid: u32) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    kill_process(pid, Signal::TERM)
 }
 
 /// Resources used by the calling process. Cost: one `getrusage`.

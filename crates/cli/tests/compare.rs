@@ -1,0 +1,248 @@
+//! The main job and the gateway as processes: what they print, what they leave behind, how they end.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_measure::Run;
+use fordway_sys::terminate;
+
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+
+fn fordway(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    // No setting of the machine may decide a test.
+    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A tree of a few small files, and one that is larger than all buffers.
+fn tree(dir: &Path) {
+    for i in 0..30 {
+        let at = dir.join(format!("d{}", i % 4));
+        std::fs::create_dir_all(&at).unwrap();
+        std::fs::write(at.join(format!("f{i}")), vec![i as u8; i * 100]).unwrap();
+    }
+    std::fs::write(dir.join("large"), vec![7; 3_000_000]).unwrap();
+}
+
+fn compare(dir: &Path, more: &[&str]) -> Command {
+    let mut command = fordway(&["compare", "source", "--root", ".", "--no-report"]);
+    command.args(more).current_dir(dir);
+    command
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// All lanes, all phases, all content verified; nothing is left but the run, which can be read.
+#[test]
+fn every_lane_does_every_phase() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let ran = compare(dir.path(), &["--check-instrument", "--seed", "7"]).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let table = text(&ran.stdout);
+    assert!(table.contains("instrument: ") && table.contains("run: compare.run"), "{table}");
+    assert_eq!(entries(dir.path()), ["compare.run", "source"]);
+
+    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+    assert_eq!(lanes, ["posix", "embedded", "http", "posix+delay"]);
+    assert_eq!(run.summaries.len(), 6 * 4);
+    for row in &run.summaries {
+        let operations = match row.phase.as_str() {
+            "list" => 15,
+            "range" => 5 * 30,
+            _ => 5 * 31,
+        };
+        assert_eq!((row.operations, row.errors), (operations, 0), "{} {}", row.phase, row.lane);
+        assert_eq!(row.server_cpu_ns_per_op.is_some(), row.lane == "http", "{} {}", row.phase, row.lane);
+        assert!(table.contains(row.phase.as_str()) && table.contains(row.lane.as_str()));
+    }
+    assert_eq!(run.parameters["seed"], 7);
+    assert_eq!(run.parameters["durability"], "none");
+}
+
+/// JSON is a row a line, and nothing else.
+#[test]
+fn json_is_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let ran = compare(dir.path(), &["--json", "--lane", "posix", "--lane", "embedded"]).output().unwrap();
+    let stdout = text(&ran.stdout);
+    let rows: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 12);
+    assert_eq!(
+        (&rows[1]["lane"], &rows[1]["server_cpu_ns_per_op"]),
+        (&"embedded".into(), &serde_json::Value::Null)
+    );
+}
+
+fn wait(mut child: Child, at_most: Duration) -> Output {
+    let end = Instant::now() + at_most;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "it did not end in {at_most:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Ctrl-C and SIGTERM in the middle: nothing is left behind, and the message says so.
+#[test]
+fn a_signal_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let mut command = compare(dir.path(), &["--rounds", "1000"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    let is_at_work = || {
+        entries(dir.path()).iter().any(|name| {
+            name.starts_with("fordway-compare-")
+                && entries(&dir.path().join(name)).contains(&"posix".to_owned())
+        })
+    };
+    while !is_at_work() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    terminate(child.id()).unwrap();
+    let ended = wait(child, Duration::from_secs(20));
+    assert_eq!(ended.status.code(), Some(130), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("was removed"), "{}", text(&ended.stderr));
+    assert_eq!(entries(dir.path()), ["source"]);
+}
+
+#[test]
+fn what_is_no_directory_is_said_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("empty")).unwrap();
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    for (source, says) in
+        [("missing", "cannot be read"), ("empty", "no regular file"), ("file", "not a directory")]
+    {
+        let ran = fordway(&["compare", source]).current_dir(dir.path()).output().unwrap();
+        assert_eq!(ran.status.code(), Some(2));
+        assert!(text(&ran.stderr).contains(says), "{}", text(&ran.stderr));
+    }
+    let ran =
+        fordway(&["compare", ".", "--root", "/does/not/exist"]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
+}
+
+/// A gateway that ends with the test.
+struct Serving {
+    child: Child,
+    endpoint: String,
+}
+
+impl Serving {
+    fn start(root: &Path) -> Self {
+        let mut command =
+            fordway(&["serve", root.to_str().unwrap(), "--listen", "127.0.0.1:0", "--until-eof"]);
+        let mut child = command
+            .envs(KEYS)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let endpoint = line.trim().rsplit_once(" at ").expect(&line).1.to_owned();
+        Serving { child, endpoint }
+    }
+
+    fn client(&self, words: &[&str], keys: [(&str, &str); 2]) -> Output {
+        fordway(&[words, &["--endpoint", &self.endpoint]].concat()).envs(keys).output().unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// What goes in over HTTP lies under its key's path; SIGTERM ends the gateway in good order.
+#[test]
+fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("note"), "hello").unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("bucket")).unwrap();
+    let mut serving = Serving::start(&root);
+    let note = dir.path().join("note");
+    let ran = serving.client(&["cp", note.to_str().unwrap(), "s3://bucket/a/b.txt"], KEYS);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(std::fs::read(root.join("bucket/a/b.txt")).unwrap(), b"hello");
+    assert_eq!(text(&serving.client(&["cat", "s3://bucket/a/b.txt"], KEYS).stdout), "hello");
+    terminate(serving.child.id()).unwrap();
+    assert!(serving.child.wait().unwrap().success());
+}
+
+/// A key that is wrong: the code of permission, and where the key was found.
+#[test]
+fn a_wrong_key_names_its_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let serving = Serving::start(dir.path());
+    let wrong_secret = [KEYS[0], ("AWS_SECRET_ACCESS_KEY", "other")];
+    let wrong_key = [("AWS_ACCESS_KEY_ID", "nobody"), KEYS[1]];
+    for (keys, says) in [(wrong_secret, "signature does not match"), (wrong_key, "invalid access key id")] {
+        let ran = serving.client(&["ls"], keys);
+        let said = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(4), "{said}");
+        assert!(said.contains(says) && said.contains("AWS_ACCESS_KEY_ID in the environment"), "{said}");
+    }
+}
+
+#[test]
+fn a_port_in_use_and_half_a_key_pair_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let serving = Serving::start(dir.path());
+    let address = serving.endpoint.strip_prefix("http://").unwrap();
+    let ran = fordway(&["serve", ".", "--listen", address]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("is in use by another program"), "{}", text(&ran.stderr));
+    let half = fordway(&["serve", "."]).envs([KEYS[0]]).current_dir(dir.path()).output().unwrap();
+    assert!(text(&half.stderr).contains("set both"), "{}", text(&half.stderr));
+    let ran = serving.client(&["mb", "s3://x"], KEYS);
+    assert!(text(&ran.stderr).contains("invalid bucket name"), "{}", text(&ran.stderr));
+}
+
+/// Without keys in the environment, the pair that is printed works.
+#[test]
+fn a_generated_pair_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = fordway(&["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--json"]);
+    let mut child =
+        command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let key = |at: usize| ready["generated"][at].as_str().unwrap();
+    let ran = fordway(&["mb", "s3://made", "--endpoint", ready["endpoint"].as_str().unwrap()])
+        .envs([("AWS_ACCESS_KEY_ID", key(0)), ("AWS_SECRET_ACCESS_KEY", key(1))])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(dir.path().join("made").is_dir());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    let mut rest = String::new();
+    child.stdout.unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}

@@ -1,0 +1,89 @@
+//! A file system that fills up: a small tmpfs, mounted for the test. Needs root.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
+};
+
+/// A tmpfs of 2 MiB; unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None`, with the reason on standard error, where it cannot be mounted.
+    #[allow(clippy::print_stderr)]
+    fn mount(at: &Path) -> Option<Self> {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(SmallDisk(at.to_owned()));
+        }
+        eprintln!("skipped: a tmpfs cannot be mounted here (root is needed)");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Whatever the size at which it fills, the error says so, the old object stands, nothing half-written
+/// is listed, and once there is room the store works as before.
+fn fills_up(store: &dyn Store) {
+    let bucket = Bucket::new("bucket").unwrap();
+    let key = |name: &str| Key::new(name).unwrap();
+    let put =
+        |name: &str, size: usize| store.put(&bucket, &key(name), &vec![7; size], &PutOptions::default());
+    store.create_bucket(&bucket).unwrap();
+    put("dir/old", 1000).unwrap();
+    put("filler", 1_500_000).unwrap();
+    for size in [700_000, 2_000_000, 620_001] {
+        for name in ["dir/old", "dir/new"] {
+            let error = put(name, size).expect_err("it does not fit");
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            assert!(
+                error.to_string().contains("bytes are written") && error.to_string().contains("are free"),
+                "{error}"
+            );
+        }
+        let mut writer = store.writer(&bucket, &key("dir/streamed"), &PutOptions::default()).unwrap();
+        let written = (0..size / 50_000 + 1).try_for_each(|_| writer.write(&[1; 50_000]));
+        let ended = written.and_then(|()| writer.commit(&Expected::default()).map(drop));
+        assert_eq!(ended.expect_err("it does not fit").kind(), ErrorKind::NoSpace);
+    }
+    let listed = store.list(&bucket, &ListQuery::default()).unwrap();
+    let names: Vec<&str> = listed.entries.iter().map(|entry| entry.name()).collect();
+    assert_eq!(names, ["dir/old", "filler"]);
+    let old = store.get(&bucket, &key("dir/old"), &GetOptions::default()).unwrap();
+    assert_eq!(old.content.into_vec().unwrap(), vec![7; 1000]);
+    store.delete(&bucket, &key("filler"), &DeleteOptions::default()).unwrap();
+    put("dir/new", 700_000).unwrap();
+}
+
+#[test]
+fn the_embedded_lane_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    fills_up(&PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
+}
+
+#[test]
+fn the_http_lane_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let gateway = Gateway::bind(store, GatewayConfig::new(listen, identity)).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
+    fills_up(&S3Store::new(config).unwrap());
+}
