@@ -7,7 +7,7 @@ use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_d
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, odd_path, plain_path, split};
+use crate::layout::{OUR_DIR, Place, odd, plain, split};
 
 impl Inner {
     pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
@@ -26,35 +26,41 @@ impl Inner {
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
     /// while its plain path was taken, hidden by one written afterwards.
     fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let plain = match plain_path(bucket, key) {
-            Some(path) => self.remove_at(bucket, &path)?,
+        let plain = match plain(bucket, key) {
+            Some(place) => self.remove_at(bucket, &place)?,
             None => false,
         };
-        let odd = self.remove_at(bucket, &odd_path(bucket, key))?;
+        let odd = self.has_odd(bucket) && self.remove_at(bucket, &odd(bucket, key))?;
         if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
             return Err(ErrorKind::NoSuchBucket.into());
         }
         Ok(())
     }
 
-    /// Removes the file at `path`, then the parents that this leaves empty and that we had made.
-    fn remove_at(&self, bucket: &Bucket, path: &str) -> Result<bool> {
-        let (dir, name) = split(path);
-        let removed = match self.open_dir(dir) {
-            Ok(parent) => remove_file(&parent, name).map_err(|errno| match errno {
-                // unlink(2) of a directory is EISDIR on Linux, EPERM by POSIX.
-                Errno::PERM if stat_in(&parent, name).is_ok_and(|stat| stat.is_dir) => Errno::ISDIR,
-                errno => errno,
-            }),
-            Err(errno) => Err(errno),
-        };
-        match removed {
+    /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
+    fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
+        match self.unlink(place) {
             Ok(()) => {
-                self.prune(bucket, dir);
+                self.prune(bucket, &place.dir);
                 Ok(true)
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG) => Ok(false),
             Err(errno) => Err(from_errno(errno, "removing")),
+        }
+    }
+
+    fn unlink(&self, place: &Place) -> Result<(), Errno> {
+        let mut dir = self.dirs.open(&self.root, &place.dir)?;
+        let mut removed = remove_file(&dir, &place.name);
+        if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && dir.is_gone() {
+            self.dirs.forget(&place.dir);
+            dir = self.dirs.open(&self.root, &place.dir)?;
+            removed = remove_file(&dir, &place.name);
+        }
+        match removed {
+            // unlink(2) of a directory is EISDIR on Linux, EPERM by POSIX.
+            Err(Errno::PERM) if stat_in(&dir, &place.name).is_ok_and(|stat| stat.is_dir) => Err(Errno::ISDIR),
+            done => done,
         }
     }
 

@@ -8,6 +8,7 @@
 //! ROOT/BUCKET/.fordway/locks      one byte to lock for each hash of a key; never written
 //! ```
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use fordway_store::{Bucket, Key, UploadId};
@@ -24,28 +25,56 @@ const MAX_NAME_BYTES: usize = 255;
 /// Encoded bytes in one name below `odd/`; leaves room for the mark of a directory.
 const ODD_NAME_BYTES: usize = 240;
 
-/// The path of `key` relative to the root, where the key is a path: no segment is empty, `.`, `..`,
-/// too long for a name, or (in first place) ours.
-pub(crate) fn plain_path(bucket: &Bucket, key: &Key) -> Option<String> {
+/// Where a key's file is: a directory, relative to the root, and a name in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place<'k> {
+    pub(crate) dir: Cow<'k, str>,
+    pub(crate) name: Cow<'k, str>,
+}
+
+impl Place<'_> {
+    /// The place of a file whose path is known.
+    pub(crate) fn of_path(path: String) -> Place<'static> {
+        let (dir, name) = split(&path);
+        Place { dir: dir.to_owned().into(), name: name.to_owned().into() }
+    }
+
+    /// The path relative to the root.
+    pub(crate) fn path(&self) -> String {
+        join(&self.dir, &self.name)
+    }
+
+    /// The same, no longer bound to the key.
+    pub(crate) fn into_owned(self) -> Place<'static> {
+        Place { dir: self.dir.into_owned().into(), name: self.name.into_owned().into() }
+    }
+}
+
+/// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
+/// or (in first place) ours.
+pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     let mut segments = key.as_str().split('/');
     let fits = |segment: &str| !matches!(segment, "" | "." | "..") && segment.len() <= MAX_NAME_BYTES;
     let first_fits = segments.next().is_some_and(|first| fits(first) && first != PRIVATE_DIR);
-    (first_fits && segments.all(fits)).then(|| join(bucket.as_str(), key.as_str()))
+    (first_fits && segments.all(fits)).then(|| match key.as_str().rsplit_once('/') {
+        None => Place { dir: bucket.as_str().into(), name: key.as_str().into() },
+        Some((dir, name)) => Place { dir: join(bucket.as_str(), dir).into(), name: name.into() },
+    })
 }
 
-/// The path of `key` relative to the root where it has no plain path, or that is taken by another
-/// key (`a` beside `a/b`: the second comer).
-pub(crate) fn odd_path(bucket: &Bucket, key: &Key) -> String {
+/// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:
+/// the second comer).
+pub(crate) fn odd(bucket: &Bucket, key: &Key) -> Place<'static> {
     let encoded = encode(key.as_str());
-    let mut path = odd_dir(bucket);
+    let mut dir = odd_dir(bucket);
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
         // A `%` at the end is no escape, so no file has such a name: a directory of the key's rest.
-        let _ = write!(path, "/{head}%");
+        let _ = write!(dir, "/{head}%");
         rest = tail;
     }
-    join(&path, rest)
+    Place { dir: dir.into(), name: rest.to_owned().into() }
 }
 
 /// The directory of all odd keys of a bucket.
@@ -147,7 +176,7 @@ mod tests {
 
     fn place(key: &str) -> (Option<String>, String) {
         let (bucket, key) = (Bucket::new("b").unwrap(), Key::new(key).unwrap());
-        (plain_path(&bucket, &key), odd_path(&bucket, &key))
+        (plain(&bucket, &key).map(|place| place.path()), odd(&bucket, &key).path())
     }
 
     #[test]
@@ -174,7 +203,7 @@ mod tests {
         #[test]
         fn odd_names_fit_and_come_back(key in "\\PC{1,200}|[./%a]{1,1024}") {
             let key = Key::new(key).unwrap();
-            let path = odd_path(&Bucket::new("b").unwrap(), &key);
+            let path = odd(&Bucket::new("b").unwrap(), &key).path();
             let below = path.strip_prefix("b/.fordway/odd/").unwrap();
             for name in below.split('/') {
                 prop_assert!(!matches!(name, "" | "." | "..") && name.len() <= MAX_NAME_BYTES);

@@ -15,6 +15,7 @@
 mod buckets;
 mod copy;
 mod delete;
+mod dirs;
 mod errors;
 mod layout;
 mod list;
@@ -92,6 +93,7 @@ struct Inner {
     path: PathBuf,
     root: Root,
     config: PosixConfig,
+    dirs: dirs::Dirs,
     /// The lock table of every bucket that this process has overwritten or deleted in.
     locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
@@ -101,7 +103,13 @@ impl PosixStore {
     /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
-        let inner = Inner { path: root.to_owned(), root: opened, config, locks: Mutex::default() };
+        let inner = Inner {
+            path: root.to_owned(),
+            root: opened,
+            config,
+            dirs: dirs::Dirs::default(),
+            locks: Mutex::default(),
+        };
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 

@@ -4,15 +4,14 @@ use std::fs::File;
 use std::iter::Peekable;
 
 use fordway_store::{
-    Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectSummary, Result, Step,
+    Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo, ObjectSummary, Result,
+    Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, open_in, read_dir, stat, stat_in};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, PRIVATE_DIR, decode, join, odd_dir, odd_path, plain_path};
-use crate::read::{decode_record, system_time};
-use crate::record::{Record, etag_of_file};
+use crate::layout::{PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
@@ -53,7 +52,7 @@ impl Inner {
             Walk { inner: self, bucket, query, page: Collector::new(query), odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
-        let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain_path(bucket, &key).is_some());
+        let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let flow = if is_path { walk.directory(start)? } else { Flow::On };
         if !matches!(flow, Flow::Stop) {
             walk.rest_of_odd()?;
@@ -93,34 +92,22 @@ impl Inner {
     }
 
     /// An object as a listing shows it, or `None` if it is gone or no file.
-    fn summary(&self, dir: &File, name: &str, key: &str) -> Result<Option<ObjectSummary>> {
-        let stat = match stat_in(dir, name) {
-            Ok(stat) if stat.is_file => stat,
-            Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(from_errno(errno, "reading a file's state")),
-        };
-        let mut buffer = [0; 4096];
-        let record = match get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) {
-            Ok(Some(bytes)) => decode_record(bytes)?,
-            Ok(None) | Err(Errno::NOENT) => Record::default(),
-            Err(errno) => return Err(from_errno(errno, "reading a file's metadata")),
-        };
-        let etag = record.unseal_for(&stat).etag.unwrap_or_else(|| etag_of_file(&stat));
-        let modified = system_time(stat.modified_ns);
-        Ok(Some(ObjectSummary { key: key.to_owned(), size: stat.size, etag, modified }))
+    fn summary(&self, dir: &File, name: &str, place: Place, key: &str) -> Result<Option<ObjectSummary>> {
+        match self.describe_in(dir, name)? {
+            Some(info) => Ok(Some(summary_of(key, info))),
+            None => self.summary_by_open(&place, key),
+        }
     }
 
     /// As [`Inner::summary`], of a file that only an open finds: behind a link, or an odd key.
-    fn summary_by_open(&self, path: &str, key: &str) -> Result<Option<ObjectSummary>> {
-        let Some(opened) = self.open_file(path)? else { return Ok(None) };
-        let (_, info) = opened.into_info();
-        Ok(Some(ObjectSummary {
-            key: key.to_owned(),
-            size: info.size,
-            etag: info.etag,
-            modified: info.modified,
-        }))
+    fn summary_by_open(&self, place: &Place, key: &str) -> Result<Option<ObjectSummary>> {
+        let Some(opened) = self.open_file(place)? else { return Ok(None) };
+        Ok(Some(summary_of(key, opened.into_info().1)))
     }
+}
+
+fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
+    ObjectSummary { key: key.to_owned(), size: info.size, etag: info.etag, modified: info.modified }
 }
 
 impl Walk<'_> {
@@ -180,17 +167,18 @@ impl Walk<'_> {
         // A plain file hides an odd one of the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
+        let place = Place::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary(dir, &name.sorted, key),
-            true => inner.summary_by_open(&join(self.bucket.as_str(), key), key),
+            false => inner.summary(dir, &name.sorted, place, key),
+            true => inner.summary_by_open(&place, key),
         };
         self.page.offer(key, describe).map(Flow::from)
     }
 
     fn next_odd(&mut self) -> Result<Flow> {
         let Some(key) = self.odd.next() else { return Ok(Flow::On) };
-        let path = odd_path(self.bucket, &key);
-        let describe = || self.inner.summary_by_open(&path, key.as_str());
+        let place = odd(self.bucket, &key);
+        let describe = || self.inner.summary_by_open(&place, key.as_str());
         self.page.offer(key.as_str(), describe).map(Flow::from)
     }
 

@@ -13,7 +13,7 @@ use crate::Inner;
 use crate::copy::append_range;
 use crate::delete::remove_tree;
 use crate::errors::from_errno;
-use crate::layout::{join, split, upload_dir, uploads_dir};
+use crate::layout::{Place, split, upload_dir, uploads_dir};
 use crate::read::{decode_record, system_time};
 use crate::record::Record;
 use crate::stage::Staged;
@@ -50,7 +50,7 @@ impl Inner {
             etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
             ..Default::default()
         };
-        let mut staged = Staged::at(self, bucket, join(&upload_dir(bucket, &id), UPLOAD_FILE))?;
+        let mut staged = Staged::at(self, bucket, in_upload(&upload_dir(bucket, &id), UPLOAD_FILE))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
         Ok(id)
@@ -66,11 +66,11 @@ impl Inner {
     ) -> Result<PosixWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
-        let path = part_path(&found.dir, number);
+        let name = part_name(number);
         Ok(PosixWriter {
             bucket: bucket.clone(),
             key: key.clone(),
-            staged: Staged::at(self, bucket, path)?,
+            staged: Staged::at(self, bucket, in_upload(&found.dir, &name))?,
             hasher: Hasher::new(found.etag_policy(), options.check_md5, options.checksum),
             becomes: Becomes::Part,
         })
@@ -116,7 +116,7 @@ impl Inner {
         let etag = multipart_etag(found.etag_policy(), &chosen);
         let mut staged = self.stage(bucket, key)?;
         for part in chosen {
-            let opened = self.open_file(&part_path(&found.dir, part.number))?;
+            let opened = self.open_file(&in_upload(&found.dir, &part_name(part.number)))?;
             let opened =
                 opened.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part was removed meanwhile"))?;
             append_range(&mut staged, &opened.file, 0, part.size)?;
@@ -151,7 +151,7 @@ impl Inner {
 
     fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
         let dir = upload_dir(bucket, upload);
-        let Some(opened) = self.open_file(&join(&dir, UPLOAD_FILE))? else { return Ok(None) };
+        let Some(opened) = self.open_file(&in_upload(&dir, UPLOAD_FILE))? else { return Ok(None) };
         let mut bytes = Vec::new();
         read_into_spare(&opened.file, &mut bytes, 0, MAX_UPLOAD_FILE_BYTES)
             .map_err(|errno| from_errno(errno, "reading the upload"))?;
@@ -165,7 +165,7 @@ impl Inner {
             let Some(number) = name.parse().ok().filter(|number| part_name(*number) == name) else {
                 continue;
             };
-            let Some(opened) = self.open_file(&join(&upload.dir, &name))? else { continue };
+            let Some(opened) = self.open_file(&in_upload(&upload.dir, &name))? else { continue };
             let (_, info) = opened.into_info();
             parts.push(PartInfo { number, size: info.size, etag: info.etag, modified: info.modified });
         }
@@ -196,6 +196,6 @@ fn part_name(number: u16) -> String {
     format!("{number:05}")
 }
 
-fn part_path(dir: &str, number: u16) -> String {
-    join(dir, &part_name(number))
+fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
+    Place { dir: dir.into(), name: name.into() }
 }

@@ -124,7 +124,7 @@ impl Record {
                     (u64::from_le_bytes(*size), i64::from_le_bytes(time.try_into().ok()?));
                 self.seal = Some(Seal { size, modified_ns });
             }
-            2 => self.etag = Some(ETag::new(&text()?)),
+            2 => self.etag = Some(ETag::new(std::str::from_utf8(value).ok()?)),
             3 => self.checksum = Some(checksum(value)?),
             4 => m.content_type = Some(text()?),
             5 => m.content_encoding = Some(text()?),

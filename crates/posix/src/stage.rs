@@ -1,7 +1,7 @@
 //! Files on their way to a name: written where nobody sees them, then published in one step.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -11,9 +11,10 @@ use fordway_sys::{
     open_in, remove_file, rename, set_xattr, stat, sync_data, write_all_at,
 };
 
+use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{
-    ATTRIBUTE, OUR_DIR, PRIVATE_DIR, join, lock_byte, locks_path, odd_dir, odd_path, split, tmp_dir,
+    ATTRIBUTE, OUR_DIR, PRIVATE_DIR, Place, join, lock_byte, locks_path, odd, odd_dir, split, tmp_dir,
 };
 use crate::read::system_time;
 use crate::record::{Record, Seal};
@@ -30,10 +31,10 @@ const MAX_RACES: usize = 64;
 pub(crate) struct Staged {
     inner: Arc<Inner>,
     bucket: Bucket,
-    /// Where it is to be published, relative to the root.
-    path: String,
-    /// The directory of `path`.
-    parent: File,
+    /// Where it is to be published.
+    place: Place<'static>,
+    /// The directory of `place`.
+    parent: Dir,
     file: OwnedFd,
     /// The hidden name it has, where the file system knows no unnamed files.
     hidden: Option<Hidden>,
@@ -42,28 +43,45 @@ pub(crate) struct Staged {
 
 /// A name in a bucket's `tmp/`.
 struct Hidden {
-    dir: File,
+    dir: Dir,
     name: String,
+}
+
+impl Hidden {
+    /// Leaves the name alone: it was renamed away.
+    fn forget(mut self) {
+        self.name.clear();
+    }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Gone already if it was renamed into place; anything else is left to `gc`.
-        let _ = remove_file(&self.dir, &self.name);
+        if !self.name.is_empty() {
+            // What cannot be removed is left to `gc`.
+            let _ = remove_file(&self.dir, &self.name);
+        }
     }
 }
 
 impl Staged {
-    /// Starts a file that will be published at `path` (relative to the root) of `bucket`.
-    /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `path` is a file.
-    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, path: String) -> Result<Self> {
-        let parent = inner.parent_of(bucket, &path)?;
-        let (file, hidden) = match create_unnamed(&parent, FILE_MODE) {
+    /// Starts a file that will be published at `place` in `bucket`.
+    /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `place` is a file.
+    pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
+        let mut parent = inner.parent_of(bucket, &place.dir)?;
+        let mut created = create_unnamed(&parent, FILE_MODE);
+        // In a removed directory tmpfs says ENOENT, ext4 EPERM.
+        if created.is_err() && parent.is_gone() {
+            inner.dirs.forget(&place.dir);
+            parent = inner.parent_of(bucket, &place.dir)?;
+            created = create_unnamed(&parent, FILE_MODE);
+        }
+        let (file, hidden) = match created {
             Ok(file) => (file, None),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket)?,
             Err(errno) => return Err(from_errno(errno, "making a file")),
         };
-        Ok(Staged { inner: inner.clone(), bucket: bucket.clone(), path, parent, file, hidden, written: 0 })
+        let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
+        Ok(Staged { inner, bucket, place, parent, file, hidden, written: 0 })
     }
 
     /// The file, for what writes to it without passing through this process.
@@ -134,21 +152,20 @@ impl Staged {
     /// Publishes the file at its path whatever is there: for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         if !self.link()? {
-            self.rename_into_place().map_err(|errno| from_errno(errno, "publishing"))?;
+            self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
         }
         self.sync_name()
     }
 
     fn publish_new(&mut self, key: &Key) -> Result<()> {
         let exists = || Error::new(ErrorKind::PreconditionFailed, "the object exists");
-        if self.inner.has_odd(&self.bucket) && self.inner.open_file(&odd_path(&self.bucket, key))?.is_some() {
+        if self.inner.has_odd(&self.bucket) && self.inner.open_file(&odd(&self.bucket, key))?.is_some() {
             return Err(exists());
         }
         if self.link()? {
             return Ok(());
         }
-        let (_, name) = split(&self.path);
-        let is_dir = fordway_sys::stat_in(&self.parent, name).is_ok_and(|stat| stat.is_dir);
+        let is_dir = fordway_sys::stat_in(&self.parent, &self.place.name).is_ok_and(|stat| stat.is_dir);
         if is_dir && self.move_to_odd(key)? && self.link()? {
             return Ok(());
         }
@@ -174,7 +191,7 @@ impl Staged {
     /// Gives the file its name if that is free; says whether it was.
     fn link(&mut self) -> Result<bool> {
         for _ in 0..MAX_RACES {
-            let (_, name) = split(&self.path);
+            let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
                 Some(hidden) => link(&hidden.dir, &hidden.name, &self.parent, name),
@@ -183,7 +200,7 @@ impl Staged {
                 Ok(()) => return Ok(true),
                 Err(Errno::EXIST) => return Ok(false),
                 // A delete has just pruned the directory.
-                Err(Errno::NOENT) => self.parent = self.inner.parent_of(&self.bucket, &self.path)?,
+                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent()?,
                 Err(errno) => return Err(from_errno(errno, "publishing")),
             }
         }
@@ -193,38 +210,52 @@ impl Staged {
     /// Replaces what has the name; a directory that has it makes the key an odd one.
     fn replace(&mut self, key: &Key) -> Result<()> {
         for _ in 0..MAX_RACES {
-            match self.rename_into_place() {
+            match self.rename_into_place()? {
                 Ok(()) => return Ok(()),
                 Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
-                Err(Errno::NOENT) => self.parent = self.inner.parent_of(&self.bucket, &self.path)?,
+                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent()?,
                 Err(errno) => return Err(from_errno(errno, "publishing")),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    fn rename_into_place(&mut self) -> Result<(), Errno> {
-        if self.hidden.is_none() {
-            let dir = self.inner.tmp_dir(&self.bucket)?;
-            let name = hidden_name()?;
-            link_unnamed(&self.file, &dir, &name)?;
-            self.hidden = Some(Hidden { dir, name });
+    /// Renames the file over whatever has its name; an unnamed one is given a hidden name first.
+    fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
+        let hidden = match self.hidden.take() {
+            Some(hidden) => hidden,
+            None => self.hide()?,
+        };
+        let renamed = rename(&hidden.dir, &hidden.name, &self.parent, &self.place.name);
+        match renamed {
+            Ok(()) => hidden.forget(),
+            Err(_) => self.hidden = Some(hidden),
         }
-        let (_, name) = split(&self.path);
-        match &self.hidden {
-            Some(hidden) => rename(&hidden.dir, &hidden.name, &self.parent, name),
-            None => Err(Errno::NOENT),
-        }
+        Ok(renamed)
+    }
+
+    fn hide(&self) -> Result<Hidden> {
+        let dir = self.inner.tmp_dir(&self.bucket)?;
+        let name = hidden_name()?;
+        link_unnamed(&self.file, &dir, &name).map_err(|errno| from_errno(errno, "naming the staged file"))?;
+        Ok(Hidden { dir, name })
+    }
+
+    /// Finds or makes the parent again after a delete removed it.
+    fn reopen_parent(&mut self) -> Result<()> {
+        self.inner.dirs.forget(&self.place.dir);
+        self.parent = self.inner.parent_of(&self.bucket, &self.place.dir)?;
+        Ok(())
     }
 
     /// Turns to the key's odd place; says whether that is another than the one tried.
     fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
-        let path = odd_path(&self.bucket, key);
-        if path == self.path {
+        let place = odd(&self.bucket, key);
+        if place == self.place {
             return Ok(false);
         }
-        self.parent = self.inner.parent_of(&self.bucket, &path)?;
-        self.path = path;
+        self.parent = self.inner.parent_of(&self.bucket, &place.dir)?;
+        self.place = place;
         Ok(true)
     }
 
@@ -238,16 +269,15 @@ impl Staged {
 }
 
 impl Inner {
-    /// The directory of `path`, made with all its parents where it is missing.
+    /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
-    pub(crate) fn parent_of(&self, bucket: &Bucket, path: &str) -> Result<File> {
-        let (dir, _) = split(path);
+    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
         };
         for _ in 0..MAX_RACES {
-            match self.open_dir(dir) {
+            match self.dirs.open(&self.root, dir) {
                 Err(Errno::NOENT) if dir != bucket.as_str() => {}
                 done => return done.map_err(missing),
             }
@@ -283,25 +313,16 @@ impl Inner {
     }
 
     /// The directory for staged files, made where it is missing.
-    fn tmp_dir(&self, bucket: &Bucket) -> Result<File, Errno> {
-        let path = tmp_dir(bucket);
-        match self.open_dir(&path) {
-            Err(Errno::NOENT) => {
-                self.make_dirs(bucket, &path)?;
-                self.open_dir(&path)
-            }
-            done => done,
-        }
+    fn tmp_dir(&self, bucket: &Bucket) -> Result<Dir> {
+        self.parent_of(bucket, &tmp_dir(bucket))
     }
 
     fn create_hidden(&self, bucket: &Bucket) -> Result<(OwnedFd, Option<Hidden>)> {
-        let make = || {
-            let dir = self.tmp_dir(bucket)?;
-            let name = hidden_name()?;
-            let file = open_in(&dir, &name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, FILE_MODE)?;
-            Ok((file, Some(Hidden { dir, name })))
-        };
-        make().map_err(|errno| from_errno(errno, "making a file"))
+        let dir = self.tmp_dir(bucket)?;
+        let name = hidden_name()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let file = open_in(&dir, &name, flags, FILE_MODE).map_err(|e| from_errno(e, "making a file"))?;
+        Ok((file, Some(Hidden { dir, name })))
     }
 
     /// Whether any key of the bucket lies apart from its plain path. Cost: one `openat2`.
@@ -342,7 +363,7 @@ impl Inner {
             return Ok(locks.clone());
         }
         let path = locks_path(bucket);
-        self.parent_of(bucket, &path)?;
+        self.parent_of(bucket, split(&path).0)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
         let file = self.root.open_beneath(&path, flags, FILE_MODE);
         let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
@@ -365,7 +386,7 @@ fn mark_as_ours(parent: &File, name: &str) {
     }
 }
 
-fn sync_dir(dir: &File) -> Result<(), Errno> {
+fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
@@ -395,7 +416,8 @@ fn unique_etag(stat: &FileStat) -> ETag {
 }
 
 /// A name that no other writer on any node comes upon.
-fn hidden_name() -> Result<String, Errno> {
-    let random = getrandom::u64().map_err(|_| Errno::IO)?;
+fn hidden_name() -> Result<String> {
+    let random =
+        getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
     Ok(format!("{random:016x}"))
 }

@@ -55,13 +55,7 @@ impl Store for PosixStore {
         self.inner.get(bucket, key, options).map_err(at("get", bucket, key.as_str()))
     }
 
-    fn read(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        options: &GetOptions,
-        buffer: &mut Vec<u8>,
-    ) -> Result<ObjectInfo> {
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         self.inner.read(bucket, key, options, buffer).map_err(at("get", bucket, key.as_str()))
     }
 

@@ -8,7 +8,7 @@ use fordway_store::{
 };
 
 use crate::Inner;
-use crate::layout::{odd_path, plain_path};
+use crate::layout::{odd, plain};
 use crate::record::Record;
 use crate::stage::Staged;
 
@@ -53,13 +53,13 @@ impl Inner {
     /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
     /// key is no path, beside its odd one.
     pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key) -> Result<Staged> {
-        if let Some(path) = plain_path(bucket, key) {
-            match Staged::at(self, bucket, path) {
+        if let Some(place) = plain(bucket, key) {
+            match Staged::at(self, bucket, place) {
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => return done,
             }
         }
-        Staged::at(self, bucket, odd_path(bucket, key))
+        Staged::at(self, bucket, odd(bucket, key))
     }
 }
 

@@ -73,17 +73,12 @@ pub trait Store: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object>;
 
     /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
-    /// capacity between calls: the form of `get` without an allocation per object.
-    fn read(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        options: &GetOptions,
-        buffer: &mut Vec<u8>,
-    ) -> Result<ObjectInfo> {
+    /// capacity between calls; returns the size of the whole object. The form of `get` for who wants
+    /// the bytes alone: nothing else is looked up unless `options` has conditions.
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
         object.content.read_to(buffer)?;
-        Ok(object.info)
+        Ok(object.info.size)
     }
 
     /// Describes an object. `options.range` is ignored. Errors: as [`Store::get`].

@@ -189,7 +189,7 @@ pub fn put_get_head_delete(store: &dyn Store) {
     assert!(info.metadata.user.is_empty());
     let mut buffer = b"something longer from before".to_vec();
     let read = store.read(&b, &key("dir/file.txt"), &GetOptions::default(), &mut buffer).unwrap();
-    assert_eq!((buffer.as_slice(), read.etag), (&b"hello"[..], made.etag));
+    assert_eq!((buffer.as_slice(), read), (&b"hello"[..], 5));
     delete(store, &b, "dir/file.txt");
     for name in ["dir/file.txt", "dir", "dir/", "never"] {
         assert_kind(get(store, &b, name), ErrorKind::NoSuchKey);
@@ -304,8 +304,8 @@ pub fn ranges(store: &dyn Store) {
         );
         assert_eq!(object.content.into_vec().unwrap(), &body[wanted.clone()], "{range:?}");
         let mut buffer = Vec::new();
-        let info = store.read(&b, &key("k"), &GetOptions::range(range), &mut buffer).unwrap();
-        assert_eq!((info.size, buffer.as_slice()), (100_000, &body[wanted]), "{range:?}");
+        let size = store.read(&b, &key("k"), &GetOptions::range(range), &mut buffer).unwrap();
+        assert_eq!((size, buffer.as_slice()), (100_000, &body[wanted]), "{range:?}");
     }
 }
 

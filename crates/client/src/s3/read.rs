@@ -141,7 +141,7 @@ pub(super) fn read(
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     buffer: &mut Vec<u8>,
-) -> Result<ObjectInfo> {
+) -> Result<u64> {
     let call = call(session, "GET", "get", (bucket, key), options);
     let done = session.run(&call, |response| {
         let mut opened = Opened::new(response, options.range, session.config.verify_reads)?;
@@ -154,7 +154,7 @@ pub(super) fn read(
             }
         }
         verify(opened.checksum.as_ref(), buffer)?;
-        Ok(opened.info)
+        Ok(opened.info.size)
     });
     if done.is_err() {
         buffer.clear();

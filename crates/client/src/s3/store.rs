@@ -116,13 +116,7 @@ impl Store for S3Store {
         read::get(&self.session, bucket, key, options)
     }
 
-    fn read(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        options: &GetOptions,
-        buffer: &mut Vec<u8>,
-    ) -> Result<ObjectInfo> {
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         read::read(&self.session, (bucket, key), options, buffer)
     }
 

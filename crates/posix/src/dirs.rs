@@ -1,0 +1,82 @@
+//! Directories held open, so that a look-up walks one name and not a path.
+//!
+//! A directory that another program moves or replaces is found again within [`HOLD`]; one that was
+//! removed is found at once, because the kernel knows a removed directory. What S3 operations do to
+//! directories (make, prune) is of the second kind, so they never see a stale one.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use fordway_sys::{Errno, Mode, OFlags, Root, stat};
+
+/// How long a directory is trusted to be where its path says. A thousand operations share the cost
+/// of opening it, and a program that renames directories beneath a running store waits no longer.
+const HOLD: Duration = Duration::from_millis(10);
+/// The most directories held.
+const MOST: usize = 512;
+
+/// The directories that were used last.
+#[derive(Default)]
+pub(crate) struct Dirs(RwLock<HashMap<Box<str>, Held>>);
+
+#[derive(Clone)]
+struct Held {
+    dir: Arc<File>,
+    opened: Instant,
+}
+
+/// A directory to work in.
+pub(crate) struct Dir {
+    file: Arc<File>,
+    /// Whether it was opened just now, rather than held.
+    is_fresh: bool,
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Dir {
+    /// Whether a name that is missing in it might be there after all, because this directory was
+    /// removed while it was held. Cost: one `fstat`.
+    pub(crate) fn is_gone(&self) -> bool {
+        !self.is_fresh && stat(self).map_or(true, |stat| stat.links == 0)
+    }
+}
+
+impl Dirs {
+    /// The directory at `path` beneath `root`. Cost: one `openat2` each 10 ms, else none.
+    pub(crate) fn open(&self, root: &Root, path: &str) -> Result<Dir, Errno> {
+        if let Some(dir) = self.held(path) {
+            return Ok(Dir { file: dir, is_fresh: false });
+        }
+        let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let held = Held { dir: Arc::new(dir), opened: Instant::now() };
+        let file = held.dir.clone();
+        let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if all.len() >= MOST {
+            all.retain(|_, held| held.opened.elapsed() < HOLD);
+        }
+        if all.len() >= MOST {
+            all.clear();
+        }
+        all.insert(path.into(), held);
+        Ok(Dir { file, is_fresh: true })
+    }
+
+    /// Forgets the directory at `path`, which turned out to be gone.
+    pub(crate) fn forget(&self, path: &str) {
+        self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
+    }
+
+    fn held(&self, path: &str) -> Option<Arc<File>> {
+        let all = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let held = all.get(path)?;
+        (held.opened.elapsed() < HOLD).then(|| held.dir.clone())
+    }
+}
