@@ -14,7 +14,7 @@ use fordway_sys::{Errno, Mode, OFlags, Root, stat};
 
 /// How long a directory is trusted to be where its path says. A thousand operations share the cost
 /// of opening it, and a program that renames directories beneath a running store waits no longer.
-const HOLD: Duration = Duration::from_millis(10);
+pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The most directories held.
 const MOST: usize = 512;
 

@@ -15,6 +15,8 @@ use fordway_store::{Bucket, Key, UploadId};
 
 /// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
+/// The directory of odd keys in it.
+pub(crate) const ODD: &str = "odd";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute of directories that a put made, and a delete may remove again.
@@ -79,7 +81,12 @@ pub(crate) fn odd(bucket: &Bucket, key: &Key) -> Place<'static> {
 
 /// The directory of all odd keys of a bucket.
 pub(crate) fn odd_dir(bucket: &Bucket) -> String {
-    private(bucket, "odd")
+    private(bucket, ODD)
+}
+
+/// The directory of all that is ours in a bucket.
+pub(crate) fn private_dir(bucket: &Bucket) -> String {
+    join(bucket.as_str(), PRIVATE_DIR)
 }
 
 /// The directory of staged files of a bucket.
@@ -126,7 +133,7 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 }
 
 fn private(bucket: &Bucket, name: &str) -> String {
-    join(&join(bucket.as_str(), PRIVATE_DIR), name)
+    join(&private_dir(bucket), name)
 }
 
 fn encode(key: &str) -> String {

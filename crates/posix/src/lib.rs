@@ -20,6 +20,7 @@ mod errors;
 mod layout;
 mod list;
 mod multipart;
+mod private;
 mod read;
 mod record;
 mod stage;
@@ -94,6 +95,7 @@ struct Inner {
     root: Root,
     config: PosixConfig,
     dirs: dirs::Dirs,
+    odd_keys: private::OddKeys,
     /// The lock table of every bucket that this process has overwritten or deleted in.
     locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
@@ -108,6 +110,7 @@ impl PosixStore {
             root: opened,
             config,
             dirs: dirs::Dirs::default(),
+            odd_keys: private::OddKeys::default(),
             locks: Mutex::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })

@@ -147,7 +147,15 @@ impl Inner {
         {
             return Ok(Some(found));
         }
-        self.open_regular(&odd(bucket, key))
+        match self.has_odd(bucket) {
+            true => self.open_regular(&odd(bucket, key)),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether any key of the bucket lies apart from its plain path.
+    pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
+        self.odd_keys.any(&self.root, bucket)
     }
 
     /// Opens the object's file at `place`; `None` if there is none.

@@ -325,11 +325,6 @@ impl Inner {
         Ok((file, Some(Hidden { dir, name })))
     }
 
-    /// Whether any key of the bucket lies apart from its plain path. Cost: one `openat2`.
-    pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
-        self.open_dir(&odd_dir(bucket)).is_ok()
-    }
-
     pub(crate) fn require_if_match(&self) -> Result<()> {
         match self.config.if_match {
             true => Ok(()),

@@ -19,6 +19,8 @@ pub struct FileStat {
     pub size: u64,
     /// Last change of the content, nanoseconds since 1970.
     pub modified_ns: i64,
+    /// Last change of content, name or attributes, nanoseconds since 1970.
+    pub changed_ns: i64,
     /// Inode number.
     pub inode: u64,
     /// Device number.
@@ -37,6 +39,7 @@ impl FileStat {
         FileStat {
             size: stat.st_size as u64,
             modified_ns: stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64,
+            changed_ns: stat.st_ctime * 1_000_000_000 + stat.st_ctime_nsec as i64,
             inode: stat.st_ino,
             device: stat.st_dev,
             links: stat.st_nlink,

@@ -1,0 +1,81 @@
+//! Whether a bucket has odd keys, known without a look-up.
+//!
+//! Most buckets have none, yet every delete, every create-only put and every miss must be sure of
+//! it. The answer can change only when `odd/` is made or removed, and that changes the times of the
+//! bucket's `.fordway`, which is held open: so an unchanged time is an unchanged answer.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fordway_store::Bucket;
+use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, stat, stat_in};
+
+use crate::dirs::HOLD;
+use crate::layout::{ODD, private_dir};
+
+/// A change may leave the times as they are if it comes within a tick of the clock that file systems
+/// take them from (at most 10 ms): a time counts only once it is older than that.
+const TICK: Duration = Duration::from_millis(12);
+
+/// What is known of every bucket that was asked about.
+#[derive(Default)]
+pub(crate) struct OddKeys(RwLock<HashMap<Bucket, Arc<Known>>>);
+
+struct Known {
+    private: File,
+    opened: Instant,
+    /// The times of `private` for which `has_odd` holds; `None` if they were too young to trust.
+    times: Option<(i64, i64)>,
+    has_odd: bool,
+}
+
+impl OddKeys {
+    /// Whether any key of `bucket` lies apart from its plain path. Cost: one `fstat` as a rule.
+    pub(crate) fn any(&self, root: &Root, bucket: &Bucket) -> bool {
+        let held = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(bucket).cloned();
+        if let Some(known) = held.filter(|known| known.opened.elapsed() < HOLD)
+            && let Ok(now) = stat(&known.private)
+            && now.links > 0
+        {
+            if known.times == Some(times(&now)) {
+                return known.has_odd;
+            }
+        }
+        match self.look(root, bucket) {
+            Ok(has_odd) => has_odd,
+            // Without a private directory there is no odd key in it.
+            Err(Errno::NOENT | Errno::NOTDIR) => false,
+            // What cannot be looked at is looked for.
+            Err(_) => true,
+        }
+    }
+
+    fn look(&self, root: &Root, bucket: &Bucket) -> Result<bool, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let private = root.open_beneath(&private_dir(bucket), flags, Mode::empty())?;
+        // The times first: what changes after them is seen as a change.
+        let before = stat(&private)?;
+        let has_odd = match stat_in(&private, ODD) {
+            Ok(_) => true,
+            Err(Errno::NOENT) => false,
+            Err(errno) => return Err(errno),
+        };
+        let times = is_settled(&before).then(|| times(&before));
+        let known = Known { private, opened: Instant::now(), times, has_odd };
+        let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.insert(bucket.clone(), Arc::new(known));
+        Ok(has_odd)
+    }
+}
+
+fn times(stat: &FileStat) -> (i64, i64) {
+    (stat.modified_ns, stat.changed_ns)
+}
+
+fn is_settled(stat: &FileStat) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    let youngest = stat.modified_ns.max(stat.changed_ns);
+    now.saturating_sub(youngest) > TICK.as_nanos() as i64
+}
