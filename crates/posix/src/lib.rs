@@ -25,6 +25,7 @@ mod errors;
 mod layout;
 mod list;
 mod multipart;
+mod parts;
 mod private;
 mod read;
 mod record;
