@@ -25,6 +25,7 @@ mod errors;
 mod layout;
 mod list;
 mod multipart;
+mod names;
 mod parts;
 mod private;
 mod read;
@@ -102,6 +103,7 @@ struct Inner {
     config: PosixConfig,
     dirs: dirs::Dirs,
     odd_keys: private::OddKeys,
+    remembered: names::Remembered,
     /// The lock table of every bucket that this process has overwritten or deleted in.
     locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
@@ -117,6 +119,7 @@ impl PosixStore {
             config,
             dirs: dirs::Dirs::default(),
             odd_keys: private::OddKeys::default(),
+            remembered: names::Remembered::default(),
             locks: Mutex::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })
