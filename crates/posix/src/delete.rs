@@ -7,7 +7,7 @@ use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_d
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, odd, plain, split};
+use crate::layout::{OUR_DIR, Place, odd, plain, private_dir, split};
 
 impl Inner {
     pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
@@ -30,7 +30,12 @@ impl Inner {
             Some(place) => self.remove_at(bucket, &place)?,
             None => false,
         };
-        let odd = self.has_odd(bucket) && self.remove_at(bucket, &odd(bucket, key))?;
+        let has_odd = self.odd_keys.any(&self.root, bucket).unwrap_or_else(|| {
+            // Made now, it makes every later delete cheaper; where it cannot be made, none is.
+            let _ = self.make_dirs(bucket, &private_dir(bucket));
+            false
+        });
+        let odd = has_odd && self.remove_at(bucket, &odd(bucket, key))?;
         if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
             return Err(ErrorKind::NoSuchBucket.into());
         }
