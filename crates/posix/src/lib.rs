@@ -17,12 +17,15 @@ mod copy;
 mod delete;
 mod dirs;
 mod errors;
+mod fsck;
+mod gc;
 mod layout;
 mod list;
 mod multipart;
 mod private;
 mod read;
 mod record;
+mod scan;
 mod stage;
 mod store;
 mod write;
@@ -34,6 +37,8 @@ use std::sync::{Arc, Mutex};
 use fordway_store::{Bucket, ETagPolicy, Result};
 use fordway_sys::{ByteLocks, Resolution, Root};
 
+pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
+pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 
 /// When a write counts as done.

@@ -20,13 +20,13 @@ use crate::stage::Staged;
 use crate::write::{Becomes, PosixWriter, check_metadata};
 
 /// The file that says what an upload will become.
-const UPLOAD_FILE: &str = "upload";
+pub(crate) const UPLOAD_FILE: &str = "upload";
 /// The most bytes of that file: metadata and a key, with room to spare.
 const MAX_UPLOAD_FILE_BYTES: usize = 64 * 1024;
 
 /// An upload in progress.
-struct Upload {
-    record: Record,
+pub(crate) struct Upload {
+    pub(crate) record: Record,
     started_ns: i64,
     dir: String,
 }
@@ -149,7 +149,8 @@ impl Inner {
         }
     }
 
-    fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
+    /// The upload, if it is there. Errors: `Corrupt` if its record does not decode.
+    pub(crate) fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
         let dir = upload_dir(bucket, upload);
         let Some(opened) = self.open_file(&in_upload(&dir, UPLOAD_FILE))? else { return Ok(None) };
         let mut bytes = Vec::new();
@@ -162,9 +163,7 @@ impl Inner {
     fn parts(&self, upload: &Upload) -> Result<Vec<PartInfo>> {
         let mut parts = Vec::new();
         for name in self.names_in(&upload.dir)? {
-            let Some(number) = name.parse().ok().filter(|number| part_name(*number) == name) else {
-                continue;
-            };
+            let Some(number) = part_number(&name) else { continue };
             let Some(opened) = self.open_file(&in_upload(&upload.dir, &name))? else { continue };
             let (_, info) = opened.into_info();
             parts.push(PartInfo { number, size: info.size, etag: info.etag, modified: info.modified });
@@ -194,6 +193,11 @@ impl Upload {
 
 fn part_name(number: u16) -> String {
     format!("{number:05}")
+}
+
+/// The number of the part in a file of that name.
+pub(crate) fn part_number(name: &str) -> Option<u16> {
+    name.parse().ok().filter(|number| part_name(*number) == name)
 }
 
 fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
