@@ -5,10 +5,15 @@
 //!
 //! | call | system calls where nothing is in the way |
 //! |---|---|
-//! | `read` | `openat2`, `fstat`, `fgetxattr`, `pread`, `close` |
-//! | `put` of a new key | `openat2` (parent), `openat` (`O_TMPFILE`), `pwrite`, `fstat`, `fsetxattr`, `linkat`, 2 `close` |
-//! | `put` over a key | the same with a failed `linkat`, then lock, `linkat`, `renameat`, unlock |
-//! | `delete` | `openat2` (parent), lock, `unlinkat`, unlock, `close` |
+//! | `read` | `openat`, `fstat`, `pread`, `close` |
+//! | `get` | `openat`, `fstat`, `fgetxattr`; then what the caller reads, and `close` |
+//! | `head` | `newfstatat`, `getxattrat` |
+//! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `fstat`, `fsetxattr`, `linkat`, `close` |
+//! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `getrandom`, `linkat`, `renameat`, unlock (`fcntl`) |
+//! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, `fstat`, unlock (`fcntl`) |
+//!
+//! The directory of a key is held open and found anew each 10 ms (one `openat2`, one `close`).
+//! A put that makes directories, and a delete that empties them, pay for that too.
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 

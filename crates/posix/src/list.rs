@@ -12,6 +12,8 @@ use fordway_sys::{EntryKind, Errno, Mode, OFlags, open_in, read_dir, stat, stat_
 use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
+use crate::read::info_of;
+use crate::record::Record;
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
@@ -93,9 +95,15 @@ impl Inner {
 
     /// An object as a listing shows it, or `None` if it is gone or no file.
     fn summary(&self, dir: &File, name: &str, place: Place, key: &str) -> Result<Option<ObjectSummary>> {
-        match self.describe_in(dir, name)? {
-            Some(info) => Ok(Some(summary_of(key, info))),
-            None => self.summary_by_open(&place, key),
+        if let Ok(Some(info)) = self.describe_in(dir, name) {
+            return Ok(Some(summary_of(key, info)));
+        }
+        match (self.summary_by_open(&place, key), stat_in(dir, name)) {
+            // What may not be opened is there all the same; one file must not hide the others.
+            (Err(_), Ok(stat)) if stat.is_file => {
+                Ok(Some(summary_of(key, info_of(&stat, Record::default()))))
+            }
+            (summary, _) => summary,
         }
     }
 
@@ -170,7 +178,8 @@ impl Walk<'_> {
         let place = Place::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
             false => inner.summary(dir, &name.sorted, place, key),
-            true => inner.summary_by_open(&place, key),
+            // A link that leads outside the root, or nowhere, is no object.
+            true => Ok(inner.summary_by_open(&place, key).unwrap_or_default()),
         };
         self.page.offer(key, describe).map(Flow::from)
     }

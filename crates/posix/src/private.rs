@@ -38,10 +38,9 @@ impl OddKeys {
         if let Some(known) = held.filter(|known| known.opened.elapsed() < HOLD)
             && let Ok(now) = stat(&known.private)
             && now.links > 0
+            && known.times == Some(times(&now))
         {
-            if known.times == Some(times(&now)) {
-                return known.has_odd;
-            }
+            return known.has_odd;
         }
         match self.look(root, bucket) {
             Ok(has_odd) => has_odd,

@@ -35,7 +35,7 @@ impl Opened {
 }
 
 /// What S3 says of a file with that state and (unsealed) record.
-fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
+pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
         modified: system_time(stat.modified_ns),

@@ -14,7 +14,7 @@ use fordway_sys::{
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{
-    ATTRIBUTE, OUR_DIR, PRIVATE_DIR, Place, join, lock_byte, locks_path, odd, odd_dir, split, tmp_dir,
+    ATTRIBUTE, OUR_DIR, Place, join, lock_byte, locks_path, odd, private_dir, split, tmp_dir,
 };
 use crate::read::system_time;
 use crate::record::{Record, Seal};
@@ -23,6 +23,9 @@ use crate::{Durability, Inner};
 /// Modes of what we make, before the process's umask.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// Free bytes beyond which a file system that says it is full means the attribute alone.
+const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// How often a publish starts again after a racing delete removed its directory.
 const MAX_RACES: usize = 64;
@@ -121,11 +124,12 @@ impl Staged {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(Seal::of(&stat));
         let etag = record.etag.get_or_insert_with(|| unique_etag(&stat)).clone();
-        match set_xattr(&self.file, ATTRIBUTE, &record.encode()) {
+        let packed = record.encode();
+        match set_xattr(&self.file, ATTRIBUTE, &packed) {
             Ok(()) => {}
             // Without attributes the ETag is that of a file POSIX made; metadata would be lost.
             Err(Errno::OPNOTSUPP) if record.metadata.is_empty() => {}
-            Err(errno) => return Err(failed_attribute(errno)),
+            Err(errno) => return Err(failed_attribute(errno, &self.file, packed.len())),
         }
         if self.inner.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
@@ -297,6 +301,7 @@ impl Inner {
     fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
+        let private = private_dir(bucket);
         let mut here = self.open_dir(&path)?;
         for name in below.split('/').filter(|name| !name.is_empty()) {
             let is_new = make_dir(&here, name, DIR_MODE)?;
@@ -304,7 +309,7 @@ impl Inner {
                 sync_dir(&here)?;
             }
             path = join(&path, name);
-            if is_new && !path.contains(PRIVATE_DIR) {
+            if is_new && !path.starts_with(&private) {
                 mark_as_ours(&here, name);
             }
             here = self.open_dir(&path)?;
@@ -385,18 +390,24 @@ fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
     sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
-fn failed_attribute(errno: Errno) -> Error {
+fn failed_attribute(errno: Errno, file: &OwnedFd, bytes: usize) -> Error {
+    // ext4 says "no space" to an attribute that does not fit into its one block.
+    let has_room = free_bytes(file).is_ok_and(|free| free > SOME_ROOM_BYTES);
     match errno {
         Errno::OPNOTSUPP => Error::new(
             ErrorKind::NotImplemented,
             "this file system has no extended attributes, which the object's metadata needs",
         ),
-        Errno::TOOBIG | Errno::RANGE => Error::new(
-            ErrorKind::InvalidArgument,
-            "the metadata is larger than an extended attribute of this file system may be",
-        ),
+        Errno::TOOBIG | Errno::RANGE => too_much_metadata(bytes),
+        Errno::NOSPC if has_room => too_much_metadata(bytes),
         errno => from_errno(errno, "storing the metadata"),
     }
+}
+
+fn too_much_metadata(bytes: usize) -> Error {
+    let why =
+        format!("the metadata takes {bytes} bytes, more than this file system's attributes hold; use less");
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 /// A tag that no other version of any object has. While the file exists no other has its inode;

@@ -25,6 +25,12 @@ pub enum Operation {
     List(String, bool, Option<String>, usize),
 }
 
+/// `cases` sequences, or as many as `PROPTEST_CASES` says. Failures are not kept in files: the input is printed.
+pub fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
+}
+
 /// Sequences of up to `max` operations.
 pub fn operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation(), 1..max)

@@ -26,7 +26,7 @@ fn open() -> Fixture {
 fordway_testkit::conformance_suite!(open());
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(model::config(40))]
 
     #[test]
     fn random_operations_agree_with_the_model(operations in model::operations(60)) {

@@ -12,6 +12,6 @@ mod target;
 mod tree;
 
 pub use delay::{DelayLog, DelayTarget};
-pub use posix::PosixTarget;
+pub use posix::{PosixTarget, Sync};
 pub use target::{StoreTarget, Target};
 pub use tree::{Item, Tree, TreeLimits};

@@ -19,13 +19,23 @@ const LANE: &str = "posix";
 pub struct PosixTarget {
     lane: Lane,
     dir: PathBuf,
-    /// Whether a put waits until the content is on stable storage.
-    sync: bool,
+    sync: Sync,
+}
+
+/// What a put waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// The page cache.
+    Nothing,
+    /// Stable storage of the content.
+    Content,
+    /// Stable storage of content and name.
+    ContentAndName,
 }
 
 impl PosixTarget {
     /// Works in the new directory `dir`.
-    pub fn new(dir: &Path, sync: bool) -> Result<Self> {
+    pub fn new(dir: &Path, sync: Sync) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
         })?;
@@ -51,11 +61,15 @@ impl PosixTarget {
             done => done?,
         };
         file.write_all(body)?;
-        if self.sync {
+        if self.sync != Sync::Nothing {
             file.sync_data()?;
         }
         drop(file);
-        fs::rename(&staged, &path)
+        fs::rename(&staged, &path)?;
+        match (self.sync, path.parent()) {
+            (Sync::ContentAndName, Some(parent)) => File::open(parent)?.sync_data(),
+            _ => Ok(()),
+        }
     }
 
     fn read(&self, key: &Key, range: Option<(u64, u64)>, buffer: &mut Vec<u8>) -> io::Result<()> {

@@ -117,3 +117,71 @@ impl<'r> Row<'r> {
         Limit { name: name.to_owned(), evidence }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: Capacity = Capacity { threads: 1, cpus: 2 };
+
+    fn block(
+        lane: u8,
+        number: u32,
+        elapsed_ns: u64,
+        client_cpu_ns: u64,
+        server_cpu_ns: Option<u64>,
+    ) -> Block {
+        let (phase, round, operations, bytes) = (Phase::Get as u8, 0, 1, 0);
+        Block {
+            lane,
+            phase,
+            round,
+            block: number,
+            operations,
+            bytes,
+            elapsed_ns,
+            client_cpu_ns,
+            server_cpu_ns,
+        }
+    }
+
+    fn operation(lane: u8, block: u32, duration_ns: u64) -> Operation {
+        let phase = Phase::Get as u8;
+        Operation { lane, phase, round: 0, block, thread: 0, start_ns: 0, duration_ns, bytes: 0, ok: true }
+    }
+
+    /// Ten blocks on two lanes, the second of which takes twice as long; CPU times as given.
+    fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<Summary> {
+        let mut records = Records::default();
+        for number in 0..10 {
+            records.blocks.push(block(0, number, 1_000, 990, None));
+            records.blocks.push(block(1, number, 2_000, client_cpu_ns, server_cpu_ns));
+            records.operations.extend([operation(0, number, 1_000), operation(1, number, 2_000)]);
+        }
+        let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+        let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY, 1);
+        rows.retain(|row| row.phase == "get");
+        rows
+    }
+
+    #[test]
+    fn the_counters_name_the_limit() {
+        let limit = |client, server| get_rows(client, server)[1].limit.name.clone();
+        assert_eq!(limit(1_950, None), "client cpu");
+        assert_eq!(limit(900, Some(1_000)), "client and server cpu");
+        assert_eq!(limit(300, Some(1_600)), "server cpu");
+        assert_eq!(limit(300, None), "waiting");
+        assert_eq!(limit(1_400, None), "cannot tell");
+    }
+
+    #[test]
+    fn ratios_are_of_pairs_and_absent_for_the_reference() {
+        let rows = get_rows(1_950, Some(10));
+        assert_eq!((rows[0].ratio.as_ref(), rows[0].server_cpu_ns_per_op), (None, None));
+        let ratio = rows[1].ratio.as_ref().unwrap();
+        let interval = ratio.interval.as_ref().unwrap();
+        assert_eq!((ratio.verdict, interval.value, interval.low), (Verdict::Slower, 0.5, 0.5));
+        assert_eq!(rows[1].ops_per_s.map(f64::round), Some(500_000.0));
+        assert_eq!(rows[1].server_cpu_ns_per_op, Some(10.0));
+    }
+}

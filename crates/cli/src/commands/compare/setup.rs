@@ -10,7 +10,7 @@ use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_serve::Identity;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
-use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Target};
+use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target};
 
 use crate::args::{CompareArgs, LaneArg};
 use crate::exit::file_error;
@@ -61,9 +61,7 @@ impl Lanes {
         let durability: Durability = args.durability.into();
         let bucket = Bucket::new(place_name)?;
         match lane {
-            LaneArg::Posix => {
-                Ok(Box::new(PosixTarget::new(&place.join(place_name), durability != Durability::None)?))
-            }
+            LaneArg::Posix => Ok(Box::new(PosixTarget::new(&place.join(place_name), waits_for(durability))?)),
             LaneArg::Embedded => {
                 let config =
                     PosixConfig { etag_policy: args.etag.into(), durability, ..PosixConfig::default() };
@@ -105,6 +103,14 @@ impl Lanes {
             target.clean_up()?;
         }
         self.gateway.map_or(Ok(()), GatewayProcess::stop)
+    }
+}
+
+fn waits_for(durability: Durability) -> Sync {
+    match durability {
+        Durability::None => Sync::Nothing,
+        Durability::Data => Sync::Content,
+        Durability::Full => Sync::ContentAndName,
     }
 }
 

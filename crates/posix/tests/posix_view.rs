@@ -1,0 +1,151 @@
+//! What POSIX programs do beneath a running store, and what the store makes of it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+use tempfile::TempDir;
+
+fn open() -> (TempDir, PosixStore, Bucket) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
+    let store = PosixStore::open(&dir.path().join("root"), PosixConfig::default()).unwrap();
+    (dir, store, Bucket::new("bucket").unwrap())
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+fn get(store: &PosixStore, bucket: &Bucket, name: &str) -> Result<Vec<u8>, ErrorKind> {
+    let object = store.get(bucket, &key(name), &GetOptions::default()).map_err(|error| error.kind())?;
+    Ok(object.content.into_vec().unwrap())
+}
+
+fn keys(store: &PosixStore, bucket: &Bucket) -> Vec<String> {
+    let listing = store.list(bucket, &ListQuery::default()).unwrap();
+    listing.entries.iter().map(|entry| entry.name().to_owned()).collect()
+}
+
+#[test]
+fn a_tree_that_exists_is_a_bucket() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    fs::create_dir_all(at.join("a/b")).unwrap();
+    fs::create_dir_all(at.join("empty/inner")).unwrap();
+    fs::write(at.join("a/b/c"), "made by POSIX").unwrap();
+    assert_eq!(get(&store, &bucket, "a/b/c"), Ok(b"made by POSIX".to_vec()));
+    assert_eq!(keys(&store, &bucket), ["a/b/c"]);
+    store.put(&bucket, &key("a/b/d"), b"made by S3", &PutOptions::default()).unwrap();
+    assert_eq!(fs::read(at.join("a/b/d")).unwrap(), b"made by S3");
+    assert_eq!(fs::metadata(at.join("a/b/d")).unwrap().permissions().mode() & 0o111, 0);
+    store.delete(&bucket, &key("a/b/c"), &DeleteOptions::default()).unwrap();
+    store.delete(&bucket, &key("a/b/d"), &DeleteOptions::default()).unwrap();
+    assert!(at.join("a/b").is_dir(), "a directory that the store did not make stays");
+}
+
+#[test]
+fn a_file_changed_beneath_the_store_gets_another_etag() {
+    let (dir, store, bucket) = open();
+    let tag = |name: &str| store.head(&bucket, &key(name), &GetOptions::default()).unwrap().etag;
+    let listed =
+        || store.list(&bucket, &ListQuery::default()).unwrap().entries[0].object().unwrap().etag.clone();
+    let made = store.put(&bucket, &key("k"), b"one", &PutOptions::default()).unwrap().etag;
+    assert_eq!((tag("k"), listed()), (made.clone(), made.clone()));
+    fs::write(dir.path().join("root/bucket/k"), "two").unwrap();
+    let changed = tag("k");
+    assert_ne!(changed, made);
+    assert_eq!((tag("k"), listed()), (changed.clone(), changed));
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"two".to_vec()));
+}
+
+#[test]
+fn links_lead_nowhere_but_beneath_the_root() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    fs::create_dir(at.join("real")).unwrap();
+    fs::write(at.join("real/file"), "inside").unwrap();
+    fs::write(dir.path().join("secret"), "secret").unwrap();
+    for (link, target) in [
+        ("good", "real/file"),
+        ("gooddir", "real"),
+        ("out", "../../secret"),
+        ("outdir", "../.."),
+        ("abs", "/etc/hostname"),
+        ("loop", "loop"),
+        ("dangling", "nothing"),
+        ("real/up", ".."),
+    ] {
+        symlink(target, at.join(link)).unwrap();
+    }
+    assert_eq!(get(&store, &bucket, "good"), Ok(b"inside".to_vec()));
+    assert_eq!(get(&store, &bucket, "gooddir/file"), Ok(b"inside".to_vec()));
+    for name in ["out", "outdir/secret", "abs", "loop"] {
+        assert_eq!(get(&store, &bucket, name), Err(ErrorKind::AccessDenied), "{name}");
+        let head = store.head(&bucket, &key(name), &GetOptions::default());
+        assert_eq!(head.unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
+    }
+    let put = store.put(&bucket, &key("outdir/planted"), b"x", &PutOptions::default());
+    assert_eq!(put.unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert!(!dir.path().join("planted").exists());
+    let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
+    assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
+    // The listing shows what can be read, follows no circle, and is not stopped by the rest.
+    assert_eq!(keys(&store, &bucket), ["good", "gooddir/file", "real/file"]);
+    store.put(&bucket, &key("out"), b"mine now", &PutOptions::default()).unwrap();
+    assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
+    assert_eq!(get(&store, &bucket, "out"), Ok(b"mine now".to_vec()));
+}
+
+#[test]
+fn what_is_no_file_is_no_object() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let made = Command::new("mkfifo").arg(at.join("fifo")).status().unwrap();
+    assert!(made.success());
+    let _socket = std::os::unix::net::UnixListener::bind(at.join("socket")).unwrap();
+    for name in ["fifo", "socket"] {
+        assert_eq!(get(&store, &bucket, name), Err(ErrorKind::NoSuchKey), "{name}");
+    }
+    assert!(keys(&store, &bucket).is_empty());
+}
+
+#[test]
+fn a_directory_moved_or_removed_in_use_is_found_again() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let put = |name: &str| store.put(&bucket, &key(name), b"x", &PutOptions::default());
+    put("d/one").unwrap();
+    fs::remove_dir_all(at.join("d")).unwrap();
+    assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
+    put("d/two").unwrap();
+    assert_eq!(keys(&store, &bucket), ["d/two"]);
+    fs::remove_dir_all(&at).unwrap();
+    assert_eq!(put("d/three").unwrap_err().kind(), ErrorKind::NoSuchBucket);
+    assert_eq!(get(&store, &bucket, "d/two"), Err(ErrorKind::NoSuchBucket));
+    fs::create_dir(&at).unwrap();
+    put("d/four").unwrap();
+    assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// As an ordinary user; root may read everything, so then there is nothing to see.
+#[test]
+fn one_unreadable_file_hides_no_other() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    for name in ["a", "b", "c"] {
+        store.put(&bucket, &key(name), b"x", &PutOptions::default()).unwrap();
+    }
+    mode(&at.join("b"), 0);
+    assert_eq!(keys(&store, &bucket), ["a", "b", "c"]);
+    if fs::read(at.join("b")).is_err() {
+        assert_eq!(get(&store, &bucket, "b"), Err(ErrorKind::AccessDenied));
+    }
+}
