@@ -51,7 +51,8 @@ pub(crate) fn each_entry(
             visited = visit(name, kind);
         }
     });
-    visited.map(|()| read)
+    // A directory that is removed while it is read has no more entries.
+    visited.map(|()| if read == Err(Errno::NOENT) { Ok(()) } else { read })
 }
 
 /// `kind`, or what a look at the file says where the file system told nothing.
