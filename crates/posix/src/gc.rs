@@ -27,15 +27,25 @@ pub struct GcOptions {
     pub staged_age: Duration,
     /// How long nothing must have arrived for an upload.
     pub upload_age: Duration,
+    /// How long a directory must have been empty. A put that finds its directory gone makes it again
+    /// a few times; far above the tick of the file system's clock (10 ms), it never needs to do so
+    /// twice.
+    pub empty_dir_age: Duration,
     /// Whether to tell only.
     pub dry_run: bool,
 }
 
 impl Default for GcOptions {
-    /// All buckets, staged files of a day, uploads of a week.
+    /// All buckets; staged files and empty directories of a day, uploads of a week.
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
-        GcOptions { buckets: Vec::new(), staged_age: day, upload_age: 7 * day, dry_run: false }
+        GcOptions {
+            buckets: Vec::new(),
+            staged_age: day,
+            upload_age: 7 * day,
+            empty_dir_age: day,
+            dry_run: false,
+        }
     }
 }
 
@@ -231,9 +241,13 @@ impl Sweep<'_> {
         let dir = match open_child(parent, name) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(true),
+            // A writer has put a file in its place.
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
             Err(errno) => return self.failed(bucket, errno, "opening", &path).map(|()| false),
         };
-        if !self.directory(bucket, &dir, &path)? {
+        // Before what is below it goes, which is a change of it too.
+        let changed_ns = stat(&dir).map_or(self.now_ns, |stat| newest_ns(&stat));
+        if !self.directory(bucket, &dir, &path)? || self.is_younger(changed_ns, self.options.empty_dir_age) {
             return Ok(false);
         }
         // All below `odd/` is ours; elsewhere an empty directory may be what somebody wants.

@@ -37,7 +37,7 @@ pub struct GcArgs {
     /// Where
     #[command(flatten)]
     pub directory: DirectoryArgs,
-    /// Remove staged files that did not change for so long; longer than any writer pauses
+    /// Remove staged files and empty directories that did not change for so long; longer than any writer pauses
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
     /// Remove multipart uploads for which nothing arrived for so long

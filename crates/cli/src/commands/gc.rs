@@ -18,6 +18,7 @@ pub(super) fn run(args: &GcArgs, context: &Context) -> Result<Exit> {
         buckets: args.directory.buckets.clone(),
         staged_age: args.older_than,
         upload_age: args.uploads_older_than,
+        empty_dir_age: args.older_than,
         dry_run: args.dry_run,
     };
     let mut first_failure = Exit::Ok;

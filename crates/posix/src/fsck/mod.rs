@@ -142,7 +142,8 @@ impl Check<'_> {
         };
         match open_child(parent, name) {
             Ok(dir) => self.directory(area, &dir, &path),
-            Err(Errno::NOENT) => Ok(()),
+            // A writer has removed it, or put a file in its place.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&path, errno, "opening"),
         }
     }
@@ -183,8 +184,9 @@ impl Check<'_> {
     /// Checks the file `name` of `dir`, by name where that is enough.
     fn file(&mut self, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(()),
+            Ok(stat) if stat.is_file => stat,
+            // Something else has taken its place.
+            Ok(_) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return self.unreadable(&join(path, name), errno, "looking at"),
         };
         self.summary.files += 1;
@@ -208,11 +210,12 @@ impl Check<'_> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match open_in(dir, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "opening"),
         };
         let stat = match stat(&file) {
-            Ok(stat) => stat,
+            Ok(stat) if stat.is_file => stat,
+            Ok(_) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "looking at"),
         };
         match read_record(&file) {

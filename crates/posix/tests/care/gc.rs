@@ -12,13 +12,16 @@ use crate::support::{Rig, bucket, name};
 
 /// Long enough that no clock of a file system shows two moments as one.
 const APART: Duration = Duration::from_millis(60);
-const HOUR: Duration = Duration::from_secs(3600);
 
 /// Collects what is older than `limit`.
 fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<Garbage>) {
+    let (buckets, staged_age, upload_age, empty_dir_age) = (Vec::new(), limit, limit, limit);
+    collect_with(rig, &GcOptions { buckets, staged_age, upload_age, empty_dir_age, dry_run })
+}
+
+fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<Garbage>) {
     let mut removed = Vec::new();
-    let options = GcOptions { buckets: Vec::new(), staged_age: limit, upload_age: limit, dry_run };
-    let summary = rig.store.collect_garbage(&options, &mut |event| {
+    let summary = rig.store.collect_garbage(options, &mut |event| {
         match event {
             GcEvent::Removed(garbage) => removed.push(garbage),
             GcEvent::Failed(error) => panic!("{error}"),
@@ -109,7 +112,7 @@ fn files_that_another_of_their_key_hides_go() {
     fs::remove_dir_all(rig.path("a")).unwrap();
     rig.write("a", "plain");
     // Not by age: what is hidden is hidden.
-    assert_collects(&rig, Instant::now() - HOUR, &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
+    assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
     let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
     assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
 }
@@ -125,6 +128,11 @@ fn empty_directories_that_we_made_go() {
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     fs::create_dir_all(rig.path(".fordway/odd/long%")).unwrap();
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.put("young/key", "x");
+    fs::remove_file(rig.path("young/key")).unwrap();
     let expected = [
         ("empty-dir", "bkt/.fordway/odd/long%", 0),
         ("empty-dir", "bkt/left", 0),
@@ -132,7 +140,7 @@ fn empty_directories_that_we_made_go() {
         ("empty-dir", "bkt/left/deep/down", 0),
         ("empty-dir", "bkt/mixed/ours", 0),
     ];
-    assert_collects(&rig, Instant::now() - HOUR, &expected);
+    assert_collects(&rig, cutoff, &expected);
     assert!(rig.path("mixed/foreign").is_dir());
     assert_eq!(rig.get("kept/by/key").unwrap(), b"x");
 }
@@ -179,7 +187,7 @@ fn whoever_is_told_can_end_it() {
 fn beside_writers_nothing_is_lost() {
     let rig = Rig::new();
     let done = AtomicBool::new(false);
-    let collections = thread::scope(|scope| {
+    let (collections, removed) = thread::scope(|scope| {
         let writers: Vec<_> = (0..3)
             .map(|writer| {
                 scope.spawn({
@@ -189,19 +197,21 @@ fn beside_writers_nothing_is_lost() {
             })
             .collect();
         let collector = scope.spawn(|| {
-            let mut collections = 0;
+            let (mut collections, mut removed) = (0, 0);
+            // Only directories are ever that old; what a writer has staged is not.
+            let options = GcOptions { empty_dir_age: Duration::from_millis(15), ..Default::default() };
             while !done.load(Ordering::Relaxed) {
-                collect(&rig, HOUR, false);
+                removed += collect_with(&rig, &options).0.removed;
                 collections += 1;
             }
-            collections
+            (collections, removed)
         });
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::Relaxed);
         written.into_iter().for_each(|written| written.unwrap());
         collector.join().unwrap()
     });
-    assert!(collections > 1, "{collections}");
+    assert!(collections > 1 && removed > 0, "{collections} collections removed {removed} things");
     // What is left is what the last round of each writer left.
     for writer in 0..3 {
         assert_eq!(rig.get(&format!("up/{writer}")).unwrap(), b"part");
@@ -209,7 +219,7 @@ fn beside_writers_nothing_is_lost() {
 }
 
 fn write_much(rig: &Rig, writer: usize) {
-    for round in 0..300 {
+    for round in 0..100 {
         let body = format!("{writer} {round}");
         let (deep, turn) = (format!("shared/{}/deep/{writer}", round % 3), format!("turn/{writer}"));
         rig.put(&deep, &body);
@@ -229,6 +239,13 @@ fn write_much(rig: &Rig, writer: usize) {
         );
         rig.delete(&turn);
         assert_eq!(rig.get(&turn), None, "neither place");
+
+        // A directory that a POSIX program left empty, and that a later round puts into again just
+        // when it may be going.
+        let left = format!("left/{}/{writer}/key", round % 5);
+        rig.put(&left, &body);
+        assert_eq!(rig.get(&left).as_deref(), Some(body.as_bytes()));
+        fs::remove_file(rig.path(&left)).unwrap();
 
         if round % 10 == 9 {
             upload(rig, &format!("up/{writer}"));
