@@ -29,6 +29,7 @@ struct Held {
 }
 
 /// A directory to work in.
+#[derive(Clone)]
 pub(crate) struct Dir {
     file: Arc<File>,
     /// Whether it was opened just now, rather than held.

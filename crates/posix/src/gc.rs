@@ -10,7 +10,7 @@ use fordway_sys::{EntryKind, Errno, FileStat, get_xattr_in, remove_dir, remove_f
 use crate::delete::remove_tree;
 use crate::errors::from_errno;
 use crate::layout::{OUR_DIR, PRIVATE_DIR, decode, join, odd, odd_dir, plain, tmp_dir, uploads_dir};
-use crate::multipart::UPLOAD_FILE;
+use crate::parts::{CLOSED, UPLOAD};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
 use crate::store::LANE;
 use crate::{Inner, PosixStore};
@@ -185,7 +185,7 @@ impl Sweep<'_> {
 
     /// Sweeps the tree of objects at `path`: the plain ones of a bucket, or its odd ones.
     fn tree(&mut self, bucket: &Bucket, path: &str) -> Result<()> {
-        match self.inner.open_to_list(path) {
+        match self.inner.open_to_scan(path) {
             Ok(dir) => self.directory(bucket, &dir, path).map(drop),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => self.failed(bucket, errno, "opening", path),
@@ -305,7 +305,7 @@ impl Sweep<'_> {
         path: &str,
         mut visit: impl FnMut(&mut Self, &File, &str) -> Result<()>,
     ) -> Result<()> {
-        let dir = match self.inner.open_to_list(path) {
+        let dir = match self.inner.open_to_scan(path) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return self.failed(bucket, errno, "opening", path),
@@ -358,7 +358,7 @@ impl UploadState {
         let dir = open_child(uploads, name)?;
         let mut found = UploadState { newest_ns: stat(&dir)?.modified_ns, has_record: false, size_bytes: 0 };
         fordway_sys::read_dir(&dir, |name, _| {
-            found.has_record |= name == UPLOAD_FILE.as_bytes();
+            found.has_record |= name == UPLOAD.as_bytes() || name == CLOSED.as_bytes();
             let stat = std::str::from_utf8(name).ok().and_then(|name| stat_in(&dir, name).ok());
             if let Some(stat) = stat {
                 found.newest_ns = found.newest_ns.max(newest_ns(&stat));
@@ -380,7 +380,7 @@ fn remove_upload(
         if !is_unchanged(&UploadState::of(uploads, name)?) {
             return Ok(false);
         }
-        match remove_file(open_child(uploads, name)?, UPLOAD_FILE) {
+        match remove_file(open_child(uploads, name)?, UPLOAD) {
             Ok(()) | Err(Errno::NOENT) => remove_tree(uploads, name).map(|()| true),
             Err(errno) => Err(errno),
         }

@@ -27,6 +27,8 @@ mod gc;
 mod layout;
 mod list;
 mod multipart;
+mod names;
+mod parts;
 mod private;
 mod read;
 mod record;
@@ -106,6 +108,7 @@ struct Inner {
     config: PosixConfig,
     dirs: dirs::Dirs,
     odd_keys: private::OddKeys,
+    remembered: names::Remembered,
     /// The lock table of every bucket that this process has overwritten or deleted in.
     locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
@@ -121,6 +124,7 @@ impl PosixStore {
             config,
             dirs: dirs::Dirs::default(),
             odd_keys: private::OddKeys::default(),
+            remembered: names::Remembered::default(),
             locks: Mutex::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })

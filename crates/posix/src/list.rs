@@ -2,28 +2,23 @@
 
 use std::fs::File;
 use std::iter::Peekable;
+use std::sync::Arc;
 
 use fordway_store::{
     Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo, ObjectSummary, Result,
     Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, open_in, read_dir, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, read_dir, stat, stat_in};
 
 use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
+use crate::names::{Name, Names};
 use crate::read::info_of;
 use crate::record::Record;
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
-
-/// One name of a directory, with a `/` behind it if it is a directory: so that names sort as keys do.
-struct Name {
-    sorted: String,
-    is_dir: bool,
-    is_link: bool,
-}
 
 /// Whether the walk goes on.
 enum Flow {
@@ -49,7 +44,8 @@ impl Inner {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
         })?;
-        let odd = self.odd_keys(bucket, &query.prefix)?.into_iter().peekable();
+        let odd = if self.has_odd(bucket) { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
+        let odd = odd.into_iter().peekable();
         let mut walk =
             Walk { inner: self, bucket, query, page: Collector::new(query), odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
@@ -69,36 +65,42 @@ impl Inner {
         let top = odd_dir(bucket);
         while let Some(below) = dirs.pop() {
             let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
-            self.read_names(&path, |name, kind| {
+            let Some(dir) = self.open_to_list(&path)? else { continue };
+            let read = read_dir(dir, |name, kind| {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
                 match kind {
                     EntryKind::Dir => dirs.push(below),
                     _ => keys.extend(decode(&below).filter(|key| key.as_str().starts_with(prefix))),
                 }
-            })?;
+            });
+            read.map_err(|errno| from_errno(errno, "reading a directory"))?;
         }
         keys.sort_unstable();
         Ok(keys)
     }
 
-    /// Reads the directory at `path`; one that is not there has no names.
-    fn read_names(&self, path: &str, visit: impl FnMut(&[u8], EntryKind)) -> Result<Option<File>> {
-        let dir = match self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-            Ok(dir) => dir,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(None),
-            Err(errno) => return Err(from_errno(errno, "opening a directory")),
-        };
-        read_dir(&dir, visit).map_err(|errno| from_errno(errno, "reading a directory"))?;
-        Ok(Some(dir))
+    /// Opens the directory at `path` to be read; `None` if there is none.
+    fn open_to_list(&self, path: &str) -> Result<Option<File>> {
+        match self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(from_errno(errno, "opening a directory")),
+        }
     }
 
     /// An object as a listing shows it, or `None` if it is gone or no file.
-    fn summary(&self, dir: &File, name: &str, place: Place, key: &str) -> Result<Option<ObjectSummary>> {
+    fn summary<'p>(
+        &self,
+        dir: &File,
+        name: &str,
+        place: impl FnOnce() -> Place<'p>,
+        key: &str,
+    ) -> Result<Option<ObjectSummary>> {
         if let Ok(Some(info)) = self.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
-        match (self.summary_by_open(&place, key), stat_in(dir, name)) {
+        match (self.summary_by_open(&place(), key), stat_in(dir, name)) {
             // What may not be opened is there all the same; one file must not hide the others.
             (Err(_), Ok(stat)) if stat.is_file => {
                 Ok(Some(summary_of(key, info_of(&stat, Record::default()))))
@@ -123,31 +125,40 @@ impl Walk<'_> {
     fn directory(&mut self, at: &str) -> Result<Flow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
-        let mut names = Vec::new();
-        let Some(dir) = self.inner.read_names(&path, |name, kind| names.extend(self.name(at, name, kind)))?
-        else {
-            return Ok(Flow::On);
-        };
+        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(Flow::On) };
         let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
         if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {
             return Ok(Flow::On);
         }
-        self.classify(&dir, &path, &mut names);
-        names.sort_unstable_by(|a, b| a.sorted.cmp(&b.sorted));
+        let names = self.read(at, &path, &dir).map_err(|errno| from_errno(errno, "reading a directory"))?;
         self.above.push(id);
         let flow = self.names(at, &dir, &names);
         self.above.pop();
         flow
     }
 
-    fn names(&mut self, at: &str, dir: &File, names: &[Name]) -> Result<Flow> {
+    /// The names that may lead to keys that are asked for. All of a directory are remembered for the
+    /// next page; those of a prefix are read each time, which costs no sorting of the others.
+    fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<Names>, Errno> {
+        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let is_ours = |name: &str| at.is_empty() && name == PRIVATE_DIR;
+        let resolve = |name: &str| self.resolve(dir, path, name);
+        let read = || Names::read(dir, |name| name.starts_with(wanted) && !is_ours(name), resolve);
+        match wanted.is_empty() {
+            true => self.inner.remembered.names(dir, read),
+            false => read().map(Arc::new),
+        }
+    }
+
+    fn names(&mut self, at: &str, dir: &File, names: &Names) -> Result<Flow> {
         let mut behind: Option<String> = None;
-        for name in names {
-            let key = format!("{at}{}", name.sorted);
+        for index in names.first_from(self.first_wanted(at))..names.len() {
+            let name = names.get(index);
+            let key = format!("{at}{}", name.text);
             if behind.as_deref().is_some_and(|prefix| key.starts_with(prefix)) {
                 continue;
             }
-            let flow = match name.is_dir {
+            let flow = match name.is_dir() {
                 true if self.is_wanted(&key) => self.directory(&key)?,
                 true => Flow::On,
                 false => self.file(dir, name, &key)?,
@@ -163,7 +174,15 @@ impl Walk<'_> {
         Ok(Flow::On)
     }
 
-    fn file(&mut self, dir: &File, name: &Name, key: &str) -> Result<Flow> {
+    /// The first name in the directory `at` that can lead behind `start_after`.
+    fn first_wanted(&self, at: &str) -> &str {
+        let start = self.query.start_after.as_deref().and_then(|start| start.strip_prefix(at));
+        let start = start.unwrap_or_default();
+        // A directory on the way to the start is wanted too: it sorts with its slash.
+        start.find('/').map_or(start, |slash| &start[..=slash])
+    }
+
+    fn file(&mut self, dir: &File, name: Name, key: &str) -> Result<Flow> {
         if key.len() > MAX_KEY_BYTES {
             return Ok(Flow::On);
         }
@@ -175,11 +194,11 @@ impl Walk<'_> {
         // A plain file hides an odd one of the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
         let inner = self.inner;
-        let place = Place::of_path(join(self.bucket.as_str(), key));
+        let place = || Place::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary(dir, &name.sorted, place, key),
+            false => inner.summary(dir, name.text, place, key),
             // A link that leads outside the root, or nowhere, is no object.
-            true => Ok(inner.summary_by_open(&place, key).unwrap_or_default()),
+            true => Ok(inner.summary_by_open(&place(), key).unwrap_or_default()),
         };
         self.page.offer(key, describe).map(Flow::from)
     }
@@ -200,34 +219,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A name that may lead to keys that are asked for.
-    fn name(&self, at: &str, name: &[u8], kind: EntryKind) -> Option<Name> {
-        let name = std::str::from_utf8(name).ok()?;
-        if (at.is_empty() && name == PRIVATE_DIR) || kind == EntryKind::Other {
-            return None;
-        }
-        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
-        if !(name.starts_with(wanted) || wanted.starts_with(name)) {
-            return None;
-        }
-        let (is_dir, is_link) =
-            (kind == EntryKind::Dir, kind == EntryKind::Link || kind == EntryKind::Unknown);
-        Some(Name { sorted: if is_dir { format!("{name}/") } else { name.to_owned() }, is_dir, is_link })
-    }
-
-    /// Finds out what links (and entries of file systems that do not say) lead to.
-    fn classify(&self, dir: &File, path: &str, names: &mut [Name]) {
-        for name in names.iter_mut().filter(|name| name.is_link) {
-            let plain = stat_in(dir, &name.sorted).is_ok_and(|stat| stat.is_file || stat.is_dir);
-            let dir_flags = OFlags::PATH | OFlags::DIRECTORY;
-            name.is_dir = match plain {
-                true => open_in(dir, &name.sorted, dir_flags, Mode::empty()).is_ok(),
-                false => self.inner.open_dir(&join(path, &name.sorted)).is_ok(),
-            };
-            name.is_link = !plain;
-            if name.is_dir {
-                name.sorted.push('/');
-            }
+    /// What a link leads to, or an entry of a file system that does not say.
+    fn resolve(&self, dir: &File, path: &str, name: &str) -> EntryKind {
+        match stat_in(dir, name) {
+            Ok(stat) if stat.is_dir => EntryKind::Dir,
+            Ok(stat) if stat.is_file => EntryKind::File,
+            Ok(stat) if !stat.is_link => EntryKind::Other,
+            Ok(_) if self.inner.open_dir(&join(path, name)).is_ok() => EntryKind::Dir,
+            _ => EntryKind::Link,
         }
     }
 

@@ -1,34 +1,65 @@
-//! Multipart uploads: a directory each, with a file for every part.
+//! Multipart uploads. Parts of one size are written into place as they arrive, so that completion
+//! is a rename; see [`crate::parts`] for what lies on disk meanwhile.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, CompletedPart, Conditions, ETagPolicy, Error, ErrorKind, Hasher, Key, PartInfo, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary,
-    UploadsQuery, checked_part_number, multipart_etag,
+    Bucket, CompletedPart, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PartInfo,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
+    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
 };
-use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir, read_into_spare};
+use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, rename, stat};
 
 use crate::Inner;
 use crate::copy::append_range;
 use crate::delete::remove_tree;
+use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{Place, split, upload_dir, uploads_dir};
-use crate::read::{decode_record, system_time};
+use crate::layout::{split, upload_dir, uploads_dir};
+use crate::parts::{CLOSED, DATA, Part, PartSink, UPLOAD, all_claims_are_settled, in_upload};
+use crate::read::system_time;
 use crate::record::Record;
 use crate::stage::Staged;
-use crate::write::{Becomes, PosixWriter, check_metadata};
-
-/// The file that says what an upload will become.
-pub(crate) const UPLOAD_FILE: &str = "upload";
-/// The most bytes of that file: metadata and a key, with room to spare.
-const MAX_UPLOAD_FILE_BYTES: usize = 64 * 1024;
+use crate::write::check_metadata;
 
 /// An upload in progress.
-pub(crate) struct Upload {
-    pub(crate) record: Record,
+struct Upload {
+    record: Record,
     started_ns: i64,
     dir: String,
+}
+
+/// A part being written.
+pub(crate) struct PartWriter {
+    inner: Arc<Inner>,
+    bucket: Bucket,
+    key: Key,
+    dir: String,
+    number: u16,
+    hasher: Hasher,
+    sink: PartSink,
+}
+
+impl Writer for PartWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.hasher.update(data);
+        let written = self.sink.write(data);
+        written.map_err(|error| {
+            error.during("put part", crate::store::LANE, self.bucket.as_str(), self.key.as_str())
+        })
+    }
+
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let PartWriter { inner, bucket, key, dir, number, hasher, sink } = *self;
+        let publish = || {
+            let found = hasher.finish(expected)?;
+            let record = Record { etag: found.etag, checksum: found.checksum, ..Default::default() };
+            sink.publish(&inner, &bucket, (&dir, number), record)
+        };
+        publish().map_err(|error| error.during("put part", crate::store::LANE, bucket.as_str(), key.as_str()))
+    }
 }
 
 impl Inner {
@@ -50,7 +81,10 @@ impl Inner {
             etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
             ..Default::default()
         };
-        let mut staged = Staged::at(self, bucket, in_upload(&upload_dir(bucket, &id), UPLOAD_FILE))?;
+        let dir = upload_dir(bucket, &id);
+        Staged::at(self, bucket, in_upload(&dir, DATA))?.publish_private()?;
+        // Last, so that an upload which is there is whole.
+        let mut staged = Staged::at(self, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
         Ok(id)
@@ -63,16 +97,17 @@ impl Inner {
         upload: &UploadId,
         number: u16,
         options: &PartOptions,
-    ) -> Result<PosixWriter> {
+    ) -> Result<PartWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
-        let name = part_name(number);
-        Ok(PosixWriter {
+        Ok(PartWriter {
+            inner: self.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
-            staged: Staged::at(self, bucket, in_upload(&found.dir, &name))?,
+            number,
             hasher: Hasher::new(found.etag_policy(), options.check_md5, options.checksum),
-            becomes: Becomes::Part,
+            sink: PartSink::open(self, bucket, &found.dir, number, options.size_hint)?,
+            dir: found.dir,
         })
     }
 
@@ -83,7 +118,8 @@ impl Inner {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        let mut parts = self.parts(&self.upload(bucket, key, upload)?)?;
+        let (parts, _) = self.parts_in(&self.upload(bucket, key, upload)?.dir)?;
+        let mut parts: Vec<PartInfo> = parts.into_iter().map(|part| part.info).collect();
         parts.retain(|part| part.number > query.after);
         let truncated = parts.len() > query.max_parts;
         parts.truncate(query.max_parts);
@@ -103,6 +139,8 @@ impl Inner {
         Ok(query.page(uploads))
     }
 
+    /// Publishes the object. One call at a time works on an upload, and a part that is still being
+    /// written when it begins is not in the object.
     pub(crate) fn complete_upload(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
@@ -110,30 +148,99 @@ impl Inner {
         parts: &[CompletedPart],
         conditions: &Conditions,
     ) -> Result<PutResult> {
-        let found = self.upload(bucket, key, upload)?;
-        let present = self.parts(&found)?;
-        let chosen = CompletedPart::select(parts, &present)?;
-        let etag = multipart_etag(found.etag_policy(), &chosen);
-        let mut staged = self.stage(bucket, key)?;
-        for part in chosen {
-            let opened = self.open_file(&in_upload(&found.dir, &part_name(part.number)))?;
-            let opened =
-                opened.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part was removed meanwhile"))?;
-            append_range(&mut staged, &opened.file, 0, part.size)?;
+        let dir = upload_dir(bucket, &UploadId::new(upload.as_str())?);
+        let held = self.dirs.open(&self.root, &dir);
+        let held = held.map_err(|_| self.missing(bucket, ErrorKind::NoSuchUpload))?;
+        let data = open_in(&held, DATA, OFlags::RDWR, Mode::empty());
+        let data = data.map_err(|_| self.missing(bucket, ErrorKind::NoSuchUpload))?;
+        match lock_file(&data) {
+            // Without locks two completions at once may both succeed, with the same object.
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(from_errno(errno, "locking the upload")),
         }
-        let mut record = Record { etag: Some(etag), metadata: found.record.metadata, ..Default::default() };
-        let made = staged.seal(&mut record)?;
-        staged.publish(key, conditions)?;
-        self.remove_upload(&found.dir)?;
-        Ok(made)
+        let found = self.close_upload(bucket, key, &held, dir)?;
+        let made = self.assemble((bucket, key), &found, &held, data, (parts, conditions));
+        match &made {
+            Ok(_) => self.remove_upload(&found.dir)?,
+            Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
+        }
+        made
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
         self.remove_upload(&self.upload(bucket, key, upload)?.dir)
     }
 
+    /// Keeps parts from being begun, and answers what the upload is to become. One that is closed
+    /// already was left so by a completion that died, because we hold the lock.
+    fn close_upload(&self, bucket: &Bucket, key: &Key, held: &Dir, dir: String) -> Result<Upload> {
+        let missing = || self.missing(bucket, ErrorKind::NoSuchUpload);
+        let (name, found) = match self.read_upload(&dir, UPLOAD)? {
+            Some(found) => (UPLOAD, Some(found)),
+            None => (CLOSED, self.read_upload(&dir, CLOSED)?),
+        };
+        let (record, started_ns) = found.ok_or_else(missing)?;
+        if record.key.as_deref() != Some(key.as_str()) {
+            return Err(missing());
+        }
+        if name == UPLOAD {
+            rename(held, UPLOAD, held, CLOSED).map_err(|errno| from_errno(errno, "closing the upload"))?;
+        }
+        Ok(Upload { record, started_ns, dir })
+    }
+
+    /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.
+    fn assemble(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        upload: &Upload,
+        held: &Dir,
+        data: OwnedFd,
+        (wanted, conditions): (&[CompletedPart], &Conditions),
+    ) -> Result<PutResult> {
+        let (parts, names) = self.parts_in(&upload.dir)?;
+        let present: Vec<PartInfo> = parts.iter().map(|part| part.info.clone()).collect();
+        let chosen = CompletedPart::select(wanted, &present)?;
+        let etag = multipart_etag(upload.etag_policy(), &chosen);
+        let chosen: Vec<&Part> =
+            parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
+        let mut record =
+            Record { etag: Some(etag), metadata: upload.record.metadata.clone(), ..Default::default() };
+        let staged = match all_claims_are_settled(&names, &parts) && data_holds_just(&chosen, &data)? {
+            true => self.stage_existing(bucket, key, data, held.clone(), DATA)?,
+            false => self.copy_parts(bucket, key, upload, held, &chosen)?,
+        };
+        let made = staged.seal(&mut record)?;
+        staged.publish(key, conditions)?;
+        Ok(made)
+    }
+
+    fn copy_parts(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &Upload,
+        held: &Dir,
+        chosen: &[&Part],
+    ) -> Result<Staged> {
+        let uniform = self.part_size(&upload.dir)?;
+        let mut staged = self.stage(bucket, key)?;
+        for part in chosen {
+            let name = part.file.as_deref().unwrap_or(DATA);
+            let file = open_in(held, name, OFlags::RDONLY, Mode::empty());
+            let file = File::from(file.map_err(|_| Error::new(ErrorKind::InvalidPart, "a part is gone"))?);
+            let offset = match part.file {
+                Some(_) => 0,
+                None => u64::from(part.info.number - 1) * uniform,
+            };
+            append_range(&mut staged, &file, offset, part.info.size)?;
+        }
+        Ok(staged)
+    }
+
     fn remove_upload(&self, dir: &str) -> Result<()> {
         let (parent, name) = split(dir);
+        self.dirs.forget(dir);
         self.open_dir(parent)
             .and_then(|parent| remove_tree(&parent, name))
             .map_err(|errno| from_errno(errno, "removing the upload"))
@@ -149,30 +256,13 @@ impl Inner {
         }
     }
 
-    /// The upload, if it is there. Errors: `Corrupt` if its record does not decode.
-    pub(crate) fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
+    fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
         let dir = upload_dir(bucket, upload);
-        let Some(opened) = self.open_file(&in_upload(&dir, UPLOAD_FILE))? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        read_into_spare(&opened.file, &mut bytes, 0, MAX_UPLOAD_FILE_BYTES)
-            .map_err(|errno| from_errno(errno, "reading the upload"))?;
-        Ok(Some(Upload { record: decode_record(&bytes)?, started_ns: opened.stat.modified_ns, dir }))
+        let found = self.read_upload(&dir, UPLOAD)?;
+        Ok(found.map(|(record, started_ns)| Upload { record, started_ns, dir }))
     }
 
-    /// The parts that have arrived, by number.
-    fn parts(&self, upload: &Upload) -> Result<Vec<PartInfo>> {
-        let mut parts = Vec::new();
-        for name in self.names_in(&upload.dir)? {
-            let Some(number) = part_number(&name) else { continue };
-            let Some(opened) = self.open_file(&in_upload(&upload.dir, &name))? else { continue };
-            let (_, info) = opened.into_info();
-            parts.push(PartInfo { number, size: info.size, etag: info.etag, modified: info.modified });
-        }
-        parts.sort_unstable_by_key(|part| part.number);
-        Ok(parts)
-    }
-
-    fn names_in(&self, path: &str) -> Result<Vec<String>> {
+    pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let read = self
             .open_dir(path)
@@ -185,21 +275,22 @@ impl Inner {
     }
 }
 
+/// Whether `data` is exactly these parts: numbered from 1 without a gap, all but the last of one
+/// size, none in a file of its own, and nothing behind them.
+fn data_holds_just(parts: &[&Part], data: &OwnedFd) -> Result<bool> {
+    let size = parts.first().map_or(0, |part| part.info.size);
+    let last = parts.len().saturating_sub(1);
+    let lie_in_place = parts.iter().enumerate().all(|(at, part)| {
+        let is_uniform = if at == last { part.info.size <= size } else { part.info.size == size };
+        part.file.is_none() && usize::from(part.info.number) == at + 1 && is_uniform
+    });
+    let total: u64 = parts.iter().map(|part| part.info.size).sum();
+    let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+    Ok(lie_in_place && stat.size == total)
+}
+
 impl Upload {
     fn etag_policy(&self) -> ETagPolicy {
         self.record.etag_policy.unwrap_or_default()
     }
-}
-
-fn part_name(number: u16) -> String {
-    format!("{number:05}")
-}
-
-/// The number of the part in a file of that name.
-pub(crate) fn part_number(name: &str) -> Option<u16> {
-    name.parse().ok().filter(|number| part_name(*number) == name)
-}
-
-fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
-    Place { dir: dir.into(), name: name.into() }
 }

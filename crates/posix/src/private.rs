@@ -69,11 +69,11 @@ impl OddKeys {
     }
 }
 
-fn times(stat: &FileStat) -> (i64, i64) {
+pub(crate) fn times(stat: &FileStat) -> (i64, i64) {
     (stat.modified_ns, stat.changed_ns)
 }
 
-fn is_settled(stat: &FileStat) -> bool {
+pub(crate) fn is_settled(stat: &FileStat) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
     let youngest = stat.modified_ns.max(stat.changed_ns);
     now.saturating_sub(youngest) > TICK.as_nanos() as i64

@@ -9,7 +9,7 @@
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
-//!  11  key           text; only in the record of a multipart upload
+//!  11  key           text; in the record of a multipart upload its key, in that of a part its file
 //!  12  ETag policy   0 md5, 1 fast; only there
 //! ```
 //!
@@ -52,6 +52,12 @@ impl Record {
             self.etag = None;
             self.checksum = None;
         }
+        self
+    }
+
+    /// The record of a part, whose size no file tells.
+    pub(crate) fn with_size(mut self, size: u64) -> Self {
+        self.seal = Some(Seal { size, modified_ns: 0 });
         self
     }
 

@@ -23,7 +23,7 @@ impl PosixStore {
 
 impl Inner {
     /// Opens the directory at `path` for [`each_entry`].
-    pub(crate) fn open_to_list(&self, path: &str) -> Result<File, Errno> {
+    pub(crate) fn open_to_scan(&self, path: &str) -> Result<File, Errno> {
         self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 

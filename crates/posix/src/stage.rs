@@ -21,7 +21,7 @@ use crate::record::{Record, Seal};
 use crate::{Durability, Inner};
 
 /// Modes of what we make, before the process's umask.
-const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// Free bytes beyond which a file system that says it is full means the attribute alone.
@@ -44,22 +44,24 @@ pub(crate) struct Staged {
     written: u64,
 }
 
-/// A name in a bucket's `tmp/`.
+/// A name that is not that of an object.
 struct Hidden {
     dir: Dir,
     name: String,
+    /// Whether the file goes if it is not published.
+    is_temporary: bool,
 }
 
 impl Hidden {
     /// Leaves the name alone: it was renamed away.
     fn forget(mut self) {
-        self.name.clear();
+        self.is_temporary = false;
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if !self.name.is_empty() {
+        if self.is_temporary {
             // What cannot be removed is left to `gc`.
             let _ = remove_file(&self.dir, &self.name);
         }
@@ -89,6 +91,11 @@ impl Staged {
         };
         let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
         Ok(Staged { inner, bucket, place, parent, file, hidden, written: 0 })
+    }
+
+    /// The name it will have.
+    pub(crate) fn name(&self) -> &str {
+        &self.place.name
     }
 
     /// The file, for what writes to it without passing through this process.
@@ -162,6 +169,12 @@ impl Staged {
         if !self.link()? {
             self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
         }
+        self.sync_name()
+    }
+
+    /// Publishes the file at its place if there is none yet.
+    pub(crate) fn publish_if_new(mut self) -> Result<()> {
+        self.link()?;
         self.sync_name()
     }
 
@@ -246,7 +259,7 @@ impl Staged {
         let dir = self.inner.tmp_dir(&self.bucket)?;
         let name = hidden_name()?;
         link_unnamed(&self.file, &dir, &name).map_err(|errno| from_errno(errno, "naming the staged file"))?;
-        Ok(Hidden { dir, name })
+        Ok(Hidden { dir, name, is_temporary: true })
     }
 
     /// Finds or makes the parent again after a delete removed it.
@@ -277,6 +290,31 @@ impl Staged {
 }
 
 impl Inner {
+    /// Stages `file`, which lies at `name` in `dir` and stays there if it is not published.
+    pub(crate) fn stage_existing(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        file: OwnedFd,
+        dir: Dir,
+        name: &str,
+    ) -> Result<Staged> {
+        // Found as for a new file, which knows where a key's parent is a file.
+        let Staged { inner, bucket, place, parent, written, .. } = self.stage(bucket, key)?;
+        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false });
+        Ok(Staged { inner, bucket, place, parent, file, hidden, written })
+    }
+
+    /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.
+    pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
+        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+        let etag = record.etag.get_or_insert_with(|| unique_etag(&stat)).clone();
+        if self.config.durability != Durability::None {
+            sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+        }
+        Ok(PutResult { etag, modified: system_time(stat.modified_ns), checksum: record.checksum.clone() })
+    }
+
     /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
     /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
     pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
@@ -331,7 +369,7 @@ impl Inner {
         let name = hidden_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = open_in(&dir, &name, flags, FILE_MODE).map_err(|e| from_errno(e, "making a file"))?;
-        Ok((file, Some(Hidden { dir, name })))
+        Ok((file, Some(Hidden { dir, name, is_temporary: true })))
     }
 
     pub(crate) fn require_if_match(&self) -> Result<()> {
@@ -426,7 +464,7 @@ fn unique_etag(stat: &FileStat) -> ETag {
 }
 
 /// A name that no other writer on any node comes upon.
-fn hidden_name() -> Result<String> {
+pub(crate) fn hidden_name() -> Result<String> {
     let random =
         getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
     Ok(format!("{random:016x}"))

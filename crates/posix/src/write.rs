@@ -1,4 +1,4 @@
-//! Writing objects and parts of objects.
+//! Writing objects.
 
 use std::sync::Arc;
 
@@ -15,21 +15,14 @@ use crate::stage::Staged;
 /// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
 
-/// What a finished file becomes.
-pub(crate) enum Becomes {
-    /// The object under the writer's key.
-    Object(Metadata, Conditions),
-    /// A file that only this upload's writers publish.
-    Part,
-}
-
-/// An object or part being written.
-pub(crate) struct PosixWriter {
+/// An object being written.
+pub(crate) struct ObjectWriter {
     pub(crate) bucket: Bucket,
     pub(crate) key: Key,
     pub(crate) staged: Staged,
     pub(crate) hasher: Hasher,
-    pub(crate) becomes: Becomes,
+    pub(crate) metadata: Metadata,
+    pub(crate) conditions: Conditions,
 }
 
 impl Inner {
@@ -38,15 +31,16 @@ impl Inner {
         bucket: &Bucket,
         key: &Key,
         options: &PutOptions,
-    ) -> Result<PosixWriter> {
+    ) -> Result<ObjectWriter> {
         check_metadata(&options.metadata)?;
         let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
-        Ok(PosixWriter {
+        Ok(ObjectWriter {
             bucket: bucket.clone(),
             key: key.clone(),
             staged: self.stage(bucket, key)?,
             hasher: Hasher::new(policy, options.check_md5, options.checksum),
-            becomes: Becomes::Object(options.metadata.clone(), options.conditions.clone()),
+            metadata: options.metadata.clone(),
+            conditions: options.conditions.clone(),
         })
     }
 
@@ -63,7 +57,7 @@ impl Inner {
     }
 }
 
-impl PosixWriter {
+impl ObjectWriter {
     pub(crate) fn append(&mut self, data: &[u8]) -> Result<()> {
         self.hasher.update(data);
         self.staged.write(data)
@@ -71,25 +65,15 @@ impl PosixWriter {
 
     pub(crate) fn finish(self, expected: &Expected) -> Result<PutResult> {
         let found = self.hasher.finish(expected)?;
-        let mut record = Record { etag: found.etag, checksum: found.checksum, ..Default::default() };
-        let made = match self.becomes {
-            Becomes::Object(metadata, conditions) => {
-                record.metadata = metadata;
-                let made = self.staged.seal(&mut record)?;
-                self.staged.publish(&self.key, &conditions)?;
-                made
-            }
-            Becomes::Part => {
-                let made = self.staged.seal(&mut record)?;
-                self.staged.publish_private()?;
-                made
-            }
-        };
+        let (etag, checksum, metadata) = (found.etag, found.checksum, self.metadata);
+        let mut record = Record { etag, checksum, metadata, ..Default::default() };
+        let made = self.staged.seal(&mut record)?;
+        self.staged.publish(&self.key, &self.conditions)?;
         Ok(made)
     }
 }
 
-impl Writer for PosixWriter {
+impl Writer for ObjectWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
         let result = self.append(data);
         result

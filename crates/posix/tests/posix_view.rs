@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{
+    Bucket, CompletedPart, Conditions, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
+    MIN_PART_BYTES, PartOptions, PutOptions, Store,
+};
 use tempfile::TempDir;
 
 fn open() -> (TempDir, PosixStore, Bucket) {
@@ -129,6 +132,30 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     fs::create_dir(&at).unwrap();
     put("d/four").unwrap();
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
+}
+
+/// A writer that was given up by its client, but not by its thread, writes on after the upload was
+/// completed: not into the object.
+#[test]
+fn a_part_that_comes_too_late_is_not_in_the_object() {
+    let (_dir, store, bucket) = open();
+    let size = MIN_PART_BYTES as usize;
+    let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    let options = PartOptions { size_hint: Some(size as u64), ..Default::default() };
+    let writer = |number| store.part_writer(&bucket, &key("k"), &upload, number, &options).unwrap();
+    let send = |number, value: u8| {
+        let mut writer = writer(number);
+        writer.write(&vec![value; size]).unwrap();
+        CompletedPart { number, etag: writer.commit(&Expected::default()).unwrap().etag }
+    };
+    let first = send(1, 1);
+    let mut late = writer(2);
+    late.write(&vec![9; size / 2]).unwrap();
+    let parts = [first, send(2, 2)];
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &Conditions::default()).unwrap();
+    late.write(&vec![9; size / 2]).unwrap();
+    assert_eq!(late.commit(&Expected::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
+    assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
 }
 
 fn mode(path: &Path, mode: u32) {

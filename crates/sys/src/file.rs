@@ -31,6 +31,8 @@ pub struct FileStat {
     pub is_file: bool,
     /// Whether it is a directory.
     pub is_dir: bool,
+    /// Whether it is a symbolic link.
+    pub is_link: bool,
 }
 
 impl FileStat {
@@ -45,6 +47,7 @@ impl FileStat {
             links: stat.st_nlink,
             is_file: kind == FileType::RegularFile,
             is_dir: kind == FileType::Directory,
+            is_link: kind == FileType::Symlink,
         }
     }
 }

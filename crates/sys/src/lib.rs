@@ -22,7 +22,7 @@ pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, make_dir, open_in,
     read_into_spare, remove_dir, remove_file, rename, stat, stat_in, sync_data, write_all_at,
 };
-pub use lock::{ByteLocks, LockGuard};
+pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};

@@ -1,6 +1,6 @@
 //! Locks between threads, processes and nodes: one byte of a lock file each.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::{Errno, Result};
@@ -9,6 +9,18 @@ use crate::xattr::last_errno;
 
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
 const STRIPES: usize = 256;
+
+/// Waits for the whole of `file`, which must be open for writing, and holds it until the last
+/// descriptor of this open file is closed. Errors: `NOLCK` where the file system has no locks.
+pub fn lock_file(file: impl AsFd) -> Result<()> {
+    // A length of 0 is "to the end, wherever that will be".
+    loop {
+        match control(file.as_fd(), libc::F_OFD_SETLKW, libc::F_WRLCK, 0, 0) {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
 
 /// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they
 /// hold between nodes is up to the file system's mount.
@@ -54,16 +66,26 @@ impl ByteLocks {
     }
 
     fn control(&self, command: libc::c_int, kind: libc::c_int, byte: i64) -> Result<()> {
-        // SAFETY: `flock` is plain data, for which all zeros is a valid value.
-        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = kind as libc::c_short;
-        lock.l_whence = libc::SEEK_SET as libc::c_short;
-        lock.l_start = byte;
-        lock.l_len = 1;
-        // SAFETY: the descriptor is ours and open, and `lock` outlives the call.
-        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw const lock) };
-        if result == 0 { Ok(()) } else { Err(last_errno()) }
+        control(self.file.as_fd(), command, kind, byte, 1)
     }
+}
+
+fn control(
+    file: BorrowedFd<'_>,
+    command: libc::c_int,
+    kind: libc::c_int,
+    start: i64,
+    length: i64,
+) -> Result<()> {
+    // SAFETY: `flock` is plain data, for which all zeros is a valid value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = start;
+    lock.l_len = length;
+    // SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const lock) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 impl Drop for LockGuard<'_> {

@@ -46,7 +46,7 @@ macro_rules! conformance_suite {
             listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_with_start_after,
             listing_says_what_head_says, etags_follow_the_policy, wrong_digests_publish_nothing,
             checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
-            copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object,
+            copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
             multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner
         );
@@ -767,7 +767,8 @@ fn put_part(
     number: u16,
     body: &[u8],
 ) -> CompletedPart {
-    let mut writer = store.part_writer(b, &key(name), upload, number, &PartOptions::default()).unwrap();
+    let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
+    let mut writer = store.part_writer(b, &key(name), upload, number, &options).unwrap();
     body.chunks(1 << 20).for_each(|chunk| writer.write(chunk).unwrap());
     let etag = writer.commit(&Expected::default()).unwrap().etag;
     CompletedPart { number, etag }
@@ -808,6 +809,51 @@ pub fn multipart_makes_one_object(store: &dyn Store) {
         assert_kind(complete(store, &b, name, &upload, &[]), ErrorKind::NoSuchUpload);
     }
     assert!(store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads.is_empty());
+}
+
+/// Parts of one size with a shorter last one, in any order, sent again, left out: what every client does.
+pub fn multipart_of_uniform_parts(store: &dyn Store) {
+    let b = bucket(store);
+    let size = MIN_PART_BYTES as usize;
+    let bodies = [bytes(size, 1), bytes(size, 2), bytes(size, 3), bytes(70_000, 4)];
+    let again = bytes(size, 5);
+    for (round, order) in [[1u16, 2, 3, 4], [4, 3, 1, 2], [2, 4, 1, 3]].into_iter().enumerate() {
+        let name = format!("d{round}/k");
+        let upload = store.create_upload(&b, &key(&name), &PutOptions::default()).unwrap();
+        let send = |number: u16, body: &[u8]| put_part(store, &b, &name, &upload, number, body);
+        let mut parts: Vec<_> = order.iter().map(|n| send(*n, &bodies[usize::from(*n) - 1])).collect();
+        parts.sort_by_key(|part| part.number);
+        let mut whole = bodies.concat();
+        if round == 1 {
+            parts[1] = send(2, &again);
+            whole[size..2 * size].copy_from_slice(&again);
+        }
+        if round == 2 {
+            parts.truncate(3);
+            whole.truncate(3 * size);
+        }
+        complete(store, &b, &name, &upload, &parts).unwrap();
+        assert!(get(store, &b, &name).unwrap() == whole, "round {round}");
+        let uploads = store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads;
+        assert!(uploads.is_empty(), "round {round}");
+    }
+}
+
+/// A completion that is refused leaves the upload as it was.
+pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
+    let b = bucket(store);
+    put(store, &b, "k", b"old");
+    let (first, second) = (bytes(MIN_PART_BYTES as usize, 1), bytes(1000, 2));
+    let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
+    let parts = [put_part(store, &b, "k", &upload, 1, &first), put_part(store, &b, "k", &upload, 2, &second)];
+    let create = Conditions::create_only();
+    let refused = store.complete_upload(&b, &key("k"), &upload, &parts[..1], &create);
+    assert_kind(refused, ErrorKind::PreconditionFailed);
+    assert_eq!(get(store, &b, "k").unwrap(), b"old");
+    let listed = store.list_parts(&b, &key("k"), &upload, &PartsQuery::default()).unwrap();
+    assert_eq!(listed.parts.len(), 2);
+    complete(store, &b, "k", &upload, &parts).unwrap();
+    assert!(get(store, &b, "k").unwrap() == [first, second].concat());
 }
 
 /// Completion refuses parts that are missing, changed, out of order or too small.

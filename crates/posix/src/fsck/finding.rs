@@ -57,9 +57,9 @@ findings! {
     /// The attribute `user.fordway` does not decode.
     BadRecord = "bad-record", Corrupt,
         "restore the attribute, or remove it (setfattr -x user.fordway) to accept the content without metadata";
-    /// The record of a multipart upload does not decode, or names no key.
+    /// The record of a multipart upload, or of a part, does not decode, or names no key.
     BadUpload = "bad-upload", Corrupt,
-        "remove its directory and have the client start again";
+        "have the client send the part again, or remove the upload's directory and have it start again";
     /// The file or directory cannot be opened or read.
     Unreadable = "unreadable", Unreadable,
         "run as a user who may read it; if that does not help, look for disk errors in the kernel's log";

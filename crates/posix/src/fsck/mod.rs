@@ -102,7 +102,7 @@ struct Check<'c> {
 
 impl Check<'_> {
     fn tree(&mut self, area: &Area, path: &str) -> Result<()> {
-        match self.inner.open_to_list(path) {
+        match self.inner.open_to_scan(path) {
             Ok(dir) => self.directory(area, &dir, path),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => self.unreadable(path, errno, "opening"),

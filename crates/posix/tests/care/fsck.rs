@@ -111,13 +111,14 @@ fn damaged_uploads_are_found() {
         (format!("bkt/.fordway/mpu/{}/1", fine.as_str()), format!("bkt/.fordway/mpu/{}", torn.as_str()));
     let mut expected = vec![
         ("upload-rest", "bkt/.fordway/mpu/0123abcd"),
+        ("bad-upload", "bkt/.fordway/mpu/0123abcd/00001"),
         ("stray-part", stray.as_str()),
         ("bad-upload", torn.as_str()),
         ("stray-part", "bkt/.fordway/mpu/stray"),
     ];
     expected.sort_by_key(|(_, path)| *path);
     assert_eq!(kinds_and_paths(&found), expected);
-    assert_eq!(summary.corrupt, 1);
+    assert_eq!(summary.corrupt, 2);
 }
 
 #[test]

@@ -85,15 +85,15 @@ fn uploads_go_when_nothing_arrived_for_long() {
     rig.put_part("old", &old, 1, b"1234567");
     rig.put_part("running", &running, 1, b"first");
     rig.write(".fordway/mpu/rest/00001", "123");
-    let record_bytes = rig.path(&format!(".fordway/mpu/{}/upload", old.as_str())).metadata().unwrap().len();
+    let files = rig.path(&format!(".fordway/mpu/{}", old.as_str())).read_dir().unwrap();
+    let old_bytes = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     thread::sleep(APART);
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.put_part("running", &running, 2, b"second");
     rig.write(".fordway/mpu/young/00001", "of an upload that is just being made");
     let old = upload_path(&old);
-    let mut expected =
-        [("upload", old.as_str(), 7 + record_bytes), ("upload-rest", "bkt/.fordway/mpu/rest", 3)];
+    let mut expected = [("upload", old.as_str(), old_bytes), ("upload-rest", "bkt/.fordway/mpu/rest", 3)];
     expected.sort_by_key(|(_, path, _)| *path);
     assert_collects(&rig, cutoff, &expected);
 
@@ -211,7 +211,11 @@ fn beside_writers_nothing_is_lost() {
         written.into_iter().for_each(|written| written.unwrap());
         collector.join().unwrap()
     });
-    assert!(collections > 1 && removed > 0, "{collections} collections removed {removed} things");
+    assert!(collections > 1, "{collections}");
+    // On a fast machine the writers may have come back to every directory in time.
+    thread::sleep(APART);
+    let removed = removed + collect(&rig, APART / 2, false).0.removed;
+    assert!(removed > 0, "{collections} collections removed nothing");
     // What is left is what the last round of each writer left.
     for writer in 0..3 {
         assert_eq!(rig.get(&format!("up/{writer}")).unwrap(), b"part");

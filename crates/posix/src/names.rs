@@ -1,0 +1,222 @@
+//! The names of a directory, sorted as keys are, and remembered between the pages of a listing.
+//!
+//! A directory has no order of its own: its first page costs reading and sorting all of it. The
+//! sorted names of the directories listed last are kept, within bounds, and used for as long as the
+//! directory's times say that nothing was added or removed, so that a later page costs what it holds.
+
+use std::cmp::Ordering;
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+
+use fordway_sys::{EntryKind, Errno, FileStat, read_dir, stat};
+
+use crate::private::{is_settled, times};
+
+/// The most bytes that all remembered names take.
+const MOST_BYTES: usize = 256 << 20;
+/// The most directories remembered.
+const MOST_DIRS: usize = 16;
+/// Smaller directories are read again: that costs no more than a page does.
+const FEWEST: usize = 500;
+
+/// Names in one block of text, in the byte order of keys: a directory's ends in `/`.
+#[derive(Default)]
+pub(crate) struct Names {
+    text: String,
+    entries: Vec<Entry>,
+    /// Whether any of them had to be looked at to be told what it is, and so may change unseen.
+    has_links: bool,
+}
+
+/// A name: where it lies in the text, and what it is.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// The eight bytes behind what all names share, for a fast comparison.
+    head: u64,
+    start: u32,
+    len: u16,
+    is_link: bool,
+}
+
+/// One of the names.
+#[derive(Clone, Copy)]
+pub(crate) struct Name<'n> {
+    /// The name, with a `/` behind it if it is a directory.
+    pub(crate) text: &'n str,
+    /// Whether it is a link to a file, which only an open can follow.
+    pub(crate) is_link: bool,
+}
+
+impl Name<'_> {
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(self) -> bool {
+        self.text.ends_with('/')
+    }
+}
+
+impl Names {
+    /// Reads the names in `dir` that `wanted` accepts. What the directory says is a link, or does not
+    /// say, is told by `resolve`: a directory, a file, a link to a file, or nothing of interest.
+    pub(crate) fn read(
+        dir: &File,
+        mut wanted: impl FnMut(&str) -> bool,
+        mut resolve: impl FnMut(&str) -> EntryKind,
+    ) -> Result<Self, Errno> {
+        let mut names = Names::default();
+        let mut unclear = Vec::new();
+        read_dir(dir, |name, kind| {
+            let Some(name) = std::str::from_utf8(name).ok().filter(|name| wanted(name)) else { return };
+            match kind {
+                EntryKind::Link | EntryKind::Unknown => unclear.push(name.to_owned()),
+                kind => names.push(name, kind),
+            }
+        })?;
+        for name in &unclear {
+            names.push(name, resolve(name));
+        }
+        names.has_links = !unclear.is_empty();
+        names.sort();
+        Ok(names)
+    }
+
+    fn push(&mut self, name: &str, kind: EntryKind) {
+        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u16::try_from(name.len() + 1)) else {
+            return;
+        };
+        let is_dir = kind == EntryKind::Dir;
+        if !is_dir && !matches!(kind, EntryKind::File | EntryKind::Link) {
+            return;
+        }
+        self.text.push_str(name);
+        if is_dir {
+            self.text.push('/');
+        }
+        let len = if is_dir { len } else { len - 1 };
+        self.entries.push(Entry { head: 0, start, len, is_link: kind == EntryKind::Link });
+    }
+
+    fn sort(&mut self) {
+        let Names { text, entries, .. } = self;
+        let shared = shared_len(text, entries);
+        for entry in entries.iter_mut() {
+            let rest = &text.as_bytes()[entry.start as usize + shared..][..usize::from(entry.len) - shared];
+            let mut head = [0; 8];
+            let len = rest.len().min(8);
+            head[..len].copy_from_slice(&rest[..len]);
+            entry.head = u64::from_be_bytes(head);
+        }
+        entries.sort_unstable_by(|a, b| match a.head.cmp(&b.head) {
+            Ordering::Equal => text_of(text, a).cmp(text_of(text, b)),
+            order => order,
+        });
+    }
+
+    /// The number of names.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The name at `at` in the order of keys.
+    pub(crate) fn get(&self, at: usize) -> Name<'_> {
+        let entry = &self.entries[at];
+        Name { text: text_of(&self.text, entry), is_link: entry.is_link }
+    }
+
+    /// The first name that is not below `text`.
+    pub(crate) fn first_from(&self, text: &str) -> usize {
+        self.entries.partition_point(|entry| text_of(&self.text, entry) < text)
+    }
+
+    fn bytes(&self) -> usize {
+        self.text.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+}
+
+fn text_of<'t>(text: &'t str, entry: &Entry) -> &'t str {
+    &text[entry.start as usize..][..usize::from(entry.len)]
+}
+
+/// Bytes that all names begin with.
+fn shared_len(text: &str, entries: &[Entry]) -> usize {
+    let Some(first) = entries.first() else { return 0 };
+    let first = text_of(text, first).as_bytes();
+    entries.iter().fold(first.len(), |shared, entry| {
+        let name = text_of(text, entry).as_bytes();
+        first[..shared].iter().zip(name).take_while(|(a, b)| a == b).count()
+    })
+}
+
+/// The names of the directories that were listed last.
+#[derive(Default)]
+pub(crate) struct Remembered(Mutex<Vec<Memory>>);
+
+struct Memory {
+    device: u64,
+    inode: u64,
+    times: (i64, i64),
+    names: Arc<Names>,
+}
+
+impl Remembered {
+    /// All names of `dir`, remembered or read by `read`.
+    pub(crate) fn names(
+        &self,
+        dir: &File,
+        read: impl FnOnce() -> Result<Names, Errno>,
+    ) -> Result<Arc<Names>, Errno> {
+        // The times first: what changes after them is seen as a change.
+        let before = stat(dir)?;
+        if let Some(names) = self.find(&before) {
+            return Ok(names);
+        }
+        let names = Arc::new(read()?);
+        if names.len() >= FEWEST && !names.has_links && is_settled(&before) {
+            self.keep(&before, &names);
+        }
+        Ok(names)
+    }
+
+    fn find(&self, stat: &FileStat) -> Option<Arc<Names>> {
+        let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode))?;
+        (found.times == times(stat)).then(|| found.names.clone())
+    }
+
+    fn keep(&self, stat: &FileStat, names: &Arc<Names>) {
+        let (device, inode) = (stat.device, stat.inode);
+        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|memory| (memory.device, memory.inode) != (device, inode));
+        all.push(Memory { device, inode, times: times(stat), names: names.clone() });
+        let too_much =
+            |all: &Vec<Memory>| all.iter().map(|memory| memory.names.bytes()).sum::<usize>() > MOST_BYTES;
+        while all.len() > MOST_DIRS || too_much(&all) {
+            all.remove(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn names_sort_as_keys(names in proptest::collection::btree_map("[ab/!é]{0,12}", any::<bool>(), 0..40)) {
+            let mut sorted = Names::default();
+            for (name, is_dir) in &names {
+                let name = format!("same{}", name.replace('/', "0"));
+                sorted.push(&name, if *is_dir { EntryKind::Dir } else { EntryKind::File });
+            }
+            sorted.sort();
+            let texts: Vec<&str> = (0..sorted.len()).map(|at| sorted.get(at).text).collect();
+            prop_assert!(texts.is_sorted(), "{texts:?}");
+            prop_assert_eq!(texts.len(), names.len());
+            for (at, text) in texts.iter().enumerate() {
+                prop_assert!(sorted.first_from(text) <= at);
+                prop_assert!(texts[..sorted.first_from(text)].iter().all(|before| before < text));
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What lies in the directory of a multipart upload, and how parts find their place.
+//!
+//! ```text
+//! ID/upload         what the upload will become; named `closed` while it is being completed
+//! ID/data           the object to be: part N of an upload of uniform parts lies at (N - 1) x size
+//! ID/part-size      that size, as text: the length of the first part that said its own
+//! ID/NNNNN.claim    somebody writes, or wrote, part N into `data`
+//! ID/NNNNN          a record of part N: its ETag and size, and where its bytes are
+//! ID/NNNNN-RANDOM   the bytes of a part that could not go into `data`
+//! ```
+//!
+//! A part goes into `data` once: whoever sends it again gets a file of its own, so that the bytes of
+//! the part that was acknowledged first are never written over.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use fordway_store::{Error, ErrorKind, PartInfo, Result};
+use fordway_sys::{Errno, Mode, OFlags, open_in, read_into_spare, stat, stat_in, write_all_at};
+
+use crate::Inner;
+use crate::dirs::Dir;
+use crate::errors::from_errno;
+use crate::layout::Place;
+use crate::read::{decode_record, system_time};
+use crate::record::Record;
+use crate::stage::{FILE_MODE, Staged, hidden_name};
+
+/// What an upload will become.
+pub(crate) const UPLOAD: &str = "upload";
+/// The same while the upload is being completed.
+pub(crate) const CLOSED: &str = "closed";
+/// The object to be.
+pub(crate) const DATA: &str = "data";
+const PART_SIZE: &str = "part-size";
+
+/// The most bytes of a record: metadata and a key, with room to spare.
+const MAX_RECORD_BYTES: usize = 64 * 1024;
+
+/// Where the bytes of a part go while they arrive.
+pub(crate) enum PartSink {
+    /// Into `data`, from `offset` on, `limit` bytes at most.
+    InPlace { data: File, offset: u64, limit: u64, written: u64 },
+    /// Into a file of their own.
+    Apart(Staged),
+}
+
+/// A part that has arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) info: PartInfo,
+    /// The name of the file that holds it; `None` is its place in `data`.
+    pub(crate) file: Option<String>,
+}
+
+/// What a file in the directory of an upload is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It belongs to the upload as a whole, or holds a place.
+    Upload,
+    /// It says what a part is.
+    PartRecord,
+    /// It is a part.
+    PartBytes,
+}
+
+impl PartSink {
+    /// A place for part `number` of the upload in `dir`, of `size` bytes where that is known.
+    pub(crate) fn open(
+        inner: &Arc<Inner>,
+        bucket: &fordway_store::Bucket,
+        dir: &str,
+        number: u16,
+        size: Option<u64>,
+    ) -> Result<Self> {
+        let held = inner.dirs.open(&inner.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        if let Some(size) = size
+            && let Some(uniform) = uniform_size(inner, bucket, dir, &held, size)?
+            && size <= uniform
+            && claim(&held, number)?
+        {
+            let data = open_in(&held, DATA, OFlags::WRONLY, Mode::empty());
+            let data = File::from(data.map_err(|errno| from_errno(errno, "opening the upload's data"))?);
+            let offset = u64::from(number - 1) * uniform;
+            return Ok(PartSink::InPlace { data, offset, limit: size, written: 0 });
+        }
+        let name = format!("{}-{}", part_name(number), hidden_name()?);
+        Staged::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
+    }
+
+    /// Appends `data`. Errors: `IncompleteBody` if the part is longer than it said, and those of a write.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            PartSink::Apart(staged) => staged.write(bytes),
+            PartSink::InPlace { data, offset, limit, written } => {
+                if *written + bytes.len() as u64 > *limit {
+                    let why = format!("more bytes arrived than the {limit} that were announced");
+                    return Err(Error::new(ErrorKind::IncompleteBody, why));
+                }
+                write_all_at(&*data, bytes, *offset + *written).map_err(|errno| {
+                    from_errno(errno, &format!("{written} bytes of the part are written"))
+                })?;
+                *written += bytes.len() as u64;
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the bytes part `number` of the upload in `dir`: from now on they count.
+    pub(crate) fn publish(
+        self,
+        inner: &Arc<Inner>,
+        bucket: &fordway_store::Bucket,
+        (dir, number): (&str, u16),
+        mut record: Record,
+    ) -> Result<fordway_store::PutResult> {
+        let open = inner.dirs.open(&inner.root, dir).and_then(|held| stat_in(&held, UPLOAD));
+        if open.is_err() {
+            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted meanwhile"));
+        }
+        let (made, size, file) = match self {
+            PartSink::InPlace { data, written, .. } => {
+                let made = inner.seal_part(&data, &mut record)?;
+                (made, written, None)
+            }
+            PartSink::Apart(staged) => {
+                let (made, size, name) =
+                    (staged.seal(&mut record)?, staged.written(), staged.name().to_owned());
+                staged.publish_private()?;
+                (made, size, Some(name))
+            }
+        };
+        let text = Record { key: file, ..record }.with_size(size).encode();
+        let name = part_name(number);
+        let mut staged = Staged::at(inner, bucket, in_upload(dir, &name))?;
+        staged.write(&text)?;
+        staged.publish_private()?;
+        Ok(made)
+    }
+}
+
+/// The length of uniform parts of this upload: that of the first part that is long enough to be one.
+fn uniform_size(
+    inner: &Arc<Inner>,
+    bucket: &fordway_store::Bucket,
+    dir: &str,
+    held: &Dir,
+    size: u64,
+) -> Result<Option<u64>> {
+    if let Some(known) = read_text(held, PART_SIZE)? {
+        return Ok(known.parse().ok());
+    }
+    if size < fordway_store::MIN_PART_BYTES {
+        return Ok(None);
+    }
+    let mut staged = Staged::at(inner, bucket, in_upload(dir, PART_SIZE))?;
+    staged.write(size.to_string().as_bytes())?;
+    staged.publish_if_new()?;
+    // Of several at once one has won, and all go by it.
+    Ok(read_text(held, PART_SIZE)?.and_then(|known| known.parse().ok()))
+}
+
+/// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after
+/// the upload was closed is found out here: whoever closes looks for claims only afterwards.
+fn claim(dir: &Dir, number: u16) -> Result<bool> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
+        Ok(_) => {}
+        Err(Errno::EXIST) => return Ok(false),
+        Err(errno) => return Err(from_errno(errno, "claiming the part's place")),
+    }
+    match stat_in(dir, UPLOAD) {
+        Ok(_) => Ok(true),
+        Err(_) => Err(Error::new(ErrorKind::NoSuchUpload, "it is being completed")),
+    }
+}
+
+/// Whether every claim on a place in `data` among `names` belongs to one of `parts` that is there.
+pub(crate) fn all_claims_are_settled(names: &[String], parts: &[Part]) -> bool {
+    names
+        .iter()
+        .filter_map(|name| name.strip_suffix(".claim"))
+        .all(|number| parts.iter().any(|part| part.file.is_none() && part_name(part.info.number) == number))
+}
+
+impl Inner {
+    /// The parts that have arrived, by number, and the names of all files of the upload in `dir`.
+    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<Part>, Vec<String>)> {
+        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        let names = self.names_in(dir)?;
+        let mut parts = Vec::new();
+        for name in &names {
+            let Some(number) = part_number(name) else { continue };
+            let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
+            let record = decode_record(&bytes)?;
+            let (Some(seal), Some(etag)) = (record.seal, record.etag) else { continue };
+            let info = PartInfo { number, size: seal.size, etag, modified: system_time(modified_ns) };
+            parts.push(Part { info, file: record.key });
+        }
+        parts.sort_unstable_by_key(|part| part.info.number);
+        Ok((parts, names))
+    }
+
+    /// The length of uniform parts; 0 where none was ever stated, and then no part is in `data`.
+    pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
+        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        Ok(read_text(&held, PART_SIZE)?.and_then(|known| known.parse().ok()).unwrap_or_default())
+    }
+
+    /// The record in the file `name` of the upload in `dir`, and when it was written.
+    pub(crate) fn read_upload(&self, dir: &str, name: &str) -> Result<Option<(Record, i64)>> {
+        let held = match self.dirs.open(&self.root, dir) {
+            Ok(held) => held,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(from_errno(errno, "opening the upload")),
+        };
+        read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
+    }
+}
+
+fn read_text(dir: &Dir, name: &str) -> Result<Option<String>> {
+    Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
+}
+
+/// A small file whole, with the time of its last change.
+fn read_bytes(dir: &Dir, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
+    let failed = |errno| from_errno(errno, "reading the upload");
+    let file = match open_in(dir, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let mut bytes = Vec::new();
+    read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
+    let modified_ns = stat(&file).map_err(failed)?.modified_ns;
+    Ok(Some((bytes, modified_ns)))
+}
+
+/// What a file in the directory of an upload is; `None` for what is not ours.
+pub(crate) fn role_of(name: &str) -> Option<Role> {
+    let is_number = |number| part_number(number).is_some();
+    match name {
+        UPLOAD | CLOSED | DATA | PART_SIZE => Some(Role::Upload),
+        _ if is_number(name) => Some(Role::PartRecord),
+        _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(Role::Upload),
+        _ if name.split_once('-').is_some_and(|(number, _)| is_number(number)) => Some(Role::PartBytes),
+        _ => None,
+    }
+}
+
+fn part_number(name: &str) -> Option<u16> {
+    name.parse().ok().filter(|number| part_name(*number) == name)
+}
+
+pub(crate) fn part_name(number: u16) -> String {
+    format!("{number:05}")
+}
+
+pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
+    Place { dir: dir.into(), name: name.into() }
+}
