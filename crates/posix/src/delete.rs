@@ -43,7 +43,7 @@ impl Inner {
     }
 
     /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
-    fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
+    pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
         match self.unlink(place) {
             Ok(()) => {
                 self.prune(bucket, &place.dir);

@@ -74,8 +74,12 @@ impl Staged {
     pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
         let mut parent = inner.parent_of(bucket, &place.dir)?;
         let mut created = create_unnamed(&parent, FILE_MODE);
-        // In a removed directory tmpfs says ENOENT, ext4 EPERM.
-        if created.is_err() && parent.is_gone() {
+        for _ in 0..MAX_RACES {
+            // In a removed directory tmpfs says ENOENT, ext4 EPERM.
+            let may_be_gone = matches!(created, Err(Errno::NOENT | Errno::PERM | Errno::STALE));
+            if !may_be_gone || stat(&parent).is_ok_and(|stat| stat.links > 0) {
+                break;
+            }
             inner.dirs.forget(&place.dir);
             parent = inner.parent_of(bucket, &place.dir)?;
             created = create_unnamed(&parent, FILE_MODE);

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, RawDir};
+use rustix::fs::{AtFlags, FileType, RawDir, statat};
 use rustix::io::Result;
 
 /// Room for the entries of one `getdents64`: about a thousand names a call.
@@ -45,6 +45,13 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
         }
     }
     Ok(())
+}
+
+/// What `name` in `dir` is, for an entry that was [`EntryKind::Unknown`]; a link is not followed.
+/// Cost: one `newfstatat`.
+pub fn kind_in(dir: impl AsFd, name: &str) -> Result<EntryKind> {
+    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
 }
 
 fn kind_of(kind: FileType) -> EntryKind {
