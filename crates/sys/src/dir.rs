@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 use rustix::fs::{FileType, RawDir};
 use rustix::io::Result;
 
+use crate::call;
+
 /// Room for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
 
@@ -37,14 +39,17 @@ pub struct DirEntry {
 pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    while let Some(entry) = entries.next() {
+    loop {
+        if entries.is_buffer_empty() {
+            call::point("getdents64")?;
+        }
+        let Some(entry) = entries.next() else { return Ok(()) };
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             visit(name, kind_of(entry.file_type()));
         }
     }
-    Ok(())
 }
 
 fn kind_of(kind: FileType) -> EntryKind {
