@@ -24,13 +24,14 @@ impl Inner {
     }
 
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
-    /// while its plain path was taken, hidden by one written afterwards.
+    /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
+    /// or a reader (or a crash) in between would bring it back.
     fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        let odd = self.has_odd(bucket) && self.remove_at(bucket, &odd(bucket, key))?;
         let plain = match plain(bucket, key) {
             Some(place) => self.remove_at(bucket, &place)?,
             None => false,
         };
-        let odd = self.has_odd(bucket) && self.remove_at(bucket, &odd(bucket, key))?;
         if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
             return Err(ErrorKind::NoSuchBucket.into());
         }
