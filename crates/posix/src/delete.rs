@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, ErrorKind, Key, Result};
+use fordway_store::{Bucket, DeleteOptions, Key, Result};
 use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in};
 
 use crate::Inner;
@@ -32,8 +32,8 @@ impl Inner {
             Some(place) => self.remove_at(bucket, &place)?,
             None => false,
         };
-        if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
-            return Err(ErrorKind::NoSuchBucket.into());
+        if !plain && !odd {
+            self.require_bucket(bucket)?;
         }
         Ok(())
     }
