@@ -69,7 +69,7 @@ macro_rules! conformance_suite {
         }
     };
     (@run ($open:expr); $($case:ident),* $(,)?) => {{
-        let cases: &[(&str, fn(&dyn Store))] = &[$((stringify!($case), $case)),*];
+        let cases: &[Case] = &[$((stringify!($case), $case)),*];
         run_cases(cases, $open)
     }};
 }
@@ -80,7 +80,10 @@ pub fn run_all(open: &dyn Fn() -> Fixture) -> usize {
     conformance_suite! { @list run (open) }
 }
 
-fn run_cases(cases: &[(&str, fn(&dyn Store))], open: &dyn Fn() -> Fixture) -> usize {
+/// A case and its name.
+type Case = (&'static str, fn(&dyn Store));
+
+fn run_cases(cases: &[Case], open: &dyn Fn() -> Fixture) -> usize {
     let fails = |case: fn(&dyn Store)| catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
     let failed: Vec<_> = cases.iter().filter(|(_, case)| fails(*case)).map(|(name, _)| name).collect();
     assert!(failed.is_empty(), "{} of {} cases failed: {failed:?}", failed.len(), cases.len());
