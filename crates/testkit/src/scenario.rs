@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use fordway_store::{
     Bucket, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, GetOptions,
-    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions, Result, Store,
-    UploadsQuery,
+    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store, UploadId,
 };
 
 /// An operation on a bucket that was prepared for it.
@@ -15,8 +14,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// The objects that are put before, in this order; `DELETED` deletes one again.
     before: &'static [(&'static str, &'static str)],
-    /// The key of a multipart upload that is begun before.
-    upload: Option<&'static str>,
+    /// A multipart upload of these sizes of parts, to the key `dir/k`, that has arrived before.
+    parts: &'static [usize],
     /// The operation.
     pub act: fn(&dyn Store) -> Result<()>,
     /// How the operation is refused, where it must be.
@@ -31,8 +30,11 @@ pub struct Seen {
     metadata: Metadata,
 }
 
-/// All objects of the bucket.
+/// All objects of the bucket but [`NOTES`].
 pub type Snapshot = BTreeMap<String, Seen>;
+
+/// What the client of an upload remembers, kept out of the way under a key that is no path.
+const NOTES: &str = "notes//of the client";
 
 /// Deletes an object that was put before.
 const DELETED: &str = "";
@@ -51,6 +53,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario::new("put a key below another", &[("a", "x")], |store| put(store, "a/b", &new_value())),
     Scenario::new("put over a key whose prefix is gone", HIDDEN_PLACE, |store| put(store, "a", &new_value())),
     Scenario::new("create a key", &[("other", "x")], |store| create(store, "dir/k")),
+    Scenario::new("create a key beside its prefix", &[("a/b", "x")], |store| create(store, "a")),
     Scenario::new("create a key that is there", &[("k", "old")], |store| create(store, "k"))
         .refused(ErrorKind::PreconditionFailed),
     Scenario::new("create a key that is there, apart", HIDDEN_PLACE, |store| create(store, "a"))
@@ -58,7 +61,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario::new("replace the version that was read", &[("k", "old")], replace_if_same),
     Scenario::new("copy to a new key", &[("from", "source")], |store| copy(store, "from", "dir/to")),
     Scenario::new("copy over a key", &[("from", "source"), ("to", "old")], |store| copy(store, "from", "to")),
-    Scenario { upload: Some("dir/k"), ..Scenario::new("complete an upload", &[("dir/k", "old")], complete) },
+    Scenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
+    Scenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
     Scenario::new("delete and prune", &[("a/b/c/k", "old"), ("a/other", "x")], |store| {
         delete(store, "a/b/c/k")
     }),
@@ -77,7 +81,16 @@ impl Scenario {
         before: &'static [(&'static str, &'static str)],
         act: fn(&dyn Store) -> Result<()>,
     ) -> Self {
-        Scenario { name, before, upload: None, act, refused: None }
+        Scenario { name, before, parts: &[], act, refused: None }
+    }
+
+    /// Whether it moves so much that it is not for every occasion.
+    pub fn is_large(&self) -> bool {
+        self.parts.iter().sum::<usize>() as u64 >= MIN_PART_BYTES
+    }
+
+    const fn parts(self, parts: &'static [usize]) -> Self {
+        Scenario { parts, ..self }
     }
 
     const fn refused(self, kind: ErrorKind) -> Self {
@@ -93,15 +106,19 @@ impl Scenario {
                 value => put(store, name, value.as_bytes())?,
             }
         }
-        let Some(name) = self.upload else { return Ok(()) };
-        let upload = store.create_upload(&bucket(), &key(name), &options())?;
-        for (number, size) in [(1, MIN_PART_BYTES as usize), (2, 1000)] {
-            let part = PartOptions::default();
-            let mut writer = store.part_writer(&bucket(), &key(name), &upload, number, &part)?;
-            writer.write(&vec![number as u8; size])?;
-            writer.commit(&Expected::default())?;
+        if self.parts.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let key = key("dir/k");
+        let upload = store.create_upload(&bucket(), &key, &options())?;
+        let mut notes = upload.as_str().to_owned();
+        for (number, size) in (1..).zip(self.parts) {
+            let mut writer = store.part_writer(&bucket(), &key, &upload, number, &PartOptions::default())?;
+            writer.write(&vec![number as u8; *size])?;
+            let made = writer.commit(&Expected::default())?;
+            notes = format!("{notes}\n{}", made.etag.as_str());
+        }
+        put(store, NOTES, notes.as_bytes())
     }
 }
 
@@ -148,22 +165,23 @@ fn delete(store: &dyn Store, name: &str) -> Result<()> {
     store.delete(&bucket(), &key(name), &DeleteOptions::default())
 }
 
-/// Completes the upload, if it is there to be completed.
+/// Completes the upload, of which the client has kept the name and the tags of all parts.
 fn complete(store: &dyn Store) -> Result<()> {
-    let uploads = store.list_uploads(&bucket(), &UploadsQuery::default())?.uploads;
-    let Some(found) = uploads.first() else { return Err(ErrorKind::NoSuchUpload.into()) };
-    let key = key(&found.key);
-    let parts = store.list_parts(&bucket(), &key, &found.upload, &PartsQuery::default())?.parts;
-    let parts: Vec<_> =
-        parts.into_iter().map(|part| CompletedPart { number: part.number, etag: part.etag }).collect();
-    store.complete_upload(&bucket(), &key, &found.upload, &parts, &Conditions::default()).map(drop)
+    let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
+    let notes = String::from_utf8_lossy(&notes);
+    let mut lines = notes.lines();
+    let upload = UploadId::new(lines.next().unwrap_or_default())?;
+    let part = |(number, etag)| CompletedPart { number, etag: ETag::new(etag) };
+    let parts: Vec<_> = (1..).zip(lines).map(part).collect();
+    store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &Conditions::default()).map(drop)
 }
 
 /// All that a reader sees; panics where listing, head and get do not say the same.
 pub fn snapshot(store: &dyn Store) -> Snapshot {
     let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(listing.next, None);
-    listing.entries.iter().map(|entry| (entry.name().to_owned(), seen(store, entry.name()))).collect()
+    let names = listing.entries.iter().map(|entry| entry.name()).filter(|name| *name != NOTES);
+    names.map(|name| (name.to_owned(), seen(store, name))).collect()
 }
 
 fn seen(store: &dyn Store, name: &str) -> Seen {

@@ -8,12 +8,13 @@ use std::process::{Command, Stdio};
 use fordway_sys::fault::{self, Fault};
 use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, works};
 
-use crate::way::{DURABLE, OLD_KERNEL, USUAL, WAYS, Way, strays};
+use crate::way::{DURABLE, OLD_KERNEL, USUAL, Way, strays};
 
 mod way;
 
 /// Names the directory in which a child process runs one scenario and dies.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
+const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL];
 const SIGKILL: i32 = 9;
 /// Fewer calls than this, in any scenario, and the faults would not be where we think they are.
 const LEAST_CALLS: usize = 6;
@@ -37,9 +38,9 @@ fn dies_at_every_call_on_an_old_kernel() {
 
 #[allow(clippy::print_stdout)]
 fn dies_at_every_call(way: &Way) {
-    for (number, scenario) in SCENARIOS.iter().enumerate() {
+    for scenario in way.scenarios() {
         let (before, after) = way.reference(scenario);
-        let survived_at = (1..MOST_CALLS).find(|at| !dies_at(way, number, *at, &before, &after));
+        let survived_at = (1..MOST_CALLS).find(|at| !dies_at(way, scenario, *at, &before, &after));
         let calls = survived_at.expect("the operation never ended") - 1;
         println!("{}, {}: killed before each of {calls} calls", way.name, scenario.name);
         assert!(calls >= LEAST_CALLS, "{}: {calls} calls", scenario.name);
@@ -47,10 +48,9 @@ fn dies_at_every_call(way: &Way) {
 }
 
 /// Whether the scenario has a call number `at` to die at; panics if what is left is wrong.
-fn dies_at(way: &Way, number: usize, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
-    let scenario = &SCENARIOS[number];
+fn dies_at(way: &Way, scenario: &Scenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
     let dir = way.prepared(scenario);
-    let died = run_child(way, number, at, dir.path());
+    let died = run_child(way, scenario, at, dir.path());
     let place = format!("{}, {}, killed before call {at}", way.name, scenario.name);
     let checked = std::panic::catch_unwind(|| check(way, scenario, dir.path(), before, after, !died));
     assert!(checked.is_ok(), "{place}");
@@ -58,8 +58,9 @@ fn dies_at(way: &Way, number: usize, at: usize, before: &Snapshot, after: &Snaps
 }
 
 /// Runs the scenario in a process of its own; says whether that died at the call.
-fn run_child(way: &Way, number: usize, at: usize, dir: &Path) -> bool {
+fn run_child(way: &Way, scenario: &Scenario, at: usize, dir: &Path) -> bool {
     let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
+    let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--ignored", "--exact", "the_process_that_dies", "--nocapture"]);
     child.env(CHILD, format!("{way} {number} {at} {}", dir.display())).stdout(Stdio::null());
