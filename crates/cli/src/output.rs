@@ -86,10 +86,12 @@ impl Output {
 
     /// What was done to one object: shown at once, and not at all with `--quiet`.
     pub(crate) fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
-        if self.quiet {
-            return Ok(());
-        }
-        self.bar.suspend(|| self.record(event).and_then(|()| self.flush()))
+        if self.quiet { Ok(()) } else { self.beside_progress(event) }
+    }
+
+    /// One line of data in a command that shows progress: at once, and also with `--quiet`.
+    pub(crate) fn beside_progress<R: Serialize + Display>(&self, record: &R) -> Result<()> {
+        self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }
 
     /// Bytes as they are. Errors: `Io`, also where the reader went away.
@@ -170,6 +172,21 @@ impl Output {
         if !self.bar.is_hidden() {
             self.bar.set_length(total);
             self.bar.set_message(doing.to_string());
+            self.bar.set_position(done);
+        }
+    }
+
+    /// Shows the progress of a command that does not know how much there is.
+    pub(crate) fn start_counting(&self) {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} {msg} ({per_sec})") {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// So many of `what` are done.
+    pub(crate) fn counted(&self, done: u64, what: impl Display) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(what.to_string());
             self.bar.set_position(done);
         }
     }

@@ -1,6 +1,6 @@
 //! Sizes and times as people write and read them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -30,6 +30,17 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| format!("{text:?} is not a size; write a whole number with a unit, such as 16MiB"))?;
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is more than 16 EiB"))
+}
+
+/// Reads `90s`, `30m`, `24h`, `7d` or `2w`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
+    let unit = units.iter().find_map(|(name, seconds)| Some((lower.strip_suffix(name)?, *seconds)));
+    let seconds = unit.and_then(|(digits, seconds)| digits.parse::<u64>().ok()?.checked_mul(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        format!("{text:?} is not a time; write a whole number with a unit, such as 30m, 24h or 7d")
+    })
 }
 
 /// `1.5 KiB`, `1 Byte`, `300 Bytes`: the form that `aws s3 ls --human-readable` prints.
@@ -82,6 +93,17 @@ mod tests {
         }
         for bad in ["", "MiB", "-1", "1.5GiB", "12 parsecs", "99999999TiB"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, seconds) in [("0s", 0), ("90s", 90), ("30m", 1_800), ("24H", 86_400), ("7d", 604_800)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        assert_eq!(parse_duration("2w"), parse_duration("14d"));
+        for bad in ["", "7", "d", "-1d", "1.5h", "1d2h", "99999999999999999w"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }
 

@@ -9,6 +9,7 @@ mod machine;
 mod record;
 mod run;
 mod stats;
+mod table;
 mod units;
 
 pub use histogram::Latencies;
@@ -16,6 +17,7 @@ pub use machine::{FileSystem, Machine};
 pub use record::{Block, Operation, Records};
 pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSION, Summary, Verdict};
 pub use stats::{Interval, Shuffle, median, median_interval};
+pub use table::table;
 pub use units::{bytes_text, ns_text, rate_text};
 
 use std::time::Instant;

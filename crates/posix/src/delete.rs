@@ -7,7 +7,7 @@ use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_d
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, odd, plain, split};
+use crate::layout::{OUR_DIR, Place, odd, plain, private_dir, split};
 
 impl Inner {
     pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
@@ -27,7 +27,12 @@ impl Inner {
     /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
     /// or a reader (or a crash) in between would bring it back.
     fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let odd = self.has_odd(bucket) && self.remove_at(bucket, &odd(bucket, key))?;
+        let has_odd = self.odd_keys.any(&self.root, bucket).unwrap_or_else(|| {
+            // Made now, it makes every later delete cheaper; where it cannot be made, none is.
+            let _ = self.make_dirs(bucket, &private_dir(bucket));
+            false
+        });
+        let odd = has_odd && self.remove_at(bucket, &odd(bucket, key))?;
         let plain = match plain(bucket, key) {
             Some(place) => self.remove_at(bucket, &place)?,
             None => false,
@@ -39,7 +44,7 @@ impl Inner {
     }
 
     /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
-    fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
+    pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
         match self.unlink(place) {
             Ok(()) => {
                 self.prune(bucket, &place.dir);

@@ -22,6 +22,8 @@ mod copy;
 mod delete;
 mod dirs;
 mod errors;
+mod fsck;
+mod gc;
 mod layout;
 mod list;
 mod multipart;
@@ -30,6 +32,7 @@ mod parts;
 mod private;
 mod read;
 mod record;
+mod scan;
 mod stage;
 mod store;
 mod write;
@@ -41,6 +44,8 @@ use std::sync::{Arc, Mutex};
 use fordway_store::{Bucket, ETagPolicy, Result};
 use fordway_sys::{ByteLocks, Resolution, Root};
 
+pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
+pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 
 /// When a write counts as done.

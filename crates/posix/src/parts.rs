@@ -53,6 +53,17 @@ pub(crate) struct Part {
     pub(crate) file: Option<String>,
 }
 
+/// What a file in the directory of an upload is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It belongs to the upload as a whole, or holds a place.
+    Upload,
+    /// It says what a part is.
+    PartRecord,
+    /// It is a part.
+    PartBytes,
+}
+
 impl PartSink {
     /// A place for part `number` of the upload in `dir`, of `size` bytes where that is known.
     pub(crate) fn open(
@@ -179,9 +190,7 @@ impl Inner {
         let names = self.names_in(dir)?;
         let mut parts = Vec::new();
         for name in &names {
-            let Some(number) = name.parse().ok().filter(|number| part_name(*number) == *name) else {
-                continue;
-            };
+            let Some(number) = part_number(name) else { continue };
             let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
             let record = decode_record(&bytes)?;
             let (Some(seal), Some(etag)) = (record.seal, record.etag) else { continue };
@@ -225,6 +234,22 @@ fn read_bytes(dir: &Dir, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
     let modified_ns = stat(&file).map_err(failed)?.modified_ns;
     Ok(Some((bytes, modified_ns)))
+}
+
+/// What a file in the directory of an upload is; `None` for what is not ours.
+pub(crate) fn role_of(name: &str) -> Option<Role> {
+    let is_number = |number| part_number(number).is_some();
+    match name {
+        UPLOAD | CLOSED | DATA | PART_SIZE => Some(Role::Upload),
+        _ if is_number(name) => Some(Role::PartRecord),
+        _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(Role::Upload),
+        _ if name.split_once('-').is_some_and(|(number, _)| is_number(number)) => Some(Role::PartBytes),
+        _ => None,
+    }
+}
+
+fn part_number(name: &str) -> Option<u16> {
+    name.parse().ok().filter(|number| part_name(*number) == name)
 }
 
 pub(crate) fn part_name(number: u16) -> String {

@@ -32,22 +32,23 @@ struct Known {
 }
 
 impl OddKeys {
-    /// Whether any key of `bucket` lies apart from its plain path. Cost: one `fstat` as a rule.
-    pub(crate) fn any(&self, root: &Root, bucket: &Bucket) -> bool {
+    /// Whether any key of `bucket` lies apart from its plain path; `None` says no, and that there is
+    /// nothing to remember it by. Cost: one `fstat` as a rule.
+    pub(crate) fn any(&self, root: &Root, bucket: &Bucket) -> Option<bool> {
         let held = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(bucket).cloned();
         if let Some(known) = held.filter(|known| known.opened.elapsed() < HOLD)
             && let Ok(now) = stat(&known.private)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return known.has_odd;
+            return Some(known.has_odd);
         }
         match self.look(root, bucket) {
-            Ok(has_odd) => has_odd,
+            Ok(has_odd) => Some(has_odd),
             // Without a private directory there is no odd key in it.
-            Err(Errno::NOENT | Errno::NOTDIR) => false,
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
             // What cannot be looked at is looked for.
-            Err(_) => true,
+            Err(_) => Some(true),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::record::{Record, Seal, etag_of_file};
 use crate::{Inner, layout};
 
 /// Room on the stack for most records; a longer one costs a second call.
-const RECORD_BYTES: usize = 512;
+pub(crate) const RECORD_BYTES: usize = 512;
 
 /// An object's file, opened.
 pub(crate) struct Opened {
@@ -155,7 +155,7 @@ impl Inner {
 
     /// Whether any key of the bucket lies apart from its plain path.
     pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
-        self.odd_keys.any(&self.root, bucket)
+        self.odd_keys.any(&self.root, bucket).unwrap_or_default()
     }
 
     /// Opens the object's file at `place`; `None` if there is none.
@@ -209,7 +209,8 @@ impl Inner {
     }
 }
 
-fn read_record(file: &File) -> Result<Record> {
+/// What the open file's attribute holds; nothing if there is none. Errors: `Corrupt`.
+pub(crate) fn read_record(file: &File) -> Result<Record> {
     let mut short = [0; RECORD_BYTES];
     match get_xattr(file, ATTRIBUTE, &mut short) {
         Ok(bytes) => bytes.map_or(Ok(Record::default()), decode_record),

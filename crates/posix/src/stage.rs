@@ -350,7 +350,7 @@ impl Inner {
     }
 
     /// Makes `dir` and its parents below the bucket, each marked as ours to remove.
-    fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
+    pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
         let private = private_dir(bucket);

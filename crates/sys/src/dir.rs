@@ -2,10 +2,10 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{FileType, RawDir};
+use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Result;
 
-use crate::call;
+use crate::call::{self, statat};
 
 /// Room for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -50,6 +50,13 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
             visit(name, kind_of(entry.file_type()));
         }
     }
+}
+
+/// What `name` in `dir` is, for an entry that was [`EntryKind::Unknown`]; a link is not followed.
+/// Cost: one `newfstatat`.
+pub fn kind_in(dir: impl AsFd, name: &str) -> Result<EntryKind> {
+    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
 }
 
 fn kind_of(kind: FileType) -> EntryKind {

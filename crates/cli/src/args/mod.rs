@@ -1,6 +1,7 @@
 //! The command line: the one definition that the parser, `--help`, the manual pages and the shell
 //! completions are made from.
 
+mod care;
 mod compare;
 mod filters;
 mod listing;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use serve::ServeArgs;
@@ -96,6 +98,10 @@ pub enum Command {
     Serve(ServeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
+    /// Remove what interrupted work left behind in a directory
+    Gc(GcArgs),
+    /// Check a directory against what is stored about its objects
+    Fsck(FsckArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands

@@ -5,6 +5,8 @@ mod compare;
 mod completions;
 mod cp;
 mod du;
+mod fsck;
+mod gc;
 mod ls;
 mod man;
 mod mb;
@@ -55,6 +57,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
         Command::Presign(args) => presign::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
+        Command::Gc(args) => gc::run(&args, context),
+        Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),
         Command::Man(args) => man::run(&args, context),
         Command::External(words) => external::run(&words),

@@ -18,8 +18,22 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 12] =
-    ["ls", "cp", "cat", "rm", "stat", "mb", "rb", "du", "sync", "presign", "completions", "man"];
+const COMMANDS: [&str; 14] = [
+    "ls",
+    "cp",
+    "cat",
+    "rm",
+    "stat",
+    "mb",
+    "rb",
+    "du",
+    "sync",
+    "presign",
+    "gc",
+    "fsck",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_names_every_command_and_its_examples() {

@@ -1,6 +1,7 @@
 //! Every command, against a store in memory and as the binary.
 
 mod binary;
+mod care;
 mod copying;
 mod listing;
 mod support;

@@ -2,13 +2,12 @@
 
 mod place;
 mod setup;
-mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
+use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{Outcome, Phase, Plan, Progress, run as compare};
 use fordway_workload::summary::{Capacity, summarise};
@@ -166,7 +165,7 @@ fn report(
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
-    context.output.text(&table::render(run))?;
+    context.output.text(&table(run))?;
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }

@@ -1,12 +1,12 @@
-//! The table in the terminal.
+//! A run as a table in the terminal.
 
-use fordway_measure::{Ratio, Run, Summary, Verdict, ns_text, rate_text};
+use crate::{Quantiles, Ratio, Run, Summary, Verdict, ns_text, rate_text};
 
 const HEADINGS: [&str; 10] =
     ["phase", "lane", "ops/s", "MiB/s", "p50", "p99", "client CPU/op", "server CPU/op", "", "limit"];
 
 /// The run's summaries, a line each, a blank line between phases.
-pub(super) fn render(run: &Run) -> String {
+pub fn table(run: &Run) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows[0][8] = format!("x {reference} [95 %]");
@@ -34,7 +34,7 @@ fn line(row: &[String; 10], widths: &[usize]) -> String {
 }
 
 fn cells(summary: &Summary) -> [String; 10] {
-    let latency = |pick: fn(&fordway_measure::Quantiles) -> u64| {
+    let latency = |pick: fn(&Quantiles) -> u64| {
         summary.latency.as_ref().map_or("-".to_owned(), |quantiles| ns_text(pick(quantiles)))
     };
     let moves_bytes = summary.bytes_per_s.filter(|_| summary.bytes > 0);

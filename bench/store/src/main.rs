@@ -1,0 +1,114 @@
+//! The embedded store beside plain files, and beside the `object_store` crate's `LocalFileSystem`
+//! called on tokio, all in one run of interleaved blocks.
+//!
+//! Prints the table of `fordway compare` for objects of one size, then what an overwrite costs, a
+//! listing in pages, and the completion of a multipart upload.
+
+mod peer;
+mod single;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Result;
+use clap::Parser;
+use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, table};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, Key};
+use fordway_workload::compare::{Phase, Plan, run};
+use fordway_workload::summary::{Capacity, summarise};
+use fordway_workload::{Item, PosixTarget, StoreTarget, Sync, Target, Tree};
+
+/// The embedded store beside plain files and the object_store crate
+#[derive(Parser)]
+struct Options {
+    /// Where to work; tmpfs shows the cost of the software alone
+    #[arg(long, default_value = "/dev/shm")]
+    root: PathBuf,
+    /// Bytes of an object
+    #[arg(long, default_value_t = 3901)]
+    size: usize,
+    /// Objects
+    #[arg(long, default_value_t = 1000)]
+    objects: usize,
+    /// Rounds that count
+    #[arg(long, default_value_t = 9)]
+    rounds: u16,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Keys of the listing; 0 leaves it out
+    #[arg(long, default_value_t = 0)]
+    list: usize,
+    /// Leave out overwrites and the multipart upload
+    #[arg(long)]
+    only_phases: bool,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
+    let s3 = place.path().join("s3");
+    std::fs::create_dir(&s3)?;
+    println!("{}", compare(&options, place.path(), &s3)?);
+    if !options.only_phases {
+        single::overwrite(place.path(), options.size, usize::from(options.rounds))?;
+        single::complete(&s3, usize::from(options.rounds))?;
+    }
+    if options.list > 0 {
+        single::list(&s3, options.list)?;
+    }
+    Ok(())
+}
+
+fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
+    let targets: Vec<Box<dyn Target>> = vec![
+        Box::new(PosixTarget::new(&place.join("posix"), Sync::Nothing)?),
+        Box::new(embedded(s3, "embedded", true)?),
+        Box::new(embedded(s3, "none-match-only", false)?),
+        Box::new(peer::ObjectStoreTarget::new(&place.join("peer"))?),
+    ];
+    let (plan, tree) = (plan(options), tree(options)?);
+    let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
+    let lanes: Vec<Lane> = targets.iter().map(|target| target.lane().clone()).collect();
+    let machine = Machine::observe(&[("root", place)]);
+    let capacity = Capacity { threads: plan.threads, cpus: machine.cpus };
+    let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    targets.iter().try_for_each(|target| target.clean_up())?;
+    anyhow::ensure!(outcome.failures.is_empty(), "{}", outcome.failures.join("; "));
+    let parameters = [("durability", "none"), ("etag_policy", "fast")];
+    let run = Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "bench-store".into(),
+        started: String::new(),
+        elapsed_ns: 0,
+        command: std::env::args().collect(),
+        machine,
+        parameters: parameters.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect(),
+        lanes,
+        phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
+        summaries,
+        warnings: vec![],
+    };
+    Ok(table(&run))
+}
+
+fn plan(options: &Options) -> Plan {
+    Plan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
+}
+
+fn tree(options: &Options) -> Result<Tree> {
+    let item = |i: usize| -> Result<Item> {
+        Ok(Item { key: Key::new(format!("f{i:06}"))?, body: vec![i as u8; options.size] })
+    };
+    let items = (0..options.objects).map(item).collect::<Result<Vec<_>>>()?;
+    Ok(Tree { bytes: (options.size * options.objects) as u64, items, warnings: vec![] })
+}
+
+fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget<PosixStore>> {
+    let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
+    let lane = Lane { name: name.to_owned(), description: String::new() };
+    Ok(StoreTarget::new(lane, store, Bucket::new(name)?, None)?)
+}

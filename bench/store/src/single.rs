@@ -1,0 +1,148 @@
+//! What `compare` has no phase for: overwrites, pages of a long listing, completing an upload.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use fordway_measure::{Interval, median_interval, ns_text};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, CompletedPart, Conditions, Expected, Key, ListQuery, MIN_PART_BYTES, PartOptions, PutOptions,
+    Store,
+};
+
+const OBJECTS: usize = 200;
+
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_nanos() as f64)
+}
+
+fn text(interval: &Interval) -> String {
+    format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
+}
+
+/// Replacing objects, beside a write to a temporary name and a rename over the old file.
+pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> {
+    let (plain, s3) = (place.join("overwrite"), place.join("s3"));
+    fs::create_dir(&plain)?;
+    let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("overwrite")?);
+    store.create_bucket(&bucket)?;
+    let body = vec![7; size];
+    let mut ratios = Vec::new();
+    for _ in 0..=rounds {
+        for i in 0..OBJECTS {
+            let (path, key) = (plain.join(format!("f{i}")), Key::new(format!("f{i}"))?);
+            let by_posix = timed(|| {
+                let staged = path.with_extension("tmp");
+                let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&staged)?;
+                file.write_all(&body)?;
+                Ok(fs::rename(&staged, &path)?)
+            })?;
+            let ours = timed(|| {
+                store.put(&bucket, &key, &body, &PutOptions::default())?;
+                Ok(())
+            })?;
+            ratios.push(by_posix / ours);
+        }
+    }
+    // The first round creates.
+    let interval = median_interval(&ratios[OBJECTS..], 1).context("too few rounds")?;
+    println!("overwrite of {size} B: {} x posix (tmp, write, rename over)", text(&interval));
+    Ok(())
+}
+
+/// Completing 32 uniform parts of 8 MiB.
+pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
+    let (store, bucket, key) =
+        (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("complete")?, Key::new("k")?);
+    store.create_bucket(&bucket)?;
+    let body = vec![7; 8 << 20];
+    anyhow::ensure!(body.len() as u64 >= MIN_PART_BYTES);
+    let mut times = Vec::new();
+    for _ in 0..rounds.max(5) {
+        let upload = store.create_upload(&bucket, &key, &PutOptions::default())?;
+        let mut parts = Vec::new();
+        for number in 1..=32 {
+            let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
+            let mut writer = store.part_writer(&bucket, &key, &upload, number, &options)?;
+            writer.write(&body)?;
+            parts.push(CompletedPart { number, etag: writer.commit(&Expected::default())?.etag });
+        }
+        times.push(timed(|| {
+            store.complete_upload(&bucket, &key, &upload, &parts, &Conditions::default())?;
+            Ok(())
+        })?);
+        store.delete(&bucket, &key, &Default::default())?;
+    }
+    let interval = median_interval(&times, 1).context("too few rounds")?;
+    println!(
+        "completing 256 MiB in 32 parts: {} [{}, {}]",
+        ns_text(interval.value as u64),
+        ns_text(interval.low as u64),
+        ns_text(interval.high as u64)
+    );
+    Ok(())
+}
+
+/// `keys` keys of one directory: in one stream, in pages of 1,000, and 1 % of them by a prefix.
+pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
+    let (store, bucket) = (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("list")?);
+    store.create_bucket(&bucket)?;
+    for i in 0..keys {
+        store.put(&bucket, &Key::new(format!("k{:02}-{i:08}", i % 100))?, b"x", &PutOptions::default())?;
+    }
+    // Directory times younger than a clock tick are not trusted.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let one_page = |query: ListQuery| timed(|| Ok(store.list(&bucket, &query)?));
+    let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };
+    let (mut stream, mut pages, mut readdir, mut prefix) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..5 {
+        // A store of its own each time, so that the first page is a cold one.
+        let cold = PosixStore::open(s3, PosixConfig::default())?;
+        stream.push(timed(|| Ok(cold.list(&bucket, &all())?))?);
+        let cold = PosixStore::open(s3, PosixConfig::default())?;
+        pages.push(timed(|| in_pages(&cold, &bucket, keys))?);
+        readdir.push(timed(|| {
+            let dir = fs::File::open(s3.join("list"))?;
+            let mut count = 0;
+            fordway_sys::read_dir(&dir, |_, _| count += 1)?;
+            anyhow::ensure!(count >= keys);
+            Ok(())
+        })?);
+        prefix.push(one_page(ListQuery { prefix: "k07-".into(), ..all() })?);
+    }
+    let ratio = |a: &[f64], b: &[f64]| {
+        let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+        median_interval(&ratios, 1).map_or("-".into(), |interval| text(&interval))
+    };
+    let median = |values: &[f64]| median_interval(values, 1).map_or(0, |interval| interval.value as u64);
+    println!(
+        "listing {keys} keys: one stream {}, pages of 1,000 {} x that",
+        ns_text(median(&stream)),
+        ratio(&pages, &stream)
+    );
+    println!(
+        "1 % of them by prefix: {} x a bare readdir ({})",
+        ratio(&prefix, &readdir),
+        ns_text(median(&readdir))
+    );
+    Ok(())
+}
+
+fn in_pages(store: &PosixStore, bucket: &Bucket, keys: usize) -> Result<()> {
+    let (mut query, mut seen) = (ListQuery::default(), 0);
+    loop {
+        let page = store.list(bucket, &query)?;
+        seen += page.entries.len();
+        match page.next {
+            Some(next) => query.start_after = Some(next),
+            None => break,
+        }
+    }
+    anyhow::ensure!(seen == keys, "{seen} of {keys} keys were listed");
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Walking all that lies in a bucket, objects or not, with memory for one path at a time.
+
+use std::fs::File;
+
+use fordway_store::{Bucket, MAX_KEY_BYTES, Result, Store};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat};
+
+use crate::layout::join;
+use crate::{Inner, PosixStore};
+
+/// How many entries are looked at between two words about progress.
+pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
+
+impl PosixStore {
+    /// The buckets to look at: those named, which must exist, or else all.
+    pub(crate) fn chosen_buckets(&self, named: &[Bucket]) -> Result<Vec<Bucket>> {
+        if named.is_empty() {
+            return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
+        }
+        named.iter().map(|bucket| self.head_bucket(bucket).map(|info| info.name)).collect()
+    }
+}
+
+impl Inner {
+    /// Opens the directory at `path` for [`each_entry`].
+    pub(crate) fn open_to_scan(&self, path: &str) -> Result<File, Errno> {
+        self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// Whether a look-up of `path` comes to a regular file.
+    pub(crate) fn is_file(&self, path: &str) -> bool {
+        let found = self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat);
+        found.is_ok_and(|stat| stat.is_file)
+    }
+}
+
+/// Opens the directory `name` in `parent` for [`each_entry`], following no link.
+pub(crate) fn open_child(parent: &File, name: &str) -> Result<File, Errno> {
+    open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
+}
+
+/// Calls `visit` for every entry of `dir` until it fails. The outer result is what it failed with,
+/// the inner one how reading the directory ended.
+pub(crate) fn each_entry(
+    dir: &File,
+    mut visit: impl FnMut(&[u8], EntryKind) -> Result<()>,
+) -> Result<Result<(), Errno>> {
+    let mut visited = Ok(());
+    let read = read_dir(dir, |name, kind| {
+        if visited.is_ok() {
+            visited = visit(name, kind);
+        }
+    });
+    // A directory that is removed while it is read has no more entries.
+    visited.map(|()| if read == Err(Errno::NOENT) { Ok(()) } else { read })
+}
+
+/// `kind`, or what a look at the file says where the file system told nothing.
+pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
+    match kind {
+        EntryKind::Unknown => kind_in(dir, name).unwrap_or(kind),
+        kind => kind,
+    }
+}
+
+/// The path of the directory `name` in `path`, unless every key below it would be too long.
+pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
+    let path = join(path, name);
+    let key_bytes = path.len() - bucket.as_str().len();
+    // Odd keys are encoded: up to three bytes for one, and a private directory above them.
+    (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
+}

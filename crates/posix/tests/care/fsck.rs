@@ -1,0 +1,177 @@
+//! `check`: what is found, and what is not.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
+use fordway_store::{Bucket, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Metadata, PutOptions, Store};
+
+use crate::support::{Rig, bucket, name};
+
+fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<Finding>) {
+    let mut found = Vec::new();
+    let options = FsckOptions { buckets: Vec::new(), read };
+    let summary = rig.store.check(&options, &mut |event| {
+        if let FsckEvent::Found(finding) = event {
+            found.push(finding);
+        }
+        Ok(())
+    });
+    found.sort_by(|a, b| (&a.path, a.kind.name()).cmp(&(&b.path, b.kind.name())));
+    (summary.unwrap(), found)
+}
+
+fn kinds_and_paths(found: &[Finding]) -> Vec<(&str, &str)> {
+    found.iter().map(|finding| (finding.kind.name(), finding.path.as_str())).collect()
+}
+
+/// Changes content behind the back of everybody: the file's time of change is put back.
+fn rot(rig: &Rig, below: &str, body: &[u8]) {
+    let path = rig.path(below);
+    let modified = path.metadata().unwrap().modified().unwrap();
+    fs::write(&path, body).unwrap();
+    File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+}
+
+#[test]
+fn a_store_in_use_is_clean() {
+    let rig = Rig::new();
+    for key in ["a", "a/b", "d/e/f", "x//y", ".fordway", "dir/", &"k".repeat(300)] {
+        rig.put(key, key);
+    }
+    let user = (0..20).map(|n| (format!("name-{n}"), "v".repeat(40))).collect();
+    let metadata = Metadata { content_type: Some("text/x".into()), user, ..Default::default() };
+    rig.put_with("long-record", "x", &PutOptions { metadata, ..Default::default() });
+    rig.write("posix/made", "by hand");
+    symlink("posix/made", rig.path("link")).unwrap();
+    let upload = rig.start_upload("big");
+    rig.put_part("big", &upload, 1, b"part");
+    for read in [false, true] {
+        let (summary, found) = check(&rig, read);
+        assert_eq!(found, []);
+        // Nine objects and one part.
+        assert_eq!((summary.files, summary.corrupt, summary.notes), (10, 0, 0));
+    }
+}
+
+#[test]
+fn each_damage_of_objects_is_found() {
+    let rig = Rig::new();
+    for key in ["fine", "longer", "rewritten", "mangled", "x//y"] {
+        rig.put(key, "content");
+    }
+    rig.write("longer", "content and more");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    rig.write("rewritten", "CONTENT");
+    rig.set_attribute("mangled", c"user.fordway", b"\x09nonsense");
+    rig.write(".fordway/odd/%zz", "not ours");
+    let deep = ["d".repeat(250).as_str(); 5].join("/");
+    rig.write(&format!("{deep}/f"), "too long a key");
+    fs::write(rig.dir.path().join("bkt").join(OsStr::from_bytes(b"latin\xe4")), "").unwrap();
+    symlink("../../outside", rig.path("out")).unwrap();
+    symlink("nowhere", rig.path("dangling")).unwrap();
+    symlink("circle", rig.path("circle")).unwrap();
+    let _socket = UnixListener::bind(rig.path("socket")).unwrap();
+
+    let (summary, found) = check(&rig, false);
+    let deep = format!("bkt/{deep}/f");
+    let mut expected = vec![
+        ("odd-name", "bkt/.fordway/odd/%zz"),
+        ("link-outside", "bkt/circle"),
+        ("link-dangling", "bkt/dangling"),
+        ("long-key", deep.as_str()),
+        ("not-utf8", "bkt/latin\\xe4"),
+        ("changed", "bkt/longer"),
+        ("bad-record", "bkt/mangled"),
+        ("link-outside", "bkt/out"),
+        ("changed", "bkt/rewritten"),
+        ("special-file", "bkt/socket"),
+    ];
+    expected.sort_by_key(|(_, path)| *path);
+    assert_eq!(kinds_and_paths(&found), expected);
+    assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (1, 9, 0));
+    let longer = found.iter().find(|finding| finding.path == "bkt/longer").unwrap();
+    assert_eq!(longer.detail, "7 bytes were stored, now it has 16");
+}
+
+#[test]
+fn damaged_uploads_are_found() {
+    let rig = Rig::new();
+    let (fine, torn) = (rig.start_upload("fine"), rig.start_upload("torn"));
+    rig.put_part("fine", &fine, 1, b"part");
+    rig.write(&format!(".fordway/mpu/{torn}/upload", torn = torn.as_str()), "\x07torn");
+    rig.write(&format!(".fordway/mpu/{}/1", fine.as_str()), "a number is written with five digits");
+    rig.write(".fordway/mpu/0123abcd/00001", "a part of nothing");
+    rig.write(".fordway/mpu/stray", "");
+    let (summary, found) = check(&rig, true);
+    let (stray, torn) =
+        (format!("bkt/.fordway/mpu/{}/1", fine.as_str()), format!("bkt/.fordway/mpu/{}", torn.as_str()));
+    let mut expected = vec![
+        ("upload-rest", "bkt/.fordway/mpu/0123abcd"),
+        ("bad-upload", "bkt/.fordway/mpu/0123abcd/00001"),
+        ("stray-part", stray.as_str()),
+        ("bad-upload", torn.as_str()),
+        ("stray-part", "bkt/.fordway/mpu/stray"),
+    ];
+    expected.sort_by_key(|(_, path)| *path);
+    assert_eq!(kinds_and_paths(&found), expected);
+    assert_eq!(summary.corrupt, 2);
+}
+
+#[test]
+fn content_that_rotted_is_found_by_reading() {
+    let rig = Rig::new();
+    let with = |etag_policy, checksum| PutOptions { etag_policy, checksum, ..Default::default() };
+    rig.put_with("md5", "content", &with(Some(ETagPolicy::Md5), None));
+    rig.put_with("sound", "content", &with(Some(ETagPolicy::Md5), Some(ChecksumAlgorithm::Sha256)));
+    rig.put("fast", "content");
+    for algorithm in ChecksumAlgorithm::ALL {
+        rig.put_with(algorithm.name(), vec![7; 700_000], &with(None, Some(algorithm)));
+        let mut rotten = vec![7; 700_000];
+        rotten[699_999] ^= 1;
+        rot(&rig, algorithm.name(), &rotten);
+    }
+    rot(&rig, "md5", b"conTent");
+    rot(&rig, "fast", b"conTent");
+
+    let (_, found) = check(&rig, false);
+    assert_eq!(found, [], "names and times tell nothing");
+    let (summary, found) = check(&rig, true);
+    // A `fast` ETag says nothing of the content, so `fast` cannot be found.
+    let expected = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", "md5"];
+    assert_eq!(found.iter().map(|f| f.path.trim_start_matches("bkt/")).collect::<Vec<_>>(), expected);
+    assert!(found.iter().all(|finding| finding.kind.severity() == Severity::Corrupt));
+    assert!(found[5].detail.contains("9a0364b9e99bb480dd25e1f0284c8555"), "{}", found[5].detail);
+    assert_eq!((summary.read_files, summary.read_bytes), (7, 5 * 700_000 + 14));
+}
+
+#[test]
+fn only_the_buckets_asked_for_are_looked_at() {
+    let rig = Rig::new();
+    let other = Bucket::new("other").unwrap();
+    rig.store.create_bucket(&other).unwrap();
+    rig.store.put(&other, &name("k"), b"x", &PutOptions::default()).unwrap();
+    rig.set_attribute("../other/k", c"user.fordway", b"\x09");
+    let checked = |buckets| rig.store.check(&FsckOptions { buckets, read: false }, &mut |_| Ok(()));
+    assert_eq!(checked(vec![bucket()]).unwrap().corrupt, 0);
+    assert_eq!(checked(vec![other]).unwrap().corrupt, 1);
+    let missing = checked(vec![Bucket::new("missing").unwrap()]);
+    assert_eq!(missing.err().map(|error| error.kind()), Some(ErrorKind::NoSuchBucket));
+}
+
+#[test]
+fn whoever_is_told_can_end_it() {
+    let rig = Rig::new();
+    symlink("a", rig.path("dangling-1")).unwrap();
+    symlink("a", rig.path("dangling-2")).unwrap();
+    let mut told = 0;
+    let ended = rig.store.check(&FsckOptions::default(), &mut |_| {
+        told += 1;
+        Err(Error::from(ErrorKind::Interrupted))
+    });
+    assert_eq!(ended.err().map(|error| error.kind()), Some(ErrorKind::Interrupted));
+    assert_eq!(told, 1);
+}

@@ -1,0 +1,267 @@
+//! `collect_garbage`: what goes, and what stays whatever else happens.
+
+use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_posix::{Garbage, GcEvent, GcOptions, GcSummary};
+use fordway_store::{CompletedPart, Conditions, Error, ErrorKind, PartsQuery, Store, UploadId};
+
+use crate::support::{Rig, bucket, name};
+
+/// Long enough that no clock of a file system shows two moments as one.
+const APART: Duration = Duration::from_millis(60);
+
+/// Collects what is older than `limit`.
+fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<Garbage>) {
+    let (buckets, staged_age, upload_age, empty_dir_age) = (Vec::new(), limit, limit, limit);
+    collect_with(rig, &GcOptions { buckets, staged_age, upload_age, empty_dir_age, dry_run })
+}
+
+fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<Garbage>) {
+    let mut removed = Vec::new();
+    let summary = rig.store.collect_garbage(options, &mut |event| {
+        match event {
+            GcEvent::Removed(garbage) => removed.push(garbage),
+            GcEvent::Failed(error) => panic!("{error}"),
+            GcEvent::Progress { .. } => {}
+        }
+        Ok(())
+    });
+    removed.sort_by(|a, b| a.path.cmp(&b.path));
+    (summary.unwrap(), removed)
+}
+
+fn kinds_and_paths(removed: &[Garbage]) -> Vec<(&str, &str, u64)> {
+    removed.iter().map(|garbage| (garbage.kind.name(), garbage.path.as_str(), garbage.size_bytes)).collect()
+}
+
+fn upload_path(id: &UploadId) -> String {
+    format!("bkt/.fordway/mpu/{}", id.as_str())
+}
+
+/// A rehearsal finds what the real run then removes, and changes nothing; a second run finds nothing.
+fn assert_collects(rig: &Rig, cutoff: Instant, expected: &[(&str, &str, u64)]) {
+    let before = rig.tree();
+    let (rehearsed, would_go) = collect(rig, cutoff.elapsed(), true);
+    assert_eq!(kinds_and_paths(&would_go), expected);
+    assert_eq!(rig.tree(), before);
+    let (summary, gone) = collect(rig, cutoff.elapsed(), false);
+    assert_eq!(gone, would_go);
+    assert_eq!(summary.removed, rehearsed.removed);
+    assert_eq!(summary.freed_bytes, expected.iter().map(|(_, _, bytes)| bytes).sum::<u64>());
+    for garbage in &gone {
+        assert!(!rig.dir.path().join(&garbage.path).exists(), "{}", garbage.path);
+    }
+    let stays: Vec<_> = before
+        .into_iter()
+        .filter(|path| !gone.iter().any(|gone| path.trim_end_matches('/').starts_with(&gone.path)))
+        .collect();
+    assert_eq!(rig.tree(), stays);
+    assert_eq!(collect(rig, cutoff.elapsed(), false).1, []);
+}
+
+#[test]
+fn staged_files_go_when_they_are_old() {
+    let rig = Rig::new();
+    rig.put("alive", "x");
+    rig.write(".fordway/tmp/old", "12345");
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.write(".fordway/tmp/young", "1");
+    // A program can set the time of the last write, but this file was made just now.
+    let backdated = File::create(rig.path(".fordway/tmp/backdated")).unwrap();
+    backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/old", 5)]);
+    assert_eq!(rig.get("alive").unwrap(), b"x");
+}
+
+#[test]
+fn uploads_go_when_nothing_arrived_for_long() {
+    let rig = Rig::new();
+    let (old, running) = (rig.start_upload("old"), rig.start_upload("running"));
+    rig.put_part("old", &old, 1, b"1234567");
+    rig.put_part("running", &running, 1, b"first");
+    rig.write(".fordway/mpu/rest/00001", "123");
+    let files = rig.path(&format!(".fordway/mpu/{}", old.as_str())).read_dir().unwrap();
+    let old_bytes = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.put_part("running", &running, 2, b"second");
+    rig.write(".fordway/mpu/young/00001", "of an upload that is just being made");
+    let old = upload_path(&old);
+    let mut expected = [("upload", old.as_str(), old_bytes), ("upload-rest", "bkt/.fordway/mpu/rest", 3)];
+    expected.sort_by_key(|(_, path, _)| *path);
+    assert_collects(&rig, cutoff, &expected);
+
+    let parts = rig.store.list_parts(&bucket(), &name("running"), &running, &PartsQuery::default()).unwrap();
+    assert_eq!(parts.parts.len(), 2);
+}
+
+#[test]
+fn files_that_another_of_their_key_hides_go() {
+    let rig = Rig::new();
+    // `a` and `c` are second comers beside `a/b` and `c/d`; `x//y` is no path at all.
+    for key in ["a/b", "a", "c/d", "c", "x//y"] {
+        rig.put(key, format!("odd {key}"));
+    }
+    // A POSIX program puts a file in the place of the directory.
+    fs::remove_dir_all(rig.path("a")).unwrap();
+    rig.write("a", "plain");
+    // Not by age: what is hidden is hidden.
+    assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
+    let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
+    assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
+}
+
+#[test]
+fn empty_directories_that_we_made_go() {
+    let rig = Rig::new();
+    rig.put("kept/by/key", "x");
+    rig.put("left/deep/down/key", "x");
+    rig.put("mixed/ours/key", "x");
+    fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
+    // As a crash between the removal of a file and of its directories leaves it.
+    fs::remove_file(rig.path("left/deep/down/key")).unwrap();
+    fs::remove_file(rig.path("mixed/ours/key")).unwrap();
+    fs::create_dir_all(rig.path(".fordway/odd/long%")).unwrap();
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.put("young/key", "x");
+    fs::remove_file(rig.path("young/key")).unwrap();
+    let expected = [
+        ("empty-dir", "bkt/.fordway/odd/long%", 0),
+        ("empty-dir", "bkt/left", 0),
+        ("empty-dir", "bkt/left/deep", 0),
+        ("empty-dir", "bkt/left/deep/down", 0),
+        ("empty-dir", "bkt/mixed/ours", 0),
+    ];
+    assert_collects(&rig, cutoff, &expected);
+    assert!(rig.path("mixed/foreign").is_dir());
+    assert_eq!(rig.get("kept/by/key").unwrap(), b"x");
+}
+
+#[test]
+fn links_are_not_followed() {
+    let rig = Rig::new();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("old"), "mine").unwrap();
+    fs::create_dir_all(rig.path(".fordway/mpu")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), rig.path(".fordway/tmp")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), rig.path(".fordway/mpu/abc")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), rig.path("dir")).unwrap();
+    let options = GcOptions { staged_age: Duration::ZERO, upload_age: Duration::ZERO, ..Default::default() };
+    let mut refused = Vec::new();
+    let summary = rig.store.collect_garbage(&options, &mut |event| {
+        if let GcEvent::Failed(error) = event {
+            refused.push(error);
+        }
+        Ok(())
+    });
+    assert_eq!(summary.unwrap().removed, 0);
+    assert_eq!(refused.iter().map(Error::kind).collect::<Vec<_>>(), [ErrorKind::AccessDenied]);
+    assert!(refused[0].to_string().contains("s3://bkt/.fordway/tmp"), "{}", refused[0]);
+    assert_eq!(fs::read(outside.path().join("old")).unwrap(), b"mine");
+}
+
+#[test]
+fn whoever_is_told_can_end_it() {
+    let rig = Rig::new();
+    for n in 0..3 {
+        rig.write(&format!(".fordway/tmp/{n}"), "");
+    }
+    thread::sleep(APART);
+    let options = GcOptions { staged_age: Duration::ZERO, ..Default::default() };
+    let ended = rig.store.collect_garbage(&options, &mut |_| Err(Error::from(ErrorKind::Interrupted)));
+    assert_eq!(ended.err().map(|error| error.kind()), Some(ErrorKind::Interrupted));
+    assert_eq!(fs::read_dir(rig.path(".fordway/tmp")).unwrap().count(), 2);
+}
+
+/// Writers make and prune the same directories, let keys take turns between plain and odd places
+/// and run uploads, while collections follow each other.
+#[test]
+fn beside_writers_nothing_is_lost() {
+    let rig = Rig::new();
+    let done = AtomicBool::new(false);
+    let (collections, removed) = thread::scope(|scope| {
+        let writers: Vec<_> = (0..3)
+            .map(|writer| {
+                scope.spawn({
+                    let rig = &rig;
+                    move || write_much(rig, writer)
+                })
+            })
+            .collect();
+        let collector = scope.spawn(|| {
+            let (mut collections, mut removed) = (0, 0);
+            // Only directories are ever that old; what a writer has staged is not.
+            let options = GcOptions { empty_dir_age: Duration::from_millis(15), ..Default::default() };
+            while !done.load(Ordering::Relaxed) {
+                removed += collect_with(&rig, &options).0.removed;
+                collections += 1;
+            }
+            (collections, removed)
+        });
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        written.into_iter().for_each(|written| written.unwrap());
+        collector.join().unwrap()
+    });
+    assert!(collections > 1, "{collections}");
+    // On a fast machine the writers may have come back to every directory in time.
+    thread::sleep(APART);
+    let removed = removed + collect(&rig, APART / 2, false).0.removed;
+    assert!(removed > 0, "{collections} collections removed nothing");
+    // What is left is what the last round of each writer left.
+    for writer in 0..3 {
+        assert_eq!(rig.get(&format!("up/{writer}")).unwrap(), b"part");
+    }
+}
+
+fn write_much(rig: &Rig, writer: usize) {
+    for round in 0..100 {
+        let body = format!("{writer} {round}");
+        let (deep, turn) = (format!("shared/{}/deep/{writer}", round % 3), format!("turn/{writer}"));
+        rig.put(&deep, &body);
+        assert_eq!(rig.get(&deep).as_deref(), Some(body.as_bytes()));
+        rig.delete(&deep);
+        assert_eq!(rig.get(&deep), None);
+
+        rig.put(&format!("{turn}/below"), "makes a directory of it");
+        rig.put(&turn, &body);
+        assert_eq!(rig.get(&turn).as_deref(), Some(body.as_bytes()), "odd");
+        rig.delete(&format!("{turn}/below"));
+        rig.put(&turn, format!("{body} plain"));
+        assert_eq!(
+            rig.get(&turn).unwrap(),
+            format!("{body} plain").as_bytes(),
+            "plain, which hides the odd one"
+        );
+        rig.delete(&turn);
+        assert_eq!(rig.get(&turn), None, "neither place");
+
+        // A directory that a POSIX program left empty, and that a later round puts into again just
+        // when it may be going.
+        let left = format!("left/{}/{writer}/key", round % 5);
+        rig.put(&left, &body);
+        assert_eq!(rig.get(&left).as_deref(), Some(body.as_bytes()));
+        fs::remove_file(rig.path(&left)).unwrap();
+
+        if round % 10 == 9 {
+            upload(rig, &format!("up/{writer}"));
+        }
+    }
+}
+
+fn upload(rig: &Rig, key: &str) {
+    let id = rig.start_upload(key);
+    rig.put_part(key, &id, 1, b"part");
+    let listed = rig.store.list_parts(&bucket(), &name(key), &id, &PartsQuery::default()).unwrap();
+    let etag = listed.parts[0].etag.clone();
+    let parts = [CompletedPart { number: 1, etag }];
+    rig.store.complete_upload(&bucket(), &name(key), &id, &parts, &Conditions::default()).unwrap();
+}
