@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, ErrorKind, Key, Result};
+use fordway_store::{Bucket, DeleteOptions, Key, Result};
 use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in};
 
 use crate::Inner;
@@ -24,20 +24,21 @@ impl Inner {
     }
 
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
-    /// while its plain path was taken, hidden by one written afterwards.
+    /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
+    /// or a reader (or a crash) in between would bring it back.
     fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let plain = match plain(bucket, key) {
-            Some(place) => self.remove_at(bucket, &place)?,
-            None => false,
-        };
         let has_odd = self.odd_keys.any(&self.root, bucket).unwrap_or_else(|| {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
             let _ = self.make_dirs(bucket, &private_dir(bucket));
             false
         });
         let odd = has_odd && self.remove_at(bucket, &odd(bucket, key))?;
-        if !plain && !odd && self.open_dir(bucket.as_str()).is_err() {
-            return Err(ErrorKind::NoSuchBucket.into());
+        let plain = match plain(bucket, key) {
+            Some(place) => self.remove_at(bucket, &place)?,
+            None => false,
+        };
+        if !plain && !odd {
+            self.require_bucket(bucket)?;
         }
         Ok(())
     }

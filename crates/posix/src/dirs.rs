@@ -46,7 +46,12 @@ impl Dir {
     /// Whether a name that is missing in it might be there after all, because this directory was
     /// removed while it was held. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
-        !self.is_fresh && stat(self).map_or(true, |stat| stat.links == 0)
+        !self.is_fresh && self.is_removed()
+    }
+
+    /// Whether it was removed, even if just after it was opened. Cost: one `fstat`.
+    pub(crate) fn is_removed(&self) -> bool {
+        stat(self).map_or(true, |stat| stat.links == 0)
     }
 }
 

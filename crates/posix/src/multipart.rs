@@ -149,10 +149,12 @@ impl Inner {
         conditions: &Conditions,
     ) -> Result<PutResult> {
         let dir = upload_dir(bucket, &UploadId::new(upload.as_str())?);
-        let held = self.dirs.open(&self.root, &dir);
-        let held = held.map_err(|_| self.missing(bucket, ErrorKind::NoSuchUpload))?;
-        let data = open_in(&held, DATA, OFlags::RDWR, Mode::empty());
-        let data = data.map_err(|_| self.missing(bucket, ErrorKind::NoSuchUpload))?;
+        let failed = |errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => self.missing(bucket, ErrorKind::NoSuchUpload),
+            errno => from_errno(errno, "opening the upload"),
+        };
+        let held = self.dirs.open(&self.root, &dir).map_err(failed)?;
+        let data = open_in(&held, DATA, OFlags::RDWR, Mode::empty()).map_err(failed)?;
         match lock_file(&data) {
             // Without locks two completions at once may both succeed, with the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -228,7 +230,10 @@ impl Inner {
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
             let file = open_in(held, name, OFlags::RDONLY, Mode::empty());
-            let file = File::from(file.map_err(|_| Error::new(ErrorKind::InvalidPart, "a part is gone"))?);
+            let file = File::from(file.map_err(|errno| match errno {
+                Errno::NOENT => Error::new(ErrorKind::InvalidPart, "a part is gone"),
+                errno => from_errno(errno, "opening a part"),
+            })?);
             let offset = match part.file {
                 Some(_) => 0,
                 None => u64::from(part.info.number - 1) * uniform,

@@ -191,10 +191,15 @@ impl Inner {
 
     /// `kind`, unless the bucket itself is what is missing.
     pub(crate) fn missing(&self, bucket: &Bucket, kind: ErrorKind) -> Error {
+        self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
+    }
+
+    /// Errors: `NoSuchBucket`, and those of a bucket that cannot be opened.
+    pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
         match self.open_dir(bucket.as_str()) {
-            Ok(_) => kind.into(),
-            Err(Errno::NOENT | Errno::NOTDIR) => ErrorKind::NoSuchBucket.into(),
-            Err(errno) => from_errno(errno, "opening the bucket"),
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
     }
 

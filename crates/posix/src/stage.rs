@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use fordway_store::{Bucket, Conditions, ETag, Error, ErrorKind, Key, PutResult, Result};
 use fordway_sys::{
@@ -27,8 +28,9 @@ const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// Free bytes beyond which a file system that says it is full means the attribute alone.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
-/// How often a publish starts again after a racing delete removed its directory.
-const MAX_RACES: usize = 64;
+/// How often a publish starts again after a racing delete removed its directory. Where several
+/// processes do nothing but make and prune one directory, each try may well be lost.
+const MAX_RACES: usize = 1000;
 
 /// A file being written. Dropping it unpublished leaves nothing behind.
 pub(crate) struct Staged {
@@ -72,25 +74,23 @@ impl Staged {
     /// Starts a file that will be published at `place` in `bucket`.
     /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `place` is a file.
     pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
-        let mut parent = inner.parent_of(bucket, &place.dir)?;
-        let mut created = create_unnamed(&parent, FILE_MODE);
-        for _ in 0..MAX_RACES {
-            // In a removed directory tmpfs says ENOENT, ext4 EPERM.
-            let may_be_gone = matches!(created, Err(Errno::NOENT | Errno::PERM | Errno::STALE));
-            if !may_be_gone || stat(&parent).is_ok_and(|stat| stat.links > 0) {
-                break;
-            }
-            inner.dirs.forget(&place.dir);
-            parent = inner.parent_of(bucket, &place.dir)?;
-            created = create_unnamed(&parent, FILE_MODE);
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let parent = inner.parent_of(bucket, &place.dir)?;
+            let (file, hidden) = match create_unnamed(&parent, FILE_MODE) {
+                Ok(file) => (file, None),
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket)?,
+                // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
+                Err(_) if parent.is_removed() => {
+                    inner.dirs.forget(&place.dir);
+                    continue;
+                }
+                Err(errno) => return Err(from_errno(errno, "making a file")),
+            };
+            let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
+            return Ok(Staged { inner, bucket, place, parent, file, hidden, written: 0 });
         }
-        let (file, hidden) = match created {
-            Ok(file) => (file, None),
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket)?,
-            Err(errno) => return Err(from_errno(errno, "making a file")),
-        };
-        let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
-        Ok(Staged { inner, bucket, place, parent, file, hidden, written: 0 })
+        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// The name it will have.
@@ -158,7 +158,7 @@ impl Staged {
         } else if !conditions.is_empty() {
             inner.require_if_match()?;
             inner.locked(&self.bucket.clone(), key, || self.publish_checked(key, conditions))?;
-        } else if !self.link()? {
+        } else if !self.link(Some(key))? {
             inner.locked(&self.bucket.clone(), key, || self.replace(key))?;
         }
         self.sync_name()
@@ -166,7 +166,7 @@ impl Staged {
 
     /// Publishes the file at its path whatever is there: for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
-        if !self.link()? {
+        if !self.link(None)? {
             self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
         }
         self.sync_name()
@@ -174,7 +174,7 @@ impl Staged {
 
     /// Publishes the file at its place if there is none yet.
     pub(crate) fn publish_if_new(mut self) -> Result<()> {
-        self.link()?;
+        self.link(None)?;
         self.sync_name()
     }
 
@@ -183,11 +183,15 @@ impl Staged {
         if self.inner.has_odd(&self.bucket) && self.inner.open_file(&odd(&self.bucket, key))?.is_some() {
             return Err(exists());
         }
-        if self.link()? {
+        if self.link(Some(key))? {
             return Ok(());
         }
-        let is_dir = fordway_sys::stat_in(&self.parent, &self.place.name).is_ok_and(|stat| stat.is_dir);
-        if is_dir && self.move_to_odd(key)? && self.link()? {
+        let is_dir = match fordway_sys::stat_in(&self.parent, &self.place.name) {
+            Ok(stat) => stat.is_dir,
+            Err(Errno::NOENT) => false,
+            Err(errno) => return Err(from_errno(errno, "reading the state of what is there")),
+        };
+        if is_dir && self.move_to_odd(key)? && self.link(Some(key))? {
             return Ok(());
         }
         Err(exists())
@@ -202,16 +206,17 @@ impl Staged {
             if current.is_some() {
                 return self.replace(key);
             }
-            if self.link()? {
+            if self.link(Some(key))? {
                 return Ok(());
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Gives the file its name if that is free; says whether it was.
-    fn link(&mut self) -> Result<bool> {
-        for _ in 0..MAX_RACES {
+    /// Gives the file its name if that is free; says whether it was. `key` is that of an object.
+    fn link(&mut self, key: Option<&Key>) -> Result<bool> {
+        for race in 0..MAX_RACES {
+            give_way(race);
             let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
@@ -221,7 +226,7 @@ impl Staged {
                 Ok(()) => return Ok(true),
                 Err(Errno::EXIST) => return Ok(false),
                 // A delete has just pruned the directory.
-                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent()?,
+                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent(key)?,
                 Err(errno) => return Err(from_errno(errno, "publishing")),
             }
         }
@@ -230,11 +235,12 @@ impl Staged {
 
     /// Replaces what has the name; a directory that has it makes the key an odd one.
     fn replace(&mut self, key: &Key) -> Result<()> {
-        for _ in 0..MAX_RACES {
+        for race in 0..MAX_RACES {
+            give_way(race);
             match self.rename_into_place()? {
                 Ok(()) => return Ok(()),
                 Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
-                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent()?,
+                Err(Errno::NOENT | Errno::STALE) => self.reopen_parent(Some(key))?,
                 Err(errno) => return Err(from_errno(errno, "publishing")),
             }
         }
@@ -262,10 +268,15 @@ impl Staged {
         Ok(Hidden { dir, name, is_temporary: true })
     }
 
-    /// Finds or makes the parent again after a delete removed it.
-    fn reopen_parent(&mut self) -> Result<()> {
+    /// Finds or makes the parent again after a delete removed it. If the file of another key is in
+    /// its place by now, `key` has become an odd one.
+    fn reopen_parent(&mut self, key: Option<&Key>) -> Result<()> {
         self.inner.dirs.forget(&self.place.dir);
-        self.parent = self.inner.parent_of(&self.bucket, &self.place.dir)?;
+        match (self.inner.parent_of(&self.bucket, &self.place.dir), key) {
+            (Ok(parent), _) => self.parent = parent,
+            (Err(error), Some(key)) if error.kind() == ErrorKind::NoSuchKey && self.move_to_odd(key)? => {}
+            (Err(error), _) => return Err(error),
+        }
         Ok(())
     }
 
@@ -322,7 +333,8 @@ impl Inner {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the directory"),
         };
-        for _ in 0..MAX_RACES {
+        for race in 0..MAX_RACES {
+            give_way(race);
             match self.dirs.open(&self.root, dir) {
                 Err(Errno::NOENT) if dir != bucket.as_str() => {}
                 done => return done.map_err(missing),
@@ -332,9 +344,7 @@ impl Inner {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
-            if self.open_dir(bucket.as_str()).is_err() {
-                return Err(ErrorKind::NoSuchBucket.into());
-            }
+            self.require_bucket(bucket)?;
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
@@ -417,6 +427,16 @@ impl Inner {
     fn lock_tables(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<Bucket, Arc<ByteLocks>>> {
         // A map is whole after every single insert or remove, even if a panic follows.
         self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Lets others go on before the try number `race` (from 0). A directory that is being removed can be
+/// found, dead, until the remover is done with it, and that may wait for this very processor.
+fn give_way(race: usize) {
+    match race {
+        0 => {}
+        1..4 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(1 << race.min(6))),
     }
 }
 

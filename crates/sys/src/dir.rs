@@ -2,8 +2,10 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, FileType, RawDir, statat};
+use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Result;
+
+use crate::call::{self, statat};
 
 /// Room for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -37,14 +39,17 @@ pub struct DirEntry {
 pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    while let Some(entry) = entries.next() {
+    loop {
+        if entries.is_buffer_empty() {
+            call::point("getdents64")?;
+        }
+        let Some(entry) = entries.next() else { return Ok(()) };
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             visit(name, kind_of(entry.file_type()));
         }
     }
-    Ok(())
 }
 
 /// What `name` in `dir` is, for an entry that was [`EntryKind::Unknown`]; a link is not followed.

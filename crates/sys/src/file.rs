@@ -3,11 +3,13 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, copy_file_range, fdatasync, fstat, fstatvfs,
-    linkat, mkdirat, openat, renameat, statat, statx, unlinkat,
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::io::{Errno, Result};
+
+use crate::call::{
+    copy_file_range, fdatasync, fstat, fstatvfs, link_by_descriptor, linkat, mkdirat, open_tmpfile, openat,
+    pread, pwrite, renameat, statat, statx, unlinkat,
 };
-use rustix::io::{Errno, Result, pread, pwrite};
 
 /// Whether `linkat` takes `AT_EMPTY_PATH` from us; learned at the first refusal.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
@@ -70,13 +72,13 @@ pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<
 /// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing.
 /// Errors: `OPNOTSUPP` (or `ISDIR` on old kernels) where the file system has no `O_TMPFILE`.
 pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
-    openat(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
+    open_tmpfile(dir, ".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
 
 /// Gives the unnamed `file` the name `name` in `dir`. Errors: `EXIST` if the name is taken.
 pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
-        match linkat(&file, "", &dir, name, AtFlags::EMPTY_PATH) {
+        match link_by_descriptor(&file, "", &dir, name, AtFlags::EMPTY_PATH) {
             // ENOENT: not permitted to us (or the directory is gone, which the second way finds too).
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,

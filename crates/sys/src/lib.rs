@@ -10,7 +10,10 @@
 //! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
+mod call;
 mod dir;
+#[cfg(feature = "faults")]
+pub mod fault;
 mod file;
 mod lock;
 mod process;

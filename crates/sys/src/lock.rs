@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::{Errno, Result};
 
+use crate::call;
 use crate::xattr::last_errno;
 
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
@@ -77,6 +78,7 @@ fn control(
     start: i64,
     length: i64,
 ) -> Result<()> {
+    call::point("fcntl")?;
     // SAFETY: `flock` is plain data, for which all zeros is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;

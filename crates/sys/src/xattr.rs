@@ -4,8 +4,10 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, lgetxattr};
+use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
+
+use crate::call::{self, fgetxattr, fsetxattr, lgetxattr};
 
 /// The number of `getxattrat` on every architecture (Linux 6.13).
 const SYS_GETXATTRAT: libc::c_long = 464;
@@ -63,6 +65,7 @@ struct XattrArgs {
 }
 
 fn getxattrat(dir: i32, file_name: &CStr, name: &CStr, buffer: &mut [u8]) -> Result<usize> {
+    call::point("getxattrat")?;
     let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     let args = XattrArgs { value: buffer.as_mut_ptr() as u64, size, flags: 0 };
     // SAFETY: both strings end in NUL; `args` is the structure the kernel expects, of the size

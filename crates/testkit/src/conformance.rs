@@ -2,6 +2,7 @@
 //! lane is tested by one line: `conformance_suite!(open_my_store())`.
 
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +38,10 @@ impl Deref for Fixture {
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {
-        $crate::conformance_suite!(@cases $open;
+        $crate::conformance_suite! { @list declare ($open) }
+    };
+    (@list $rule:ident $open:tt) => {
+        $crate::conformance_suite! { @$rule $open;
             buckets_are_made_listed_and_removed, bucket_names_are_checked, a_missing_bucket_is_named,
             a_bucket_with_objects_stays, put_get_head_delete, overwriting_replaces_everything, empty_objects,
             large_objects_stream, an_abandoned_writer_leaves_nothing, metadata_round_trips, ranges,
@@ -49,9 +53,9 @@ macro_rules! conformance_suite {
             copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
             multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner
-        );
+        }
     };
-    (@cases $open:expr; $($case:ident),* $(,)?) => {
+    (@declare ($open:expr); $($case:ident),* $(,)?) => {
         $(#[test]
         fn $case() {
             let fixture: $crate::conformance::Fixture = $open;
@@ -64,6 +68,26 @@ macro_rules! conformance_suite {
             assert_eq!([$(stringify!($case)),*].len(), $crate::conformance::cases_written());
         }
     };
+    (@run ($open:expr); $($case:ident),* $(,)?) => {{
+        let cases: &[Case] = &[$((stringify!($case), $case)),*];
+        run_cases(cases, $open)
+    }};
+}
+
+/// Runs every case on a store of its own and returns how many there are; for fixtures that are too
+/// costly to make for each test, such as a file system. Panics with the names of those that failed.
+pub fn run_all(open: &dyn Fn() -> Fixture) -> usize {
+    conformance_suite! { @list run (open) }
+}
+
+/// A case and its name.
+type Case = (&'static str, fn(&dyn Store));
+
+fn run_cases(cases: &[Case], open: &dyn Fn() -> Fixture) -> usize {
+    let fails = |case: fn(&dyn Store)| catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
+    let failed: Vec<_> = cases.iter().filter(|(_, case)| fails(*case)).map(|(name, _)| name).collect();
+    assert!(failed.is_empty(), "{} of {} cases failed: {failed:?}", failed.len(), cases.len());
+    cases.len()
 }
 
 /// The number of cases in this file.

@@ -1,7 +1,10 @@
 //! What the tests of every lane share. Only tests depend on this crate.
 //!
 //! [`conformance`] is one suite that runs on every lane; [`model`] holds random operations against
-//! the store in memory.
+//! the store in memory; [`history`] judges what several clients of one key saw; [`scenario`] has the
+//! operations of which every step is tested with a fault.
 
 pub mod conformance;
+pub mod history;
 pub mod model;
+pub mod scenario;

@@ -5,6 +5,8 @@ use fordway_store::{
     MemoryStore, PutOptions, Result, Store,
 };
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// One operation on a bucket; keys are drawn from few, so that operations meet.
 #[derive(Clone, Debug)]
@@ -34,6 +36,35 @@ pub fn config(cases: u32) -> ProptestConfig {
 /// Sequences of up to `max` operations.
 pub fn operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation(), 1..max)
+}
+
+/// `count` operations that follow from `seed`, for tests that run as several processes.
+pub fn sequence(seed: u64, count: usize) -> Vec<Operation> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), random);
+    let mut next = || operation().new_tree(&mut runner).unwrap_or_else(|why| panic!("{why}")).current();
+    (0..count).map(|_| next()).collect()
+}
+
+impl Operation {
+    /// The same operation on the keys that begin with `prefix`.
+    pub fn below(self, prefix: &str) -> Self {
+        let text = |text: String| format!("{prefix}{text}");
+        let key = |key: Key| Key::new(text(key.to_string())).unwrap_or_else(|error| panic!("{error}"));
+        match self {
+            Operation::Put(k, value, len) => Operation::Put(key(k), value, len),
+            Operation::Create(k, value, len) => Operation::Create(key(k), value, len),
+            Operation::Get(k, range) => Operation::Get(key(k), range),
+            Operation::Head(k) => Operation::Head(key(k)),
+            Operation::Delete(k) => Operation::Delete(key(k)),
+            Operation::Copy(from, to) => Operation::Copy(key(from), key(to)),
+            Operation::List(within, roll_up, start, max) => {
+                Operation::List(text(within), roll_up, start.map(text), max)
+            }
+        }
+    }
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -72,14 +103,34 @@ enum Answer {
 
 /// Runs `operations` on `store` (empty) and on the model, and panics where they differ.
 pub fn check(store: &dyn Store, operations: &[Operation]) {
-    let model = MemoryStore::default();
     let bucket = Bucket::new("model").unwrap_or_else(|error| panic!("{error}"));
-    for each in [store, &model] {
-        each.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
+    store.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
+    Follower::new(bucket).follow(store, operations);
+}
+
+/// A model that goes along with a bucket, or with the part of it that nobody else touches.
+pub struct Follower {
+    model: MemoryStore,
+    bucket: Bucket,
+    done: usize,
+}
+
+impl Follower {
+    /// Of `bucket`, in which the operations to come find nothing yet.
+    pub fn new(bucket: Bucket) -> Self {
+        let model = MemoryStore::default();
+        model.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
+        Follower { model, bucket, done: 0 }
     }
-    for (number, operation) in operations.iter().enumerate() {
-        let (found, wanted) = (answer(store, &bucket, operation), answer(&model, &bucket, operation));
-        assert_eq!(found, wanted, "operation {number}, {operation:?}");
+
+    /// Runs `operations` on `store` and on the model, and panics where they differ.
+    pub fn follow(&mut self, store: &dyn Store, operations: &[Operation]) {
+        for operation in operations {
+            let found = answer(store, &self.bucket, operation);
+            let wanted = answer(&self.model, &self.bucket, operation);
+            assert_eq!(found, wanted, "operation {}, {operation:?}", self.done);
+            self.done += 1;
+        }
     }
 }
 

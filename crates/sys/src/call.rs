@@ -1,0 +1,80 @@
+//! The one door to the file system: every call on it that this crate makes has its function here,
+//! so that a test can count it, fail it, or die at it.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::buffer::Buffer;
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatVfs, Statx, StatxFlags, XattrFlags};
+use rustix::io::{self, Result};
+use rustix::path::Arg;
+
+/// Before the call `name`, which is made only on `Ok`.
+#[inline(always)]
+pub(crate) fn point(name: &'static str) -> Result<()> {
+    #[cfg(feature = "faults")]
+    return crate::fault::point(name);
+    #[cfg(not(feature = "faults"))]
+    {
+        let _ = name;
+        Ok(())
+    }
+}
+
+macro_rules! calls {
+    ($(fn $name:ident $(<$generic:ident: $bound:path>)? ($($arg:ident: $type:ty),*) -> $result:ty = $call:path;)*) => {
+        $(#[inline]
+        pub(crate) fn $name $(<$generic: $bound>)? ($($arg: $type),*) -> Result<$result> {
+            point(stringify!($name))?;
+            $call($($arg),*)
+        })*
+    };
+}
+
+calls! {
+    fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
+    fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
+    fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
+    fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
+    fn fstat(file: impl AsFd) -> Stat = fs::fstat;
+    fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
+    fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize = fs::lgetxattr;
+    fn linkat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;
+    fn link_by_descriptor(file: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;
+    fn mkdirat(dir: impl AsFd, path: impl Arg, mode: Mode) -> () = fs::mkdirat;
+    fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd = fs::openat;
+    fn open_tmpfile(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd = fs::openat;
+    fn openat2(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> OwnedFd = fs::openat2;
+    fn pread<B: Buffer<u8>>(file: impl AsFd, buffer: B, offset: u64) -> B::Output = io::pread;
+    fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
+    fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString = fs::readlinkat;
+    fn renameat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg) -> () = fs::renameat;
+    fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat = fs::statat;
+    fn statx(dir: impl AsFd, path: impl Arg, flags: AtFlags, mask: StatxFlags) -> Statx = fs::statx;
+    fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> () = fs::unlinkat;
+}
+
+#[cfg(test)]
+mod tests {
+    /// A function of rustix used elsewhere in this crate would be a call that no test sees.
+    #[test]
+    fn the_file_system_is_reached_through_here_only() {
+        let sources = [
+            ("dir", include_str!("dir.rs")),
+            ("file", include_str!("file.rs")),
+            ("lock", include_str!("lock.rs")),
+            ("root", include_str!("root.rs")),
+            ("xattr", include_str!("xattr.rs")),
+        ];
+        for (module, source) in sources {
+            let imports = source.split("use rustix::").skip(1).filter_map(|rest| rest.split(';').next());
+            let names = imports.flat_map(|import| {
+                let (_, names) = import.rsplit_once("::").unwrap_or(("", import));
+                names.trim_matches(['{', '}', '\n', ' ']).split(',')
+            });
+            for name in names.map(str::trim).filter(|name| !name.is_empty()) {
+                assert!(name.starts_with(char::is_uppercase), "{module}.rs imports `{name}` past call.rs");
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether what several clients of one key saw could have happened one after the other.
+//!
+//! The search is that of Wing and Gong: an order of all operations that keeps to real time (what
+//! ended before another began comes first) and in which every answer is right. Clients work one
+//! operation at a time, so a state of the search is how far each has come and what the key holds;
+//! a state that led nowhere is not tried again.
+
+use std::collections::HashSet;
+
+/// What a client did to the key and was told. Values tell versions apart: no two puts are of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It put this value.
+    Put(u64),
+    /// It put this value on condition that there is no object.
+    Created(u64),
+    /// It was refused to, because there is an object.
+    NotCreated,
+    /// It read this value, or that there is no object.
+    Read(Option<u64>),
+    /// It deleted the object, or nothing.
+    Deleted,
+}
+
+/// An event, and when it happened on a clock that all clients share, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// What happened.
+    pub event: Event,
+    /// Before the operation began.
+    pub began_ns: u64,
+    /// After it ended.
+    pub ended_ns: u64,
+}
+
+impl Event {
+    /// What the key holds after this event, if the event can happen while it holds `value`.
+    fn after(self, value: Option<u64>) -> Option<Option<u64>> {
+        match self {
+            Event::Put(new) => Some(Some(new)),
+            Event::Created(new) => value.is_none().then_some(Some(new)),
+            Event::NotCreated => value.is_some().then_some(value),
+            Event::Read(seen) => (seen == value).then_some(value),
+            Event::Deleted => Some(None),
+        }
+    }
+}
+
+/// Whether `clients`, each a list of events in order, are a history of one key that held nothing at
+/// first. On failure returns how many events of each client fit into the longest order found.
+pub fn is_linearizable(clients: &[Vec<Timed>]) -> Result<(), Vec<usize>> {
+    let start: (Vec<usize>, Option<u64>) = (vec![0; clients.len()], None);
+    let mut longest = start.0.clone();
+    let mut seen = HashSet::from([start.clone()]);
+    let mut open = vec![start];
+    while let Some((done, value)) = open.pop() {
+        if done.iter().sum::<usize>() > longest.iter().sum() {
+            longest.clone_from(&done);
+        }
+        let next = |client: usize| clients[client].get(done[client]);
+        // Whatever comes next must have begun before any of those still to come has ended.
+        let Some(deadline_ns) = (0..clients.len()).filter_map(next).map(|timed| timed.ended_ns).min() else {
+            return Ok(());
+        };
+        for client in 0..clients.len() {
+            let Some(timed) = next(client).filter(|timed| timed.began_ns <= deadline_ns) else { continue };
+            let Some(value) = timed.event.after(value) else { continue };
+            let mut done = done.clone();
+            done[client] += 1;
+            if seen.insert((done.clone(), value)) {
+                open.push((done, value));
+            }
+        }
+    }
+    Err(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Event::*;
+    use super::*;
+
+    fn client(events: &[(Event, u64, u64)]) -> Vec<Timed> {
+        let timed = |&(event, began_ns, ended_ns): &_| Timed { event, began_ns, ended_ns };
+        events.iter().map(timed).collect()
+    }
+
+    fn fits(clients: &[&[(Event, u64, u64)]]) -> bool {
+        is_linearizable(&clients.iter().map(|events| client(events)).collect::<Vec<_>>()).is_ok()
+    }
+
+    #[test]
+    fn what_could_have_happened_is_accepted() {
+        assert!(fits(&[]));
+        assert!(fits(&[&[(Read(None), 0, 1), (Put(1), 2, 3), (Read(Some(1)), 4, 5), (Deleted, 6, 7)]]));
+        // While a put is under way, a reader may see it or not, and then see it for good.
+        let put: &[_] = &[(Put(1), 0, 10)];
+        assert!(fits(&[put, &[(Read(None), 1, 2), (Read(Some(1)), 3, 4)]]));
+        assert!(fits(&[put, &[(Put(2), 0, 10)], &[(Read(Some(2)), 11, 12)]]));
+        // Of two that create at once, one is refused, even if it ends first.
+        assert!(fits(&[&[(Created(1), 0, 10)], &[(NotCreated, 1, 2)]]));
+        assert!(fits(&[&[(Created(1), 0, 1), (Deleted, 2, 9)], &[(Created(2), 3, 4)]]));
+    }
+
+    #[test]
+    fn what_cannot_have_happened_is_rejected() {
+        let put: &[_] = &[(Put(1), 0, 1)];
+        assert!(!fits(&[put, &[(Read(None), 2, 3)]]), "a put was lost");
+        assert!(!fits(&[&[(Put(1), 0, 1), (Put(2), 2, 3)], &[(Read(Some(1)), 4, 5)]]), "a stale read");
+        assert!(!fits(&[&[(Put(1), 0, 9)], &[(Read(Some(1)), 1, 2), (Read(None), 3, 4)]]), "seen, then not");
+        assert!(!fits(&[&[(Created(1), 0, 9)], &[(Created(2), 0, 9)]]), "two winners");
+        assert!(!fits(&[&[(NotCreated, 0, 1)]]), "refused for nothing");
+        assert!(!fits(&[put, &[(Deleted, 2, 3)], &[(Read(Some(1)), 4, 5)]]), "risen from the dead");
+        assert!(!fits(&[put, &[(Read(Some(7)), 0, 9)]]), "out of nowhere");
+        let one_order = [(Read(Some(1)), 2, 3), (Read(Some(2)), 4, 5)];
+        let another = [(Read(Some(2)), 2, 3), (Read(Some(1)), 4, 5)];
+        assert!(!fits(&[&[(Put(1), 0, 1)], &[(Put(2), 0, 1)], &one_order, &another]), "two orders");
+    }
+
+    #[test]
+    fn a_failure_says_how_far_it_came() {
+        let clients = [client(&[(Put(1), 0, 1), (Put(2), 2, 3)]), client(&[(Read(Some(1)), 4, 5)])];
+        assert_eq!(is_linearizable(&clients), Err(vec![2, 0]));
+    }
+}

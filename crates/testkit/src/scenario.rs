@@ -1,0 +1,216 @@
+//! Operations of which every step is tested with a fault: what is there before, what they do, and a
+//! look at all that a store shows afterwards.
+
+use std::collections::BTreeMap;
+
+use fordway_store::{
+    Bucket, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, GetOptions,
+    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store, UploadId,
+};
+
+/// An operation on a bucket that was prepared for it.
+pub struct Scenario {
+    /// What it is called in messages.
+    pub name: &'static str,
+    /// The objects that are put before, in this order; `DELETED` deletes one again.
+    before: &'static [(&'static str, &'static str)],
+    /// A multipart upload of these sizes of parts, to the key `dir/k`, that has arrived before.
+    parts: &'static [usize],
+    /// The operation.
+    pub act: fn(&dyn Store) -> Result<()>,
+    /// How the operation is refused, where it must be.
+    pub refused: Option<ErrorKind>,
+}
+
+/// An object as a reader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    body: Vec<u8>,
+    etag: ETag,
+    metadata: Metadata,
+}
+
+/// All objects of the bucket but [`NOTES`].
+pub type Snapshot = BTreeMap<String, Seen>;
+
+/// What the client of an upload remembers, kept out of the way under a key that is no path.
+const NOTES: &str = "notes//of the client";
+
+/// Deletes an object that was put before.
+const DELETED: &str = "";
+
+/// All scenarios. The store's ETags must follow from the content (policy MD5), so that two runs
+/// can be compared.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario::new("put a new key", &[("other", "x")], |store| put(store, "k", &new_value())),
+    Scenario::new("put over a key", &[("k", "old")], |store| put(store, "k", &new_value())),
+    Scenario::new("put into new directories", &[], |store| put(store, "a/b/c/k", &new_value())),
+    Scenario::new("put a first key that is no path", &[], |store| put(store, "a//k", &new_value())),
+    Scenario::new("put over a key that is no path", &[("a//k", "old")], |store| {
+        put(store, "a//k", &new_value())
+    }),
+    Scenario::new("put a key beside its prefix", &[("a/b", "x")], |store| put(store, "a", &new_value())),
+    Scenario::new("put a key below another", &[("a", "x")], |store| put(store, "a/b", &new_value())),
+    Scenario::new("put over a key whose prefix is gone", HIDDEN_PLACE, |store| put(store, "a", &new_value())),
+    Scenario::new("create a key", &[("other", "x")], |store| create(store, "dir/k")),
+    Scenario::new("create a key beside its prefix", &[("a/b", "x")], |store| create(store, "a")),
+    Scenario::new("create a key that is there", &[("k", "old")], |store| create(store, "k"))
+        .refused(ErrorKind::PreconditionFailed),
+    Scenario::new("create a key that is there, apart", HIDDEN_PLACE, |store| create(store, "a"))
+        .refused(ErrorKind::PreconditionFailed),
+    Scenario::new("replace the version that was read", &[("k", "old")], replace_if_same),
+    Scenario::new("copy to a new key", &[("from", "source")], |store| copy(store, "from", "dir/to")),
+    Scenario::new("copy over a key", &[("from", "source"), ("to", "old")], |store| copy(store, "from", "to")),
+    Scenario::new("complete an upload", &[("dir/k", "old")], complete).parts(&[70_000]),
+    Scenario::new("complete a large upload", &[], complete).parts(&[MIN_PART_BYTES as usize, 1000]),
+    Scenario::new("delete and prune", &[("a/b/c/k", "old"), ("a/other", "x")], |store| {
+        delete(store, "a/b/c/k")
+    }),
+    Scenario::new("delete a key that is no path", &[("a//k", "old")], |store| delete(store, "a//k")),
+    Scenario::new("delete a key with an older version apart", TWO_PLACES, |store| delete(store, "a")),
+];
+
+/// `a` lies apart from its path, which was taken when it was written and is free now.
+const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
+/// And then it was written again: the version apart is hidden, and must stay so.
+const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
+
+impl Scenario {
+    const fn new(
+        name: &'static str,
+        before: &'static [(&'static str, &'static str)],
+        act: fn(&dyn Store) -> Result<()>,
+    ) -> Self {
+        Scenario { name, before, parts: &[], act, refused: None }
+    }
+
+    /// Whether it moves so much that it is not for every occasion.
+    pub fn is_large(&self) -> bool {
+        self.parts.iter().sum::<usize>() as u64 >= MIN_PART_BYTES
+    }
+
+    const fn parts(self, parts: &'static [usize]) -> Self {
+        Scenario { parts, ..self }
+    }
+
+    const fn refused(self, kind: ErrorKind) -> Self {
+        Scenario { refused: Some(kind), ..self }
+    }
+
+    /// Makes the bucket with what is in it before. Errors: those of the store.
+    pub fn prepare(&self, store: &dyn Store) -> Result<()> {
+        store.create_bucket(&bucket())?;
+        for (name, value) in self.before {
+            match *value {
+                DELETED => delete(store, name)?,
+                value => put(store, name, value.as_bytes())?,
+            }
+        }
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        let key = key("dir/k");
+        let upload = store.create_upload(&bucket(), &key, &options())?;
+        let mut notes = upload.as_str().to_owned();
+        for (number, size) in (1..).zip(self.parts) {
+            let mut writer = store.part_writer(&bucket(), &key, &upload, number, &PartOptions::default())?;
+            writer.write(&vec![number as u8; *size])?;
+            let made = writer.commit(&Expected::default())?;
+            notes = format!("{notes}\n{}", made.etag.as_str());
+        }
+        put(store, NOTES, notes.as_bytes())
+    }
+}
+
+/// The bucket of all scenarios.
+pub fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Longer than one page, so that a torn object would show.
+fn new_value() -> Vec<u8> {
+    (0..70_000u32).map(|i| (i / 7) as u8).collect()
+}
+
+fn options() -> PutOptions {
+    let user = [("made-by".to_owned(), "a scenario".to_owned())].into();
+    let metadata = Metadata { content_type: Some("text/x-test".to_owned()), user, ..Default::default() };
+    PutOptions { metadata, ..Default::default() }
+}
+
+fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
+    store.put(&bucket(), &key(name), body, &options()).map(drop)
+}
+
+fn create(store: &dyn Store, name: &str) -> Result<()> {
+    let options = PutOptions { conditions: Conditions::create_only(), ..options() };
+    store.put(&bucket(), &key(name), &new_value(), &options).map(drop)
+}
+
+fn replace_if_same(store: &dyn Store) -> Result<()> {
+    let etag = store.head(&bucket(), &key("k"), &GetOptions::default())?.etag;
+    let options = PutOptions { conditions: Conditions::only_if(etag), ..options() };
+    store.put(&bucket(), &key("k"), &new_value(), &options).map(drop)
+}
+
+fn copy(store: &dyn Store, from: &str, to: &str) -> Result<()> {
+    store.copy((&bucket(), &key(from)), &bucket(), &key(to), &CopyOptions::default()).map(drop)
+}
+
+fn delete(store: &dyn Store, name: &str) -> Result<()> {
+    store.delete(&bucket(), &key(name), &DeleteOptions::default())
+}
+
+/// Completes the upload, of which the client has kept the name and the tags of all parts.
+fn complete(store: &dyn Store) -> Result<()> {
+    let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
+    let notes = String::from_utf8_lossy(&notes);
+    let mut lines = notes.lines();
+    let upload = UploadId::new(lines.next().unwrap_or_default())?;
+    let part = |(number, etag)| CompletedPart { number, etag: ETag::new(etag) };
+    let parts: Vec<_> = (1..).zip(lines).map(part).collect();
+    store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &Conditions::default()).map(drop)
+}
+
+/// All that a reader sees; panics where listing, head and get do not say the same.
+pub fn snapshot(store: &dyn Store) -> Snapshot {
+    let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(listing.next, None);
+    let names = listing.entries.iter().map(|entry| entry.name()).filter(|name| *name != NOTES);
+    names.map(|name| (name.to_owned(), seen(store, name))).collect()
+}
+
+fn seen(store: &dyn Store, name: &str) -> Seen {
+    let object = store.get(&bucket(), &key(name), &GetOptions::default());
+    let object = object.unwrap_or_else(|error| panic!("it is listed, but: {error}"));
+    let info = object.info;
+    let body = object.content.into_vec().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(info.size, body.len() as u64, "{name}");
+    let head = store.head(&bucket(), &key(name), &GetOptions::default());
+    assert_eq!(head.as_ref().ok(), Some(&info), "{name}");
+    let query = ListQuery { prefix: name.to_owned(), max_keys: 1, ..Default::default() };
+    let listed = store.list(&bucket(), &query).unwrap_or_else(|error| panic!("{error}"));
+    let listed = listed.entries.first().and_then(|entry| match entry {
+        fordway_store::Entry::Object(object) => Some((object.key.as_str(), object.size, &object.etag)),
+        _ => None,
+    });
+    assert_eq!(listed, Some((name, info.size, &info.etag)));
+    Seen { body, etag: info.etag, metadata: info.metadata }
+}
+
+/// Proves that the store works, on the objects of `shown` and on keys that nobody used: each is put,
+/// read and deleted, and in the end nothing is left. Panics where it does not.
+pub fn works(store: &dyn Store, shown: &Snapshot) {
+    for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
+        put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(seen(store, name).body, b"again", "{name}");
+        delete(store, name).unwrap_or_else(|error| panic!("{error}"));
+        let gone = store.head(&bucket(), &key(name), &GetOptions::default());
+        assert_eq!(gone.map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey), "{name}");
+    }
+    assert_eq!(snapshot(store).len(), 0);
+}

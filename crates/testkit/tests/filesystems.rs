@@ -1,0 +1,143 @@
+//! The embedded lane on the file systems of real disks: ext4, XFS and Btrfs, each made in a file,
+//! mounted for the test and unmounted after it. Needs root.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, CopyOptions, GetOptions, Key, PutOptions};
+use fordway_testkit::conformance::{Fixture, cases_written, run_all};
+use fordway_testkit::model;
+
+/// Size of an image, of which only what is written takes room.
+const IMAGE_BYTES: u64 = 400 << 20;
+/// Sequences of operations that are held against the model.
+const MODEL_RUNS: u64 = 20;
+/// Operations in each.
+const MODEL_OPERATIONS: usize = 60;
+
+/// A file system in a file, mounted; unmounted when dropped, even by a panic. The loop device goes
+/// with the mount.
+struct Disk {
+    mount: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Disk {
+    /// `None`, with the reason on standard error, where it cannot be made or mounted.
+    #[allow(clippy::print_stderr)]
+    fn make(mkfs: &[&str]) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
+        File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
+        std::fs::create_dir(&mount).unwrap();
+        let made = run(Command::new(mkfs[0]).args(&mkfs[1..]).arg(&image))
+            .and_then(|()| run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount)));
+        match made {
+            Ok(()) => Some(Disk { mount, _dir: dir }),
+            Err(why) => {
+                eprintln!("skipped: {why}; root, loop devices and {} are needed", mkfs[0]);
+                assert!(std::env::var_os("CI").is_none(), "CI is meant to have them");
+                None
+            }
+        }
+    }
+
+    /// A new store on the disk; its directory is removed with the fixture.
+    fn open(&self) -> Fixture {
+        let dir = tempfile::tempdir_in(&self.mount).unwrap();
+        Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+    }
+
+    /// Bytes that are free once everything written is on the disk.
+    fn settled_free_bytes(&self) -> u64 {
+        run(Command::new("sync").arg("-f").arg(&self.mount)).unwrap();
+        fordway_sys::free_bytes(File::open(&self.mount).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let unmounted = run(Command::new("umount").arg(&self.mount));
+        if unmounted.is_err() {
+            // Something still has a file open: it goes when that does.
+            let _ = run(Command::new("umount").arg("-l").arg(&self.mount));
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
+    let ended = ended.map_err(|error| format!("{name}: {error}"))?;
+    let text = String::from_utf8_lossy(&ended.stderr);
+    if ended.status.success() { Ok(()) } else { Err(format!("{name}: {}", text.trim())) }
+}
+
+/// Everything that holds of the embedded lane elsewhere holds on this file system.
+fn works_on(disk: &Disk) {
+    assert_eq!(run_all(&|| disk.open()), cases_written());
+    for seed in 0..MODEL_RUNS {
+        model::check(&*disk.open(), &model::sequence(seed, MODEL_OPERATIONS));
+    }
+}
+
+/// A copy of a large object takes next to no room: it shares the original's blocks.
+fn copies_share_blocks(disk: &Disk) {
+    const SIZE: usize = 64 << 20;
+    let (store, bucket) = (disk.open(), Bucket::new("bucket").unwrap());
+    let (from, to) = (Key::new("from").unwrap(), Key::new("dir/to").unwrap());
+    let body: Vec<u8> =
+        (0..SIZE as u32 / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    store.create_bucket(&bucket).unwrap();
+    let empty = disk.settled_free_bytes();
+    store.put(&bucket, &from, &body, &PutOptions::default()).unwrap();
+    let before = disk.settled_free_bytes();
+    assert!(empty - before > SIZE as u64 / 2, "the original takes {} bytes", empty - before);
+    store.copy((&bucket, &from), &bucket, &to, &CopyOptions::default()).unwrap();
+    let taken = before.saturating_sub(disk.settled_free_bytes());
+    assert!(taken < SIZE as u64 / 8, "the copy takes {taken} bytes");
+    let copy = store.get(&bucket, &to, &GetOptions::default()).unwrap();
+    assert!(copy.content.into_vec().unwrap() == body);
+}
+
+#[test]
+fn ext4() {
+    // Blocks as on a disk that is not as small as this: metadata must fit into one.
+    let Some(disk) = Disk::make(&["mkfs.ext4", "-q", "-b", "4096", "-O", "has_journal"]) else { return };
+    works_on(&disk);
+}
+
+#[test]
+fn xfs() {
+    let Some(disk) = Disk::make(&["mkfs.xfs", "-q", "-m", "reflink=1"]) else { return };
+    works_on(&disk);
+    copies_share_blocks(&disk);
+}
+
+#[test]
+fn btrfs() {
+    let Some(disk) = Disk::make(&["mkfs.btrfs", "-q"]) else { return };
+    works_on(&disk);
+    copies_share_blocks(&disk);
+}
+
+/// The tests above prove something only if what they make is what they say.
+#[test]
+fn a_disk_is_of_the_kind_asked_for_and_gone_afterwards() {
+    let Some(disk) = Disk::make(&["mkfs.ext4", "-q"]) else { return };
+    let mount = disk.mount.clone();
+    let mounts = || std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_mounted = |at: &Path| {
+        let line = format!(" {} ext4 ", at.display());
+        mounts().lines().any(|mounted| mounted.contains(&line))
+    };
+    assert!(is_mounted(&mount));
+    let failed = std::panic::catch_unwind(move || {
+        let _disk = disk;
+        panic!("on purpose");
+    });
+    assert!(failed.is_err());
+    assert!(!is_mounted(&mount));
+}

@@ -1,0 +1,106 @@
+//! The ways in which the scenarios run on a directory, shared by the tests that put faults into them.
+
+use std::path::{Path, PathBuf};
+
+use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
+use fordway_store::ETagPolicy;
+use fordway_sys::fault::{Fault, Plan};
+use fordway_sys::{Errno, Resolution};
+use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, bucket, snapshot};
+
+/// A kernel and file system on which the embedded store runs, and how it is configured there.
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    durability: Durability,
+    resolution: Resolution,
+    missing: &'static [(&'static str, Errno)],
+}
+
+pub(crate) const USUAL: Way =
+    Way { name: "usual", durability: Durability::None, resolution: Resolution::Kernel, missing: &[] };
+
+/// Everything on stable storage, and descriptors linked through `/proc`, as for ordinary users.
+pub(crate) const DURABLE: Way = Way {
+    name: "durable",
+    durability: Durability::Full,
+    resolution: Resolution::Kernel,
+    missing: &[("link_by_descriptor", Errno::NOENT)],
+};
+
+/// Nothing that came to Linux late, and no file without a name.
+pub(crate) const OLD_KERNEL: Way = Way {
+    name: "old kernel",
+    durability: Durability::None,
+    resolution: Resolution::Walk,
+    missing: &[
+        ("open_tmpfile", Errno::OPNOTSUPP),
+        ("openat2", Errno::NOSYS),
+        ("getxattrat", Errno::NOSYS),
+        ("copy_file_range", Errno::NOSYS),
+    ],
+};
+
+impl Way {
+    /// Opens the store that this way has in `dir`.
+    pub(crate) fn open(&self, dir: &Path) -> PosixStore {
+        let (durability, resolution) = (self.durability, self.resolution);
+        let config =
+            PosixConfig { etag_policy: ETagPolicy::Md5, durability, resolution, ..PosixConfig::default() };
+        PosixStore::open(dir, config).unwrap()
+    }
+
+    /// What goes wrong, besides what this way lacks anyhow.
+    pub(crate) fn plan(&self, nth: Option<(usize, Fault)>) -> Plan {
+        Plan { nth, missing: self.missing }
+    }
+
+    /// The scenarios to run this way; the large ones run the usual way, and every way in a soak.
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static Scenario> {
+        let all = self.name == USUAL.name || std::env::var_os("FORDWAY_SOAK").is_some();
+        SCENARIOS.iter().filter(move |scenario| all || !scenario.is_large())
+    }
+
+    /// What the scenario's bucket shows before and after, when nothing goes wrong.
+    pub(crate) fn reference(&self, scenario: &Scenario) -> (Snapshot, Snapshot) {
+        let dir = self.prepared(scenario);
+        let store = self.open(dir.path());
+        let before = snapshot(&store);
+        let (done, _) = fordway_sys::fault::run(self.plan(None), || (scenario.act)(&store));
+        assert_eq!(done.err().map(|error| error.kind()), scenario.refused, "{}", scenario.name);
+        (before, snapshot(&store))
+    }
+
+    /// A directory in which the scenario can run.
+    pub(crate) fn prepared(&self, scenario: &Scenario) -> tempfile::TempDir {
+        let dir = scratch();
+        scenario.prepare(&self.open(dir.path())).unwrap();
+        dir
+    }
+}
+
+/// A directory in memory, where that has extended attributes: hundreds are filled and emptied.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm").ok().filter(|dir| {
+        let probe = std::fs::File::create(dir.path().join("probe"));
+        let takes = |file| fordway_sys::set_xattr(file, c"user.fordway.probe", b"1").is_ok();
+        probe.is_ok_and(takes) && std::fs::remove_file(dir.path().join("probe")).is_ok()
+    });
+    in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
+}
+
+/// The plain files below the bucket that are neither objects of `shown` nor in our own directory.
+pub(crate) fn strays(root: &Path, shown: &Snapshot) -> Vec<PathBuf> {
+    let bucket = root.join(bucket().as_str());
+    let own = bucket.join(PRIVATE_DIR);
+    let is_object = |file: &PathBuf| {
+        file.strip_prefix(&bucket).ok().and_then(Path::to_str).is_some_and(|key| shown.contains_key(key))
+    };
+    files(&bucket).into_iter().filter(|file| !file.starts_with(&own) && !is_object(file)).collect()
+}
+
+/// All files below `dir` that are no directories.
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
