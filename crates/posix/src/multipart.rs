@@ -27,7 +27,6 @@ use crate::write::check_metadata;
 /// An upload in progress.
 struct Upload {
     record: Record,
-    started_ns: i64,
     dir: String,
 }
 
@@ -132,8 +131,16 @@ impl Inner {
         for name in self.names_in(&uploads_dir(bucket))? {
             let Ok(upload) = UploadId::new(name) else { continue };
             // One that ends while we look is no longer in progress.
-            let Some(found) = self.find_upload(bucket, &upload)? else { continue };
-            let (key, started) = (found.record.key.unwrap_or_default(), system_time(found.started_ns));
+            let dir = upload_dir(bucket, &upload);
+            let open = self.read_upload(&dir, UPLOAD)?;
+            // A closed one is being completed, or was when its process died: it can be completed or
+            // aborted again, so it is shown.
+            let Some((record, started_ns)) =
+                open.map_or_else(|| self.read_upload(&dir, CLOSED), |o| Ok(Some(o)))?
+            else {
+                continue;
+            };
+            let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
             uploads.push(UploadSummary { key, upload, started });
         }
         Ok(query.page(uploads))
@@ -148,6 +155,23 @@ impl Inner {
         parts: &[CompletedPart],
         conditions: &Conditions,
     ) -> Result<PutResult> {
+        let (held, data, found) = self.take_upload(bucket, key, upload)?;
+        let made = self.assemble((bucket, key), &found, &held, data, (parts, conditions));
+        match &made {
+            Ok(_) => self.remove_upload(&found.dir)?,
+            Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
+        }
+        made
+    }
+
+    pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        let (_, _locked, found) = self.take_upload(bucket, key, upload)?;
+        self.remove_upload(&found.dir)
+    }
+
+    /// Takes an upload for oneself: its directory, its `data` with the lock that says so, and what it
+    /// was to become. From now on no part is begun.
+    fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<(Dir, OwnedFd, Upload)> {
         let dir = upload_dir(bucket, &UploadId::new(upload.as_str())?);
         let failed = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR => self.missing(bucket, ErrorKind::NoSuchUpload),
@@ -161,16 +185,7 @@ impl Inner {
             Err(errno) => return Err(from_errno(errno, "locking the upload")),
         }
         let found = self.close_upload(bucket, key, &held, dir)?;
-        let made = self.assemble((bucket, key), &found, &held, data, (parts, conditions));
-        match &made {
-            Ok(_) => self.remove_upload(&found.dir)?,
-            Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
-        }
-        made
-    }
-
-    pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        self.remove_upload(&self.upload(bucket, key, upload)?.dir)
+        Ok((held, data, found))
     }
 
     /// Keeps parts from being begun, and answers what the upload is to become. One that is closed
@@ -181,14 +196,14 @@ impl Inner {
             Some(found) => (UPLOAD, Some(found)),
             None => (CLOSED, self.read_upload(&dir, CLOSED)?),
         };
-        let (record, started_ns) = found.ok_or_else(missing)?;
+        let (record, _) = found.ok_or_else(missing)?;
         if record.key.as_deref() != Some(key.as_str()) {
             return Err(missing());
         }
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| from_errno(errno, "closing the upload"))?;
         }
-        Ok(Upload { record, started_ns, dir })
+        Ok(Upload { record, dir })
     }
 
     /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.
@@ -264,7 +279,7 @@ impl Inner {
     fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
         let dir = upload_dir(bucket, upload);
         let found = self.read_upload(&dir, UPLOAD)?;
-        Ok(found.map(|(record, started_ns)| Upload { record, started_ns, dir }))
+        Ok(found.map(|(record, _)| Upload { record, dir }))
     }
 
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {

@@ -8,7 +8,7 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompletedPart, Conditions, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
-    MIN_PART_BYTES, PartOptions, PutOptions, Store,
+    MIN_PART_BYTES, PartOptions, PutOptions, Store, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -156,6 +156,29 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     late.write(&vec![9; size / 2]).unwrap();
     assert_eq!(late.commit(&Expected::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
+}
+
+/// A completion that was killed after it had closed the upload: it can be found, finished or aborted.
+#[test]
+fn an_upload_left_closed_is_not_lost() {
+    let (dir, store, bucket) = open();
+    let start = || {
+        let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+        let mut writer = store.part_writer(&bucket, &key("k"), &upload, 1, &PartOptions::default()).unwrap();
+        writer.write(b"content").unwrap();
+        let etag = writer.commit(&Expected::default()).unwrap().etag;
+        let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
+        fs::rename(at.join("upload"), at.join("closed")).unwrap();
+        (upload, [CompletedPart { number: 1, etag }])
+    };
+    let (upload, parts) = start();
+    let listed = store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads;
+    assert_eq!((listed.len(), &listed[0].upload, listed[0].key.as_str()), (1, &upload, "k"));
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &Conditions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"content".to_vec()));
+    let (upload, _) = start();
+    store.abort_upload(&bucket, &key("k"), &upload).unwrap();
+    assert!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
 fn mode(path: &Path, mode: u32) {
