@@ -14,20 +14,21 @@ impl Inner {
         if !options.conditions.is_empty() {
             self.require_if_match()?;
         }
-        self.locked(bucket, key, || {
+        self.locked(bucket, key, |has_odd| {
             if !options.conditions.is_empty() {
                 let current = self.find_object(bucket, key)?.map(|opened| opened.into_info().1.etag);
                 options.conditions.check_write(current.as_ref())?;
             }
-            self.remove(bucket, key)
+            self.remove(bucket, key, has_odd)
         })
     }
 
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
     /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
     /// or a reader (or a crash) in between would bring it back.
-    fn remove(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let has_odd = self.odd_keys.any(&self.root, bucket).unwrap_or_else(|| {
+    fn remove(&self, bucket: &Bucket, key: &Key, has_odd: Option<bool>) -> Result<()> {
+        let has_odd = has_odd.or_else(|| self.odd_keys.glance(&self.root, bucket).has_odd);
+        let has_odd = has_odd.unwrap_or_else(|| {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
             let _ = self.make_dirs(bucket, &private_dir(bucket));
             false

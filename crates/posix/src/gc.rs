@@ -274,7 +274,7 @@ impl Sweep<'_> {
             true => inner.remove_at(bucket, &odd(bucket, &key)),
             false => Ok(false),
         };
-        self.remove(bucket, garbage, || inner.locked(bucket, &key, remove))
+        self.remove(bucket, garbage, || inner.locked(bucket, &key, |_| remove()))
     }
 
     /// Removes `garbage` unless this is only a rehearsal, and tells; says whether it is gone, or

@@ -155,7 +155,7 @@ impl Inner {
 
     /// Whether any key of the bucket lies apart from its plain path.
     pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
-        self.odd_keys.any(&self.root, bucket).unwrap_or_default()
+        self.odd_keys.glance(&self.root, bucket).has_odd.unwrap_or_default()
     }
 
     /// Opens the object's file at `place`; `None` if there is none.

@@ -157,9 +157,9 @@ impl Staged {
             self.publish_new(key)?;
         } else if !conditions.is_empty() {
             inner.require_if_match()?;
-            inner.locked(&self.bucket.clone(), key, || self.publish_checked(key, conditions))?;
+            inner.locked(&self.bucket.clone(), key, |_| self.publish_checked(key, conditions))?;
         } else if !self.link(Some(key))? {
-            inner.locked(&self.bucket.clone(), key, || self.replace(key))?;
+            inner.locked(&self.bucket.clone(), key, |_| self.replace(key))?;
         }
         self.sync_name()
     }
@@ -393,16 +393,27 @@ impl Inner {
     }
 
     /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
-    /// process on any node that shares the file system's locks, is at work meanwhile.
-    pub(crate) fn locked<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// process on any node that shares the file system's locks, is at work meanwhile. `act` is told
+    /// whether the bucket has odd keys, where that was seen on the way.
+    pub(crate) fn locked<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        act: impl FnOnce(Option<bool>) -> Result<T>,
+    ) -> Result<T> {
         if !self.config.if_match {
-            return act();
+            return act(None);
         }
         for _ in 0..MAX_RACES {
             let locks = self.lock_table(bucket)?;
             let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
+            let glance = self.odd_keys.glance(&self.root, bucket);
+            if glance.vouches_for_locks() {
+                return act(glance.has_odd);
+            }
             if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
-                return act();
+                glance.vouch_for_locks();
+                return act(glance.has_odd);
             }
             // The bucket was removed and made again: so was its lock table.
             self.lock_tables().remove(bucket);
