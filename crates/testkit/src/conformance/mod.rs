@@ -1,0 +1,191 @@
+//! The one truth about what a [`Store`] does. Every case is a function of an empty store, so a new
+//! lane is tested by one line: `conformance_suite!(open_my_store())`.
+
+mod buckets;
+mod conditions;
+mod copy;
+mod integrity;
+mod keys;
+mod listing;
+mod multipart;
+mod objects;
+
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
+};
+
+pub use buckets::{
+    a_bucket_with_objects_stays, a_missing_bucket_is_named, bucket_names_are_checked,
+    buckets_are_made_listed_and_removed,
+};
+pub use conditions::{
+    conditional_reads, create_only, delete_only_if, racing_creators_have_one_winner, replace_only_if,
+};
+pub use copy::{copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata};
+pub use integrity::{checksums_are_kept, etags_follow_the_policy, wrong_digests_publish_nothing};
+pub use keys::{
+    a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
+    long_keys,
+};
+pub use listing::{
+    listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_says_what_head_says,
+    listing_with_start_after,
+};
+pub use multipart::{
+    multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, multipart_makes_one_object,
+    multipart_of_uniform_parts, multipart_outlives_a_failed_completion, multipart_part_is_replaced,
+    multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
+};
+pub use objects::{
+    an_abandoned_writer_leaves_nothing, deleting_nothing_succeeds, empty_objects, large_objects_stream,
+    many_are_deleted, metadata_round_trips, overwriting_replaces_everything, put_get_head_delete, ranges,
+    ranges_outside_are_refused,
+};
+
+/// A store to test, with whatever must live as long as it does.
+pub struct Fixture {
+    store: Arc<dyn Store>,
+    _keep: Box<dyn std::any::Any>,
+}
+
+impl Fixture {
+    /// `keep` is dropped after the test: a temporary directory, a server.
+    pub fn new(store: impl Store + 'static, keep: impl std::any::Any) -> Self {
+        Fixture { store: Arc::new(store), _keep: Box::new(keep) }
+    }
+}
+
+impl Deref for Fixture {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
+}
+
+/// Declares one test for every case, each on a store that `$open` makes anew.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($open:expr) => {
+        $crate::conformance_suite! { @list declare ($open) }
+    };
+    (@list $rule:ident $open:tt) => {
+        $crate::conformance_suite! { @$rule $open;
+            buckets_are_made_listed_and_removed, bucket_names_are_checked, a_missing_bucket_is_named,
+            a_bucket_with_objects_stays, put_get_head_delete, overwriting_replaces_everything, empty_objects,
+            large_objects_stream, an_abandoned_writer_leaves_nothing, metadata_round_trips, ranges,
+            ranges_outside_are_refused, deleting_nothing_succeeds, many_are_deleted, keys_that_are_paths,
+            keys_that_are_no_paths, long_keys, a_key_beside_its_own_prefix, a_prefix_beside_its_own_key,
+            listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_with_start_after,
+            listing_says_what_head_says, etags_follow_the_policy, wrong_digests_publish_nothing,
+            checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
+            copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
+            multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
+            multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner
+        }
+    };
+    (@declare ($open:expr); $($case:ident),* $(,)?) => {
+        $(#[test]
+        fn $case() {
+            let fixture: $crate::conformance::Fixture = $open;
+            $crate::conformance::$case(&*fixture);
+        })*
+
+        /// A case that is written but not declared would never run.
+        #[test]
+        fn every_case_is_declared() {
+            assert_eq!([$(stringify!($case)),*].len(), $crate::conformance::cases_written());
+        }
+    };
+    (@run ($open:expr); $($case:ident),* $(,)?) => {{
+        let cases: &[Case] = &[$((stringify!($case), $case)),*];
+        run_cases(cases, $open)
+    }};
+}
+
+/// Runs every case on a store of its own and returns how many there are; for fixtures that are too
+/// costly to make for each test, such as a file system. Panics with the names of those that failed.
+pub fn run_all(open: &dyn Fn() -> Fixture) -> usize {
+    conformance_suite! { @list run (open) }
+}
+
+/// A case and its name.
+type Case = (&'static str, fn(&dyn Store));
+
+fn run_cases(cases: &[Case], open: &dyn Fn() -> Fixture) -> usize {
+    let fails = |case: fn(&dyn Store)| catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
+    let failed: Vec<_> = cases.iter().filter(|(_, case)| fails(*case)).map(|(name, _)| name).collect();
+    assert!(failed.is_empty(), "{} of {} cases failed: {failed:?}", failed.len(), cases.len());
+    cases.len()
+}
+
+/// The number of cases in the files of this module.
+pub fn cases_written() -> usize {
+    let files = [
+        include_str!("buckets.rs"),
+        include_str!("conditions.rs"),
+        include_str!("copy.rs"),
+        include_str!("integrity.rs"),
+        include_str!("keys.rs"),
+        include_str!("listing.rs"),
+        include_str!("multipart.rs"),
+        include_str!("objects.rs"),
+    ];
+    let is_case = |line: &&str| line.starts_with("pub fn ") && line.ends_with("(store: &dyn Store) {");
+    files.iter().map(|file| file.lines().filter(is_case).count()).sum()
+}
+
+fn bucket(store: &dyn Store) -> Bucket {
+    let bucket = Bucket::new("conformance").unwrap();
+    store.create_bucket(&bucket).unwrap();
+    bucket
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+fn put(store: &dyn Store, bucket: &Bucket, name: &str, body: &[u8]) -> PutResult {
+    store.put(bucket, &key(name), body, &PutOptions::default()).unwrap()
+}
+
+fn get(store: &dyn Store, bucket: &Bucket, name: &str) -> Result<Vec<u8>> {
+    store.get(bucket, &key(name), &GetOptions::default())?.content.into_vec()
+}
+
+fn head(store: &dyn Store, bucket: &Bucket, name: &str) -> Result<fordway_store::ObjectInfo> {
+    store.head(bucket, &key(name), &GetOptions::default())
+}
+
+fn delete(store: &dyn Store, bucket: &Bucket, name: &str) {
+    store.delete(bucket, &key(name), &DeleteOptions::default()).unwrap();
+}
+
+fn all_keys(store: &dyn Store, bucket: &Bucket) -> Vec<String> {
+    let listing = store.list(bucket, &ListQuery::default()).unwrap();
+    assert_eq!(listing.next, None);
+    listing.entries.iter().map(|entry| entry.name().to_owned()).collect()
+}
+
+#[track_caller]
+fn assert_kind<T>(result: Result<T>, kind: ErrorKind) -> Error {
+    let error = result.err().unwrap_or_else(|| panic!("this should have failed with {kind:?}"));
+    assert_eq!(error.kind(), kind, "{error}");
+    error
+}
+
+/// Bytes that differ from one offset and one seed to the next.
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
