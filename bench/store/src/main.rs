@@ -53,6 +53,7 @@ fn main() -> Result<()> {
     println!("{}", compare(&options, place.path(), &s3)?);
     if !options.only_phases {
         single::overwrite(place.path(), options.size, usize::from(options.rounds))?;
+        single::batches(&s3, options.size, usize::from(options.rounds))?;
         single::complete(&s3, usize::from(options.rounds))?;
     }
     if options.list > 0 {

@@ -55,6 +55,29 @@ pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> 
     Ok(())
 }
 
+/// Batches beside a loop of single calls on the same objects.
+pub(crate) fn batches(s3: &Path, size: usize, rounds: usize) -> Result<()> {
+    let (store, bucket) = (PosixStore::open(s3, PosixConfig::default())?, Bucket::new("batches")?);
+    store.create_bucket(&bucket)?;
+    let body = vec![7; size];
+    for count in [64, 256] {
+        let keys = (0..count).map(|i| Ok(Key::new(format!("f{i}"))?)).collect::<Result<Vec<_>>>()?;
+        let objects: Vec<(Key, &[u8])> = keys.iter().map(|key| (key.clone(), body.as_slice())).collect();
+        let put = PutOptions::default();
+        let mut ratios = Vec::new();
+        for _ in 0..rounds * 20 {
+            let many = timed(|| Ok(store.put_many(&bucket, &objects, &put)))?;
+            let one_by_one =
+                || objects.iter().map(|(key, body)| store.put(&bucket, key, body, &put)).collect();
+            let one = timed(|| Ok::<Vec<_>, anyhow::Error>(one_by_one()))?;
+            ratios.push(many / one);
+        }
+        let interval = median_interval(&ratios, 1).context("too few rounds")?;
+        println!("batch of {count} puts: {} x the time of a loop", text(&interval));
+    }
+    Ok(())
+}
+
 /// Completing 32 uniform parts of 8 MiB.
 pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
     let (store, bucket, key) =

@@ -17,6 +17,7 @@
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 
+mod batch;
 mod buckets;
 mod copy;
 mod delete;

@@ -7,6 +7,7 @@ use fordway_store::{
 };
 
 use crate::PosixStore;
+use crate::batch::{SHARED_FROM, each};
 
 /// The lane's name in messages and tables.
 pub(crate) const LANE: &str = "embedded";
@@ -65,6 +66,15 @@ impl Store for PosixStore {
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
         self.inner.delete(bucket, key, options).map_err(at("delete", bucket, key.as_str()))
+    }
+
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        each(objects, SHARED_FROM, |(key, body)| self.put(bucket, key, body, options))
     }
 
     fn copy(

@@ -93,6 +93,27 @@ pub trait Store: Send + Sync {
         keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 
+    /// Reads many objects whole; one result per key, in order.
+    fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
+        keys.iter().map(|key| get_whole(self, bucket, key)).collect()
+    }
+
+    /// Describes many objects; one result per key, in order.
+    fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
+        keys.iter().map(|key| self.head(bucket, key, &GetOptions::default())).collect()
+    }
+
+    /// Stores many objects, each as [`Store::put`] does; one result per object, in order. Of several
+    /// under one key any may be the last.
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        objects.iter().map(|(key, body)| self.put(bucket, key, body, options)).collect()
+    }
+
     /// Copies an object within the store.
     /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
     /// changes nothing, and those of [`Store::put`].
@@ -161,6 +182,13 @@ pub trait Store: Send + Sync {
 
     /// Forgets an upload and its parts. Errors: `NoSuchUpload`.
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
+}
+
+/// One object of a batch, into memory of its own.
+fn get_whole<S: Store + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    store.read(bucket, key, &GetOptions::default(), &mut body)?;
+    Ok(body)
 }
 
 /// An object or part being written. Dropping it without a commit leaves nothing behind.

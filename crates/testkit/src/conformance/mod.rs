@@ -41,9 +41,9 @@ pub use multipart::{
     multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
 };
 pub use objects::{
-    an_abandoned_writer_leaves_nothing, deleting_nothing_succeeds, empty_objects, large_objects_stream,
-    many_are_deleted, metadata_round_trips, overwriting_replaces_everything, put_get_head_delete, ranges,
-    ranges_outside_are_refused,
+    an_abandoned_writer_leaves_nothing, batches_answer_in_order, deleting_nothing_succeeds, empty_objects,
+    large_objects_stream, many_are_deleted, metadata_round_trips, overwriting_replaces_everything,
+    put_get_head_delete, ranges, ranges_outside_are_refused,
 };
 
 /// A store to test, with whatever must live as long as it does.
@@ -78,7 +78,7 @@ macro_rules! conformance_suite {
             buckets_are_made_listed_and_removed, bucket_names_are_checked, a_missing_bucket_is_named,
             a_bucket_with_objects_stays, put_get_head_delete, overwriting_replaces_everything, empty_objects,
             large_objects_stream, an_abandoned_writer_leaves_nothing, metadata_round_trips, ranges,
-            ranges_outside_are_refused, deleting_nothing_succeeds, many_are_deleted, keys_that_are_paths,
+            ranges_outside_are_refused, deleting_nothing_succeeds, many_are_deleted, batches_answer_in_order, keys_that_are_paths,
             keys_that_are_no_paths, long_keys, a_key_beside_its_own_prefix, a_prefix_beside_its_own_key,
             listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_with_start_after,
             listing_says_what_head_says, etags_follow_the_policy, wrong_digests_publish_nothing,

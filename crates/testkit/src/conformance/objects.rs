@@ -170,3 +170,31 @@ pub fn many_are_deleted(store: &dyn Store) {
     assert!(results.iter().all(Result::is_ok));
     assert_eq!(all_keys(store, &b), ["stays"]);
 }
+
+/// A batch has one answer per key, in order, whatever the size and whatever failed in it.
+pub fn batches_answer_in_order(store: &dyn Store) {
+    let b = bucket(store);
+    for count in [0, 3, 300] {
+        let keys: Vec<Key> = (0..count).map(|i| key(&format!("d{}/k{count}-{i}", i % 3))).collect();
+        let bodies: Vec<Vec<u8>> = (0..count).map(|i| bytes(i * 7, i as u64)).collect();
+        let objects: Vec<(Key, &[u8])> =
+            keys.iter().zip(&bodies).map(|(key, body)| (key.clone(), body.as_slice())).collect();
+        let put = store.put_many(&b, &objects, &PutOptions::default());
+        assert!(put.len() == count && put.iter().all(Result::is_ok));
+        let mut asked = keys.clone();
+        asked.insert(count / 2, key("missing"));
+        let (got, heads) = (store.get_many(&b, &asked), store.head_many(&b, &asked));
+        assert_eq!((got.len(), heads.len()), (count + 1, count + 1));
+        for (at, (got, head)) in got.into_iter().zip(heads).enumerate() {
+            if at == count / 2 {
+                assert_kind(got, ErrorKind::NoSuchKey);
+                assert_kind(head, ErrorKind::NoSuchKey);
+                continue;
+            }
+            let wanted = &bodies[if at < count / 2 { at } else { at - 1 }];
+            assert_eq!((got.unwrap(), head.unwrap().size), (wanted.clone(), wanted.len() as u64));
+        }
+        assert!(store.delete_many(&b, &asked).iter().all(Result::is_ok));
+    }
+    assert!(all_keys(store, &b).is_empty());
+}
