@@ -10,7 +10,7 @@
 //! | `head` | `newfstatat`, `getxattrat` |
 //! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `fstat`, `fsetxattr`, `linkat`, `close` |
 //! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `getrandom`, `linkat`, `renameat`, unlock (`fcntl`) |
-//! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, `fstat`, unlock (`fcntl`) |
+//! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
 //! The directory of a key is held open and found anew each 10 ms (one `openat2`, one `close`).
 //! A put that makes directories, and a delete that empties them, pay for that too.
