@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
@@ -18,9 +20,22 @@ pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The most directories held.
 const MOST: usize = 512;
 
+/// Paths whose last use is remembered; a power of two.
+const SLOTS: usize = 64;
+
 /// The directories that were used last.
-#[derive(Default)]
-pub(crate) struct Dirs(RwLock<HashMap<Box<str>, Held>>);
+pub(crate) struct Dirs {
+    held: RwLock<HashMap<Box<str>, Held>>,
+    /// Hashes of paths that were asked for and not held: one that is asked for again soon is worth
+    /// holding, while a walk over many directories leaves the table alone.
+    asked: [AtomicU64; SLOTS],
+}
+
+impl Default for Dirs {
+    fn default() -> Self {
+        Dirs { held: RwLock::default(), asked: [const { AtomicU64::new(0) }; SLOTS] }
+    }
+}
 
 #[derive(Clone)]
 struct Held {
@@ -62,9 +77,38 @@ impl Dirs {
             return Ok(Dir { file: dir, is_fresh: false });
         }
         let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        let held = Held { dir: Arc::new(dir), opened: Instant::now() };
-        let file = held.dir.clone();
-        let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let file = Arc::new(dir);
+        if self.is_asked_again(path) {
+            self.hold(path, &file);
+        }
+        Ok(Dir { file, is_fresh: true })
+    }
+
+    /// The directory at `path` if it is held, or used often enough to be worth it: for callers that
+    /// can do without.
+    pub(crate) fn open_if_busy(&self, root: &Root, path: &str) -> Result<Option<Dir>, Errno> {
+        if let Some(dir) = self.held(path) {
+            return Ok(Some(Dir { file: dir, is_fresh: false }));
+        }
+        if !self.is_asked_again(path) {
+            return Ok(None);
+        }
+        let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let file = Arc::new(dir);
+        self.hold(path, &file);
+        Ok(Some(Dir { file, is_fresh: true }))
+    }
+
+    /// Whether `path` was asked for before, and no other of its slot since.
+    fn is_asked_again(&self, path: &str) -> bool {
+        let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let hash = all.hasher().hash_one(path);
+        self.asked[hash as usize % SLOTS].swap(hash, Ordering::Relaxed) == hash
+    }
+
+    fn hold(&self, path: &str, dir: &Arc<File>) {
+        let held = Held { dir: dir.clone(), opened: Instant::now() };
+        let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);
         }
@@ -72,16 +116,15 @@ impl Dirs {
             all.clear();
         }
         all.insert(path.into(), held);
-        Ok(Dir { file, is_fresh: true })
     }
 
     /// Forgets the directory at `path`, which turned out to be gone.
     pub(crate) fn forget(&self, path: &str) {
-        self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
+        self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
     }
 
     fn held(&self, path: &str) -> Option<Arc<File>> {
-        let all = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let held = all.get(path)?;
         (held.opened.elapsed() < HOLD).then(|| held.dir.clone())
     }

@@ -177,7 +177,9 @@ impl Inner {
 
     fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let dir = self.dirs.open(&self.root, &place.dir)?;
+        let Some(dir) = self.dirs.open_if_busy(&self.root, &place.dir)? else {
+            return self.root.open_beneath(&place.path(), flags, Mode::empty());
+        };
         match open_in(&dir, &place.name, flags, Mode::empty()) {
             // A link is followed by a walk from the root, which keeps it beneath that.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
