@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use fordway_measure::{Interval, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompletedPart, Conditions, Expected, Key, ListQuery, MIN_PART_BYTES, PartOptions, PutOptions,
+    Bucket, CompletedPart, CompleteOptions, Expected, Key, ListQuery, MIN_PART_BYTES, PartOptions, PutOptions,
     Store,
 };
 
@@ -93,10 +93,10 @@ pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
             let options = PartOptions { size_hint: Some(body.len() as u64), ..Default::default() };
             let mut writer = store.part_writer(&bucket, &key, &upload, number, &options)?;
             writer.write(&body)?;
-            parts.push(CompletedPart { number, etag: writer.commit(&Expected::default())?.etag });
+            parts.push(CompletedPart::new(number, writer.commit(&Expected::default())?.etag));
         }
         times.push(timed(|| {
-            store.complete_upload(&bucket, &key, &upload, &parts, &Conditions::default())?;
+            store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default())?;
             Ok(())
         })?);
         store.delete(&bucket, &key, &Default::default())?;

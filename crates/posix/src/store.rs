@@ -1,9 +1,10 @@
 //! The [`Store`] trait over the modules that do the work: here every error learns its place.
 
 use fordway_store::{
-    Bucket, BucketInfo, CompletedPart, Conditions, CopyOptions, DeleteOptions, Error, Expected, GetOptions,
-    Key, ListQuery, Listing, Object, ObjectInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
-    Result, Store, UploadId, UploadListing, UploadsQuery, Writer,
+    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
+    Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, Versioning, VersionsQuery, Writer,
 };
 
 use crate::PosixStore;
@@ -37,6 +38,14 @@ impl Store for PosixStore {
         self.inner.delete_bucket(bucket).map_err(at("delete bucket", bucket, ""))
     }
 
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.inner.versioning(bucket).map_err(at("get versioning", bucket, ""))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.inner.set_versioning(bucket, versioning).map_err(at("set versioning", bucket, ""))
+    }
+
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         let writer =
             self.inner.object_writer(bucket, key, options).map_err(at("put", bucket, key.as_str()))?;
@@ -64,7 +73,29 @@ impl Store for PosixStore {
         self.inner.head(bucket, key, options).map_err(at("head", bucket, key.as_str()))
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+    fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        ranges: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        self.inner.read_ranges(bucket, key, ranges, options).map_err(at("get", bucket, key.as_str()))
+    }
+
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.inner.set_tags(bucket, key, version, tags).map_err(at("set tags", bucket, key.as_str()))
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         self.inner.delete(bucket, key, options).map_err(at("delete", bucket, key.as_str()))
     }
 
@@ -89,6 +120,10 @@ impl Store for PosixStore {
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.inner.list(bucket, query).map_err(at("list", bucket, ""))
+    }
+
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.inner.list_versions(bucket, query).map_err(at("list versions", bucket, ""))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -127,9 +162,9 @@ impl Store for PosixStore {
         key: &Key,
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult> {
-        let done = self.inner.complete_upload((bucket, key), upload, parts, conditions);
+        let done = self.inner.complete_upload((bucket, key), upload, parts, options);
         done.map_err(at("complete upload", bucket, key.as_str()))
     }
 

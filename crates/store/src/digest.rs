@@ -53,6 +53,50 @@ impl ChecksumAlgorithm {
     }
 }
 
+/// What the checksum of an object made of parts is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumType {
+    /// The whole content, as if it had been put at once: for the three CRCs, which can be combined.
+    FullObject,
+    /// The checksums of the parts, one after the other: for all but CRC-64/NVME.
+    Composite,
+}
+
+impl ChecksumType {
+    /// The name in S3's headers and XML.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FullObject => "FULL_OBJECT",
+            Self::Composite => "COMPOSITE",
+        }
+    }
+
+    /// The type of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::FullObject, Self::Composite].into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// What S3 takes where nothing is said.
+    pub const fn default_of(algorithm: ChecksumAlgorithm) -> Self {
+        match algorithm {
+            ChecksumAlgorithm::Crc64Nvme => Self::FullObject,
+            _ => Self::Composite,
+        }
+    }
+
+    /// Holds the type against what S3 has for `algorithm`. Errors: `InvalidArgument`.
+    pub fn check(self, algorithm: ChecksumAlgorithm) -> Result<()> {
+        use ChecksumAlgorithm::{Crc64Nvme, Sha1, Sha256};
+        match (self, algorithm) {
+            (Self::FullObject, Sha1 | Sha256) | (Self::Composite, Crc64Nvme) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{} does not go with the checksum type {}", algorithm.name(), self.name()),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A checksum with its value, big-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checksum {
@@ -60,6 +104,9 @@ pub struct Checksum {
     pub algorithm: ChecksumAlgorithm,
     /// Its bytes, [`ChecksumAlgorithm::len_bytes`] of them.
     pub value: Vec<u8>,
+    /// The number of parts whose checksums it was computed from ([`ChecksumType::Composite`]);
+    /// `None` if from the content.
+    pub parts: Option<u16>,
 }
 
 impl Checksum {
@@ -70,19 +117,58 @@ impl Checksum {
         running.finish()
     }
 
-    /// Reads the base64 of S3's headers. Errors: `InvalidArgument`.
+    /// Reads what S3's headers carry: base64, and `-N` behind it where it was made of N parts'
+    /// checksums. Errors: `InvalidArgument`.
     pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Result<Self> {
-        match BASE64.decode(text) {
-            Ok(value) if value.len() == algorithm.len_bytes() => Ok(Checksum { algorithm, value }),
+        let (value, parts) = match text.split_once('-') {
+            Some((value, parts)) => (value, parts.parse().ok().filter(|parts| *parts > 0).map(Some)),
+            None => (text, Some(None)),
+        };
+        match (BASE64.decode(value), parts) {
+            (Ok(value), Some(parts)) if value.len() == algorithm.len_bytes() => {
+                Ok(Checksum { algorithm, value, parts })
+            }
             _ => {
                 Err(Error::new(ErrorKind::InvalidArgument, format!("{text:?} is not a {}", algorithm.name())))
             }
         }
     }
 
-    /// The base64 that S3's headers carry.
+    /// What S3's headers carry.
     pub fn to_base64(&self) -> String {
-        BASE64.encode(&self.value)
+        let value = BASE64.encode(&self.value);
+        self.parts.map_or(value.clone(), |parts| format!("{value}-{parts}"))
+    }
+
+    /// Whether `stated` means this one: clients may leave the number of parts away.
+    pub(crate) fn is_stated_as(&self, stated: &Checksum) -> bool {
+        let parts_fit = stated.parts.is_none() || stated.parts == self.parts;
+        parts_fit && self.algorithm == stated.algorithm && self.value == stated.value
+    }
+
+    /// What it was computed from.
+    pub fn checksum_type(&self) -> ChecksumType {
+        self.parts.map_or(ChecksumType::FullObject, |_| ChecksumType::Composite)
+    }
+
+    /// The checksum of the parts' checksums, in order.
+    pub(crate) fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
+        let mut running = Running::new(algorithm);
+        parts.iter().for_each(|part| running.update(&part.value));
+        Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }
+    }
+
+    /// The CRC of a content that is `self`'s followed by one of `len` bytes that has the CRC `next`.
+    pub(crate) fn followed_by(&self, next: &Checksum, len: u64) -> Option<Self> {
+        let kind = crc_kind(self.algorithm)?;
+        let number = |value: &[u8]| value.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let combined = crc_fast::checksum_combine(kind, number(&self.value), number(&next.value), len);
+        Some(Checksum::of_crc(self.algorithm, combined))
+    }
+
+    fn of_crc(algorithm: ChecksumAlgorithm, crc: u64) -> Self {
+        let value = crc.to_be_bytes()[8 - algorithm.len_bytes()..].to_vec();
+        Checksum { algorithm, value, parts: None }
     }
 }
 
@@ -182,13 +268,10 @@ impl Digests {
 
 impl Running {
     fn new(algorithm: ChecksumAlgorithm) -> Self {
-        let crc = |kind| Running::Crc(algorithm, crc_fast::Digest::new(kind));
-        match algorithm {
-            ChecksumAlgorithm::Crc32 => crc(CrcAlgorithm::Crc32IsoHdlc),
-            ChecksumAlgorithm::Crc32c => crc(CrcAlgorithm::Crc32Iscsi),
-            ChecksumAlgorithm::Crc64Nvme => crc(CrcAlgorithm::Crc64Nvme),
-            ChecksumAlgorithm::Sha1 => Running::Sha1(sha1::Sha1::new()),
-            ChecksumAlgorithm::Sha256 => Running::Sha256(sha2::Sha256::new()),
+        match (crc_kind(algorithm), algorithm) {
+            (Some(kind), _) => Running::Crc(algorithm, crc_fast::Digest::new(kind)),
+            (None, ChecksumAlgorithm::Sha1) => Running::Sha1(sha1::Sha1::new()),
+            (None, _) => Running::Sha256(sha2::Sha256::new()),
         }
     }
 
@@ -201,18 +284,22 @@ impl Running {
     }
 
     fn finish(self) -> Checksum {
+        let sha = |algorithm, value| Checksum { algorithm, value, parts: None };
         match self {
-            Running::Crc(algorithm, crc) => {
-                let value = crc.finalize().to_be_bytes()[8 - algorithm.len_bytes()..].to_vec();
-                Checksum { algorithm, value }
-            }
-            Running::Sha1(sha) => {
-                Checksum { algorithm: ChecksumAlgorithm::Sha1, value: sha.finalize().to_vec() }
-            }
-            Running::Sha256(sha) => {
-                Checksum { algorithm: ChecksumAlgorithm::Sha256, value: sha.finalize().to_vec() }
-            }
+            Running::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
+            Running::Sha1(found) => sha(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
+            Running::Sha256(found) => sha(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
         }
+    }
+}
+
+/// The CRC that `algorithm` is, if it is one.
+fn crc_kind(algorithm: ChecksumAlgorithm) -> Option<CrcAlgorithm> {
+    match algorithm {
+        ChecksumAlgorithm::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),
+        ChecksumAlgorithm::Crc32c => Some(CrcAlgorithm::Crc32Iscsi),
+        ChecksumAlgorithm::Crc64Nvme => Some(CrcAlgorithm::Crc64Nvme),
+        ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => None,
     }
 }
 

@@ -36,6 +36,8 @@ kinds! {
     NoSuchKey = "list what is there with `fordway ls`";
     /// The multipart upload does not exist, was completed or was aborted.
     NoSuchUpload = "start a new multipart upload";
+    /// The object has no such version.
+    NoSuchVersion = "list the versions that are there";
     /// The bucket belongs to somebody else.
     BucketAlreadyExists = "choose another bucket name";
     /// The bucket exists already and is the caller's own.
@@ -52,6 +54,8 @@ kinds! {
     InvalidRange = "compare the range with the object's size (`fordway stat`)";
     /// An argument has a value the operation does not take.
     InvalidArgument = "";
+    /// The tags are too many, too long, or named twice.
+    InvalidTag = "use at most 10 tags, with names of 1 to 128 and values of up to 256 characters";
     /// `If-None-Match` or `If-Modified-Since` says the caller's copy is current.
     NotModified = "";
     /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` does not hold.

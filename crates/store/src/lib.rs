@@ -14,23 +14,29 @@ mod multipart;
 mod name;
 mod object;
 mod range;
+mod tags;
+mod version;
 
 pub use conditions::{Conditions, ETagMatch};
-pub use digest::{Checksum, ChecksumAlgorithm, Digests, Expected, Hasher};
+pub use digest::{Checksum, ChecksumAlgorithm, ChecksumType, Digests, Expected, Hasher};
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};
 pub use memory::MemoryStore;
 pub use multipart::{
-    CompletedPart, MAX_PARTS, MIN_PART_BYTES, PartInfo, PartListing, PartsQuery, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, checked_part_number, multipart_etag,
+    CompleteOptions, CompletedPart, MAX_PARTS, MIN_PART_BYTES, PartInfo, PartListing, PartsQuery, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, checked_part_number, multipart_checksum, multipart_etag,
 };
 pub use name::{Bucket, Key, MAX_KEY_BYTES};
 pub use object::{
     BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object, ObjectInfo,
-    PartOptions, PutOptions, PutResult,
+    ObjectPart, PartOptions, PutOptions, PutResult,
 };
 pub use range::ByteRange;
+pub use tags::{MAX_TAGS, Tags, check_tags};
+pub use version::{
+    Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+};
 
 /// An S3 object store, on any lane.
 ///
@@ -54,8 +60,17 @@ pub trait Store: Send + Sync {
     /// Errors: `NoSuchBucket`.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
 
-    /// Removes an empty bucket. Errors: `NoSuchBucket`, `BucketNotEmpty`.
+    /// Removes an empty bucket: one without objects, versions and delete markers.
+    /// Errors: `NoSuchBucket`, `BucketNotEmpty`.
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
+
+    /// Whether the bucket keeps old versions. Errors: `NoSuchBucket`.
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning>;
+
+    /// Has the bucket keep old versions from now on, or no longer.
+    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`Versioning::Unversioned`], to which there is no
+    /// way back; `NotImplemented` where the store cannot keep them.
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()>;
 
     /// Starts an object that is fed piece by piece; nothing is visible before [`Writer::commit`].
     /// Errors: `NoSuchBucket`, `PreconditionFailed` (perhaps only at commit).
@@ -68,8 +83,9 @@ pub trait Store: Send + Sync {
         writer.commit(&Expected::default())
     }
 
-    /// Opens an object, whole or a range of it.
-    /// Errors: `NoSuchKey`, `InvalidRange`, `NotModified`, `PreconditionFailed`.
+    /// Opens an object, whole, or a range or part of it.
+    /// Errors: `NoSuchKey`, `NoSuchVersion`, `InvalidRange`, `InvalidPart`, `NotModified`,
+    /// `PreconditionFailed`, `MethodNotAllowed` for a version that is a delete marker.
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object>;
 
     /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
@@ -81,15 +97,50 @@ pub trait Store: Send + Sync {
         Ok(object.info.size)
     }
 
-    /// Describes an object. `options.range` is ignored. Errors: as [`Store::get`].
+    /// Reads many ranges of one version of an object; one vector per range, in order.
+    /// `options.range` is ignored. Errors: as [`Store::get`]; a range outside the object fails all.
+    fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        ranges: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut options = options.clone();
+        let read = |range: &ByteRange| {
+            options.range = Some(*range);
+            let object = self.get(bucket, key, &options)?;
+            if options.conditions.if_match.is_none() {
+                // The ranges after the first are those of the same version.
+                options.conditions = Conditions::only_if(object.info.etag.clone());
+            }
+            object.content.into_vec()
+        };
+        ranges.iter().map(read).collect()
+    }
+
+    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Store::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
-    /// Removes an object; removing what is not there succeeds, as in S3.
+    /// The parts that an object was completed of, by number; none for one that was put whole.
+    /// Errors: as [`Store::get`].
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
+
+    /// The tags of an object, or of a `version` of it. Errors: as [`Store::get`].
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
+
+    /// Replaces the tags of an object, or of a `version` of it; its modification time stays.
+    /// Errors: as [`Store::get`], and `InvalidTag`.
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
+
+    /// Removes an object; removing what is not there succeeds, as in S3. Where the bucket keeps
+    /// versions, the object becomes one and a delete marker the latest; a delete of a version removes
+    /// just that, and what is then the newest becomes the latest.
     /// Errors: `NoSuchBucket`, `PreconditionFailed`.
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()>;
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted>;
 
     /// Removes many objects; one result per key, in order.
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
         keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
     }
 
@@ -127,6 +178,10 @@ pub trait Store: Send + Sync {
 
     /// One page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing>;
+
+    /// One page of all versions and delete markers, by key and then from the newest to the oldest.
+    /// Errors: `NoSuchBucket`.
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
@@ -170,14 +225,15 @@ pub trait Store: Send + Sync {
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
     /// Publishes the object made of `parts`, which must rise in number and match what was sent.
-    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `PreconditionFailed`.
+    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
+    /// `IncompleteBody`, `PreconditionFailed`.
     fn complete_upload(
         &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult>;
 
     /// Forgets an upload and its parts. Errors: `NoSuchUpload`.

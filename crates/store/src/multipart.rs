@@ -4,7 +4,9 @@ use std::time::SystemTime;
 
 use md5::Digest as _;
 
-use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
+use crate::{
+    Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind, Result,
+};
 
 /// The most parts an upload may have (S3's limit).
 pub const MAX_PARTS: u16 = 10_000;
@@ -44,6 +46,53 @@ pub struct CompletedPart {
     pub number: u16,
     /// The tag that the part's upload answered.
     pub etag: ETag,
+    /// Its checksum, if the client states it.
+    pub checksum: Option<Checksum>,
+}
+
+impl CompletedPart {
+    /// A part of which no checksum is stated.
+    pub fn new(number: u16, etag: ETag) -> Self {
+        CompletedPart { number, etag, checksum: None }
+    }
+}
+
+/// Options of the completion of an upload.
+#[derive(Clone, Debug, Default)]
+pub struct CompleteOptions {
+    /// What must hold at the moment of publishing.
+    pub conditions: Conditions,
+    /// The object's checksum, if the client states it.
+    pub checksum: Option<Checksum>,
+    /// The object's size in bytes, if the client states it.
+    pub size: Option<u64>,
+}
+
+impl CompleteOptions {
+    /// Conditions and nothing else.
+    pub fn conditions(conditions: Conditions) -> Self {
+        CompleteOptions { conditions, ..Default::default() }
+    }
+
+    /// Holds what the client stated against what the parts make.
+    /// Errors: `IncompleteBody`, `BadDigest`.
+    pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
+        if let Some(stated) = self.size.filter(|stated| *stated != size) {
+            let why = format!("the parts have {size} bytes, {stated} were stated");
+            return Err(Error::new(ErrorKind::IncompleteBody, why));
+        }
+        match (&self.checksum, checksum) {
+            (Some(stated), Some(found)) if !found.is_stated_as(stated) => Err(Error::new(
+                ErrorKind::BadDigest,
+                format!("the object's {} is not the one stated", found.algorithm.name()),
+            )),
+            (Some(stated), None) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the parts were not sent with a {}", stated.algorithm.name()),
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A part as the store has it.
@@ -57,6 +106,8 @@ pub struct PartInfo {
     pub etag: ETag,
     /// When it arrived.
     pub modified: SystemTime,
+    /// Its checksum, where it was sent with one or the upload has one.
+    pub checksum: Option<Checksum>,
 }
 
 /// Which parts to list.
@@ -177,7 +228,11 @@ impl CompletedPart {
         let found =
             present.binary_search_by_key(&self.number, |part| part.number).ok().map(|at| &present[at]);
         match found {
-            Some(part) if part.etag == self.etag => Ok(part),
+            Some(part) if part.etag == self.etag && self.fits_checksum(part) => Ok(part),
+            Some(part) if part.etag == self.etag => Err(Error::new(
+                ErrorKind::InvalidPart,
+                format!("part {} has another checksum than the one stated", self.number),
+            )),
             Some(part) => Err(Error::new(
                 ErrorKind::InvalidPart,
                 format!("part {} has the ETag {}, not {}", self.number, part.etag, self.etag),
@@ -200,6 +255,32 @@ pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     ETag::new(&format!("{}-{}", crate::etag::hex(&md5.finalize()), parts.len()))
 }
 
+impl CompletedPart {
+    fn fits_checksum(&self, part: &PartInfo) -> bool {
+        self.checksum.is_none() || self.checksum == part.checksum
+    }
+}
+
+/// The checksum of an object made of `parts`; `None` if one of them has none of that algorithm.
+pub fn multipart_checksum(
+    algorithm: ChecksumAlgorithm,
+    checksum_type: ChecksumType,
+    parts: &[&PartInfo],
+) -> Option<Checksum> {
+    let of_part = |part: &&PartInfo| part.checksum.clone().filter(|sum| sum.algorithm == algorithm);
+    let sums = parts.iter().map(of_part).collect::<Option<Vec<_>>>()?;
+    match checksum_type {
+        ChecksumType::Composite => Some(Checksum::composite(algorithm, &sums.iter().collect::<Vec<_>>())),
+        ChecksumType::FullObject => {
+            let mut joined = Checksum::of(algorithm, b"");
+            for (sum, part) in sums.iter().zip(parts) {
+                joined = joined.followed_by(sum, part.size)?;
+            }
+            Some(joined)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
@@ -207,14 +288,60 @@ mod tests {
     use super::*;
 
     fn part(number: u16, size: u64) -> PartInfo {
-        PartInfo { number, size, etag: ETag::new(&format!("t{number}")), modified: UNIX_EPOCH }
+        let etag = ETag::new(&format!("t{number}"));
+        PartInfo { number, size, etag, modified: UNIX_EPOCH, checksum: None }
+    }
+
+    fn part_of(content: &[u8], algorithm: ChecksumAlgorithm) -> PartInfo {
+        PartInfo { checksum: Some(Checksum::of(algorithm, content)), ..part(1, content.len() as u64) }
+    }
+
+    /// The CRC of the parts joined is that of the content put at once, wherever it is cut.
+    #[test]
+    fn crcs_of_parts_combine() {
+        let content: Vec<u8> = (0..2000_u32).map(|at| ((at * at) >> 3) as u8).collect();
+        for algorithm in [ChecksumAlgorithm::Crc32, ChecksumAlgorithm::Crc32c, ChecksumAlgorithm::Crc64Nvme] {
+            for cut in [0, 1, 1000, 1999, 2000] {
+                let (head, tail) = content.split_at(cut);
+                let parts = [part_of(head, algorithm), part_of(tail, algorithm)];
+                let joined = multipart_checksum(
+                    algorithm,
+                    ChecksumType::FullObject,
+                    &parts.iter().collect::<Vec<_>>(),
+                );
+                assert_eq!(joined, Some(Checksum::of(algorithm, &content)), "{algorithm:?} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_composite_is_made_of_the_checksums() {
+        let algorithm = ChecksumAlgorithm::Sha256;
+        let (one, two) = (part_of(b"one", algorithm), part_of(b"two", algorithm));
+        let sum = |part: &PartInfo| part.checksum.clone().unwrap().value;
+        let found = multipart_checksum(algorithm, ChecksumType::Composite, &[&one, &two]).unwrap();
+        assert_eq!(found.value, Checksum::of(algorithm, &[sum(&one), sum(&two)].concat()).value);
+        assert!(found.to_base64().ends_with("=-2"));
+        assert_eq!(Checksum::from_base64(algorithm, &found.to_base64()).unwrap(), found);
+        let other = part_of(b"two", ChecksumAlgorithm::Sha1);
+        assert_eq!(multipart_checksum(algorithm, ChecksumType::Composite, &[&one, &other]), None);
+    }
+
+    #[test]
+    fn what_is_stated_at_completion_must_hold() {
+        let sum = |content: &[u8]| Checksum::of(ChecksumAlgorithm::Crc32, content);
+        let stated = CompleteOptions { checksum: Some(sum(b"x")), size: Some(1), ..Default::default() };
+        assert!(stated.check(1, Some(&sum(b"x"))).is_ok());
+        assert_eq!(stated.check(2, Some(&sum(b"x"))).unwrap_err().kind(), ErrorKind::IncompleteBody);
+        assert_eq!(stated.check(1, Some(&sum(b"y"))).unwrap_err().kind(), ErrorKind::BadDigest);
+        assert_eq!(stated.check(1, None).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]
     fn completion_is_checked() {
         let present = [part(1, MIN_PART_BYTES), part(3, 10), part(7, 10)];
         let named = |numbers: &[u16]| -> Vec<CompletedPart> {
-            let named = |&number| CompletedPart { number, etag: ETag::new(&format!("t{number}")) };
+            let named = |&number| CompletedPart::new(number, ETag::new(&format!("t{number}")));
             numbers.iter().map(named).collect()
         };
         let kind = |numbers: &[u16]| CompletedPart::select(&named(numbers), &present).err().map(|e| e.kind());
@@ -224,7 +351,7 @@ mod tests {
         assert_eq!(kind(&[1, 1]), Some(ErrorKind::InvalidPartOrder));
         assert_eq!(kind(&[1, 2]), Some(ErrorKind::InvalidPart));
         assert_eq!(kind(&[1, 3, 7]), Some(ErrorKind::EntityTooSmall));
-        let wrong = [CompletedPart { number: 1, etag: ETag::new("other") }];
+        let wrong = [CompletedPart::new(1, ETag::new("other"))];
         assert_eq!(CompletedPart::select(&wrong, &present).unwrap_err().kind(), ErrorKind::InvalidPart);
     }
 

@@ -9,7 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::{ByteRange, Checksum, ChecksumAlgorithm, Conditions, ETag, ETagPolicy, Error, ErrorKind, Result};
+use crate::{
+    ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind,
+    Result, Tags, VersionId, check_tags,
+};
 
 /// Bytes moved at a time when content is streamed: large enough to hide the cost of a call, small
 /// enough to stay in the second-level cache.
@@ -22,6 +25,31 @@ pub struct BucketInfo {
     pub name: crate::Bucket,
     /// When it was made, as far as the store knows.
     pub created: SystemTime,
+}
+
+impl ObjectPart {
+    /// The parts of an upload as parts of the object made of them.
+    pub fn of(chosen: &[&crate::PartInfo]) -> Vec<Self> {
+        let part = |(number, part): (u16, &&crate::PartInfo)| ObjectPart {
+            number,
+            size: part.size,
+            checksum: part.checksum.clone(),
+        };
+        (1..).zip(chosen).map(part).collect()
+    }
+
+    /// The bytes of part `number` in an object of `size` bytes; one that was put whole is its part 1.
+    fn range(parts: &[ObjectPart], number: u16, size: u64) -> Result<std::ops::Range<u64>> {
+        if parts.is_empty() && number == 1 {
+            return Ok(0..size);
+        }
+        let before = usize::from(number).checked_sub(1).filter(|before| *before < parts.len());
+        let before = before.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidPart, format!("it has {} parts, and no part {number}", parts.len()))
+        })?;
+        let start: u64 = parts[..before].iter().map(|part| part.size).sum();
+        Ok(start..start + parts[before].size)
+    }
 }
 
 /// What a writer may say about an object beside its bytes. Empty strings are kept as given.
@@ -63,13 +91,39 @@ pub struct ObjectInfo {
     pub metadata: Metadata,
     /// The checksum that was verified when it was written.
     pub checksum: Option<Checksum>,
+    /// Which version it is; `None` for the version `null`, which was written while the bucket kept none.
+    pub version: Option<VersionId>,
+    /// How many tags it has.
+    pub tag_count: usize,
+    /// How many parts it was completed of; `None` if it was put whole.
+    pub part_count: Option<u16>,
 }
 
 impl ObjectInfo {
     /// An object with no metadata, modified at the epoch.
     pub fn new(size: u64, etag: ETag) -> Self {
-        ObjectInfo { size, etag, modified: UNIX_EPOCH, metadata: Metadata::default(), checksum: None }
+        ObjectInfo {
+            size,
+            etag,
+            modified: UNIX_EPOCH,
+            metadata: Metadata::default(),
+            checksum: None,
+            version: None,
+            tag_count: 0,
+            part_count: None,
+        }
     }
+}
+
+/// A part that an object was completed of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectPart {
+    /// 1 for the first, whatever number it was uploaded under.
+    pub number: u16,
+    /// Bytes.
+    pub size: u64,
+    /// Its checksum, where the upload had one.
+    pub checksum: Option<Checksum>,
 }
 
 /// Options of `put` and of the start of a multipart upload.
@@ -77,16 +131,36 @@ impl ObjectInfo {
 pub struct PutOptions {
     /// What to keep beside the bytes.
     pub metadata: Metadata,
+    /// Its tags.
+    pub tags: Tags,
     /// What must hold at the moment of publishing.
     pub conditions: Conditions,
     /// What the ETag is made of; `None` takes the store's own policy.
     pub etag_policy: Option<ETagPolicy>,
     /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
     pub check_md5: bool,
-    /// Computes and keeps this checksum.
+    /// Computes and keeps this checksum; for an upload, one of each part and one of the object.
     pub checksum: Option<ChecksumAlgorithm>,
+    /// What the checksum of an upload's object is computed from; `None` takes
+    /// [`ChecksumType::default_of`] its algorithm.
+    pub checksum_type: Option<ChecksumType>,
     /// The content's length where it is known, so that a lane can choose the best way to send it.
     pub size_hint: Option<u64>,
+}
+
+impl PutOptions {
+    /// Holds what is to become of an upload against S3's rules.
+    /// Errors: `InvalidTag`, `InvalidArgument` for a checksum of the wrong type.
+    pub fn check_upload(&self) -> Result<()> {
+        check_tags(&self.tags)?;
+        match (self.checksum_type, self.checksum) {
+            (Some(kind), Some(algorithm)) => kind.check(algorithm),
+            (Some(_), None) => {
+                Err(Error::new(ErrorKind::InvalidArgument, "a checksum type needs a checksum algorithm"))
+            }
+            (None, _) => Ok(()),
+        }
+    }
 }
 
 /// Options of one part of a multipart upload.
@@ -94,10 +168,25 @@ pub struct PutOptions {
 pub struct PartOptions {
     /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
     pub check_md5: bool,
-    /// Computes this checksum, to hold against [`crate::Expected::checksum`].
+    /// Computes this checksum, to hold against [`crate::Expected::checksum`]; `None` takes that of the
+    /// upload. Errors: `InvalidArgument` if the upload has another.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The part's length where it is known.
     pub size_hint: Option<u64>,
+}
+
+impl PartOptions {
+    /// The checksum to compute of the part of an upload that has `whole`.
+    /// Errors: `InvalidArgument` if the two differ.
+    pub fn checksum_within(&self, whole: Option<ChecksumAlgorithm>) -> Result<Option<ChecksumAlgorithm>> {
+        match (self.checksum, whole) {
+            (Some(part), Some(whole)) if part != whole => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the upload's checksum is {}, the part has a {}", whole.name(), part.name()),
+            )),
+            (part, whole) => Ok(part.or(whole)),
+        }
+    }
 }
 
 /// What a write made.
@@ -109,6 +198,8 @@ pub struct PutResult {
     pub modified: SystemTime,
     /// The checksum asked for.
     pub checksum: Option<Checksum>,
+    /// The version that was made; `None` in a bucket that never kept versions, and for a part.
+    pub version: Option<VersionId>,
 }
 
 /// Options of `get`, `read` and `head`.
@@ -116,11 +207,34 @@ pub struct PutResult {
 pub struct GetOptions {
     /// The bytes wanted; `None` is all of them.
     pub range: Option<ByteRange>,
+    /// The part wanted (1 for the first) of an object that was completed of parts, in place of a
+    /// range; the whole of an object that was not is its part 1.
+    pub part: Option<u16>,
+    /// The version wanted; `None` is the latest.
+    pub version: Option<VersionId>,
     /// What must hold.
     pub conditions: Conditions,
 }
 
 impl GetOptions {
+    /// A version and nothing else.
+    pub fn version(version: VersionId) -> Self {
+        GetOptions { version: Some(version), ..Default::default() }
+    }
+
+    /// The bytes asked for of an object of `size` bytes that was completed of `parts`.
+    /// Errors: `InvalidRange`, `InvalidPart`, `InvalidArgument` for a range and a part.
+    pub fn wanted(&self, size: u64, parts: &[ObjectPart]) -> Result<std::ops::Range<u64>> {
+        match (self.range, self.part) {
+            (None, None) => Ok(0..size),
+            (Some(range), None) => range.resolve(size),
+            (None, Some(number)) => ObjectPart::range(parts, number, size),
+            (Some(_), Some(_)) => {
+                Err(Error::new(ErrorKind::InvalidArgument, "a range and a part cannot both be asked for"))
+            }
+        }
+    }
+
     /// A range and nothing else.
     pub fn range(range: ByteRange) -> Self {
         GetOptions { range: Some(range), ..Default::default() }
@@ -132,6 +246,8 @@ impl GetOptions {
 pub struct DeleteOptions {
     /// What must hold (`if_match` only).
     pub conditions: Conditions,
+    /// The version to remove for good; `None` is the latest, which a versioned bucket keeps.
+    pub version: Option<VersionId>,
 }
 
 /// Options of `copy`.
@@ -139,10 +255,32 @@ pub struct DeleteOptions {
 pub struct CopyOptions {
     /// `Some` replaces the source's metadata, `None` keeps it.
     pub metadata: Option<Metadata>,
+    /// `Some` replaces the source's tags, `None` keeps them.
+    pub tags: Option<Tags>,
+    /// The version of the source to copy; `None` is the latest.
+    pub source_version: Option<VersionId>,
     /// What must hold of the source.
     pub source_conditions: Conditions,
     /// What must hold of the destination.
     pub conditions: Conditions,
+}
+
+impl CopyOptions {
+    /// Errors: `InvalidArgument` for a copy of the latest version onto itself that changes nothing.
+    pub fn check_target(
+        &self,
+        from: (&crate::Bucket, &crate::Key),
+        to: (&crate::Bucket, &crate::Key),
+    ) -> Result<()> {
+        let changes = self.metadata.is_some() || self.tags.is_some() || self.source_version.is_some();
+        match from == to && !changes {
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "a copy onto itself must change the metadata or the tags",
+            )),
+            false => Ok(()),
+        }
+    }
 }
 
 /// An object opened for reading.

@@ -171,7 +171,7 @@ fn complete(store: &dyn Store) -> Result<()> {
     let notes = String::from_utf8_lossy(&notes);
     let mut lines = notes.lines();
     let upload = UploadId::new(lines.next().unwrap_or_default())?;
-    let part = |(number, etag)| CompletedPart { number, etag: ETag::new(etag) };
+    let part = |(number, etag)| CompletedPart::new(number, ETag::new(etag));
     let parts: Vec<_> = (1..).zip(lines).map(part).collect();
     store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &Conditions::default()).map(drop)
 }

@@ -60,7 +60,7 @@ impl Runner<'_> {
                 let source = GetOptions { range, conditions: unchanged.clone() };
                 let made = self.store().copy_part(from, &source, (bucket, key, upload, number))?;
                 self.advance(len)?;
-                Ok(CompletedPart { number, etag: made.etag })
+                Ok(CompletedPart::new(number, made.etag))
             };
             let part_bytes = COPY_PART_BYTES.min(info.size.div_ceil(2)).max(self.settings.part_size_bytes);
             Ok((self.each_part(part_ranges(info.size, part_bytes), copy)?, info.size))

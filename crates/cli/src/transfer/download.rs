@@ -125,7 +125,7 @@ impl Runner<'_> {
                 at += chunk.len() as u64;
                 self.advance(chunk.len() as u64)
             })?;
-            Ok(CompletedPart { number, etag: info.etag.clone() })
+            Ok(CompletedPart::new(number, info.etag.clone()))
         })?;
         self.verify_file(&info, file, path).map_err(|error| self.during_get(error, from))?;
         Ok(info)

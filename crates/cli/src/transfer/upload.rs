@@ -84,7 +84,7 @@ impl Runner<'_> {
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
                 self.pump("standard input", &mut (&mut input).take(part_bytes), writer, None)?;
-            parts.push(CompletedPart { number, etag: made.etag });
+            parts.push(CompletedPart::new(number, made.etag));
             total_bytes += bytes;
         }
         Err(Error::new(ErrorKind::EntityTooLarge, "standard input; raise --part-size"))
@@ -106,7 +106,7 @@ impl Runner<'_> {
                 let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
                 let mut region = FileRegion { offset, len, ..file.clone() };
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
-                Ok(CompletedPart { number, etag: made.etag })
+                Ok(CompletedPart::new(number, made.etag))
             };
             Ok((self.each_part(ranges, send)?, file.len))
         })

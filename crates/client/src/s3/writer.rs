@@ -175,7 +175,7 @@ impl Started {
         let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
         let check = self.checksum.map_or(PartCheck::Md5(None), PartCheck::Checksum);
         let etag = part.put(&self.session, body, check)?.etag;
-        self.parts.push(CompletedPart { number, etag });
+        self.parts.push(CompletedPart::new(number, etag));
         Ok(())
     }
 

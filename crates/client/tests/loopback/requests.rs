@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata,
     PutOptions, Store, UploadId,
 };
 
@@ -137,9 +137,9 @@ fn success_with_an_error_inside_is_an_error() {
     let failed = || error(200, "InternalError", "");
     let server = Server::answering(vec![failed(), failed(), failed(), failed()]);
     let store = server.store(|config| config.max_retries = 0);
-    let parts = [CompletedPart { number: 1, etag: ETag::new("t") }];
+    let parts = [CompletedPart::new(1, ETag::new("t"))];
     let upload = UploadId::foreign("u");
-    let completed = store.complete_upload(&bucket(), &key("k"), &upload, &parts, &Conditions::default());
+    let completed = store.complete_upload(&bucket(), &key("k"), &upload, &parts, &CompleteOptions::default());
     assert_eq!(completed.unwrap_err().kind(), ErrorKind::Io);
     let copied = store.copy((&bucket(), &key("k")), &bucket(), &key("l"), &CopyOptions::default());
     assert_eq!(copied.unwrap_err().kind(), ErrorKind::Io);

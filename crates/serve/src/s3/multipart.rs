@@ -105,7 +105,7 @@ fn completed_part(part: s3s::dto::CompletedPart) -> Outcome<CompletedPart> {
     let missing = |what| Error::new(ErrorKind::InvalidArgument, format!("a part without {what}"));
     let number = part.part_number.ok_or_else(|| missing("PartNumber"))?;
     let tag = part.e_tag.ok_or_else(|| missing("ETag"))?;
-    Ok(CompletedPart { number: part_number(number)?, etag: ETag::new(tag.value()) })
+    Ok(CompletedPart::new(part_number(number)?, ETag::new(tag.value())))
 }
 
 pub(super) fn abort(

@@ -20,7 +20,7 @@ fn put_part(
     let mut writer = store.part_writer(b, &key(name), upload, number, &options).unwrap();
     body.chunks(1 << 20).for_each(|chunk| writer.write(chunk).unwrap());
     let etag = writer.commit(&Expected::default()).unwrap().etag;
-    CompletedPart { number, etag }
+    CompletedPart::new(number, etag)
 }
 
 fn complete(
@@ -112,7 +112,7 @@ pub fn multipart_refuses_what_does_not_fit(store: &dyn Store) {
     let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
     let small = put_part(store, &b, "k", &upload, 1, b"small");
     let last = put_part(store, &b, "k", &upload, 2, b"last");
-    let part = |number, tag: &str| CompletedPart { number, etag: ETag::new(tag) };
+    let part = |number, tag: &str| CompletedPart::new(number, ETag::new(tag));
     let complete = |parts: &[CompletedPart]| complete(store, &b, "k", &upload, parts);
     assert_kind(complete(&[small.clone(), last.clone()]), ErrorKind::EntityTooSmall);
     assert_kind(complete(&[last.clone(), small.clone()]), ErrorKind::InvalidPartOrder);
@@ -203,7 +203,7 @@ pub fn multipart_copies_parts(store: &dyn Store) {
     let first = store.copy_part((&b, &key("from")), &whole, (&b, &key("k"), &upload, 1)).unwrap();
     let range = GetOptions::range(ByteRange::Inclusive(10, 29));
     let second = store.copy_part((&b, &key("from")), &range, (&b, &key("k"), &upload, 2)).unwrap();
-    let parts = [(1, first.etag), (2, second.etag)].map(|(number, etag)| CompletedPart { number, etag });
+    let parts = [(1, first.etag), (2, second.etag)].map(|(number, etag)| CompletedPart::new(number, etag));
     complete(store, &b, "k", &upload, &parts).unwrap();
     assert!(get(store, &b, "k").unwrap() == [&body[..], &body[10..30]].concat());
 }

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn shapes() {
-        let part = |number| CompletedPart { number, etag: ETag::new("\"t\"") };
+        let part = |number| CompletedPart::new(number, ETag::new("\"t\""));
         let body = complete_multipart_upload(&[part(1), part(3)]);
         assert_eq!(texts(&body, "Part/PartNumber"), ["1", "3"]);
         assert_eq!(texts(&body, "Part/ETag"), ["\"t\"", "\"t\""]);

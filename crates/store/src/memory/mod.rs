@@ -1,5 +1,7 @@
 //! A store in memory: the model that tests compare every other lane with.
 
+mod bucket;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
@@ -7,11 +9,14 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Bucket, BucketInfo, Collector, CompletedPart, Conditions, Content, CopyOptions, DeleteOptions, ETag,
-    ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ListQuery, Listing, Object, ObjectInfo,
-    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Step,
-    Store, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
+    Bucket, BucketInfo, ChecksumType, Collector, CompleteOptions, CompletedPart, Content, CopyOptions,
+    DeleteOptions, Deleted, ETag, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ListQuery,
+    Listing, Object, ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, Result, Step, Store, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery,
+    VersionId, VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+    multipart_checksum, multipart_etag,
 };
+use bucket::{BucketState, Stored, Upload};
 
 /// An object store that forgets everything when it is dropped. Clones share their content.
 #[derive(Clone, Default)]
@@ -26,19 +31,6 @@ struct State {
     uploads_started: u64,
     /// Objects and parts published, which numbers their tags where these are not made of content.
     versions: u128,
-}
-
-struct BucketState {
-    created: SystemTime,
-    objects: BTreeMap<String, (ObjectInfo, Bytes)>,
-    uploads: BTreeMap<UploadId, Upload>,
-}
-
-struct Upload {
-    key: Key,
-    started: SystemTime,
-    options: PutOptions,
-    parts: BTreeMap<u16, (PartInfo, Bytes)>,
 }
 
 impl MemoryStore {
@@ -91,33 +83,6 @@ impl MemoryStore {
     }
 }
 
-impl BucketState {
-    fn object(&self, key: &Key) -> Result<&(ObjectInfo, Bytes)> {
-        self.objects.get(key.as_str()).ok_or_else(|| ErrorKind::NoSuchKey.into())
-    }
-
-    fn publish(
-        &mut self,
-        key: &Key,
-        info: ObjectInfo,
-        body: Bytes,
-        conditions: &Conditions,
-    ) -> Result<PutResult> {
-        conditions.check_write(self.objects.get(key.as_str()).map(|(info, _)| &info.etag))?;
-        let made =
-            PutResult { etag: info.etag.clone(), modified: info.modified, checksum: info.checksum.clone() };
-        self.objects.insert(key.as_str().to_owned(), (info, body));
-        Ok(made)
-    }
-
-    fn upload(&mut self, key: &Key, upload: &UploadId) -> Result<&mut Upload> {
-        self.uploads
-            .get_mut(upload)
-            .filter(|found| found.key == *key)
-            .ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, upload.as_str()))
-    }
-}
-
 /// What a finished writer becomes.
 enum Publish {
     Object,
@@ -144,20 +109,25 @@ impl Writer for MemoryWriter {
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
         let MemoryWriter { store, bucket, key, hasher, body, options, publish } = *self;
         let (body, modified) = (Bytes::from(body), SystemTime::now());
-        let version = store.next_version();
+        let number = store.next_version();
         store.on("put", &bucket, key.as_str(), |state| {
             let found = hasher.finish(expected)?;
             let (size, checksum) = (found.size, found.checksum);
-            let etag = found.etag.unwrap_or_else(|| ETag::opaque(version));
+            let etag = found.etag.unwrap_or_else(|| ETag::opaque(number));
             match publish {
                 Publish::Object => {
-                    let info = ObjectInfo { size, modified, etag, checksum, metadata: options.metadata };
-                    state.publish(&key, info, body, &options.conditions)
+                    let PutOptions { metadata, tags, conditions, .. } = options;
+                    let tag_count = tags.len();
+                    let info =
+                        ObjectInfo { modified, checksum, metadata, tag_count, ..ObjectInfo::new(size, etag) };
+                    let new = Stored { info, body, tags, parts: Vec::new() };
+                    state.publish(&key, new, version_id(number), &conditions)
                 }
                 Publish::Part(upload, number) => {
-                    let part = PartInfo { number, size, etag: etag.clone(), modified };
+                    let part =
+                        PartInfo { number, size, etag: etag.clone(), modified, checksum: checksum.clone() };
                     state.upload(&key, &upload)?.parts.insert(number, (part, body));
-                    Ok(PutResult { etag, modified, checksum })
+                    Ok(PutResult { etag, modified, checksum, version: None })
                 }
             }
         })
@@ -184,9 +154,7 @@ impl Store for MemoryStore {
         if state.buckets.contains_key(bucket) {
             return Err(failed(ErrorKind::BucketAlreadyOwnedByYou.into()));
         }
-        let new =
-            BucketState { created: SystemTime::now(), objects: BTreeMap::new(), uploads: BTreeMap::new() };
-        state.buckets.insert(bucket.clone(), new);
+        state.buckets.insert(bucket.clone(), BucketState::new());
         Ok(())
     }
 
@@ -197,7 +165,7 @@ impl Store for MemoryStore {
     }
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
-        self.on("delete bucket", bucket, "", |state| match state.objects.is_empty() {
+        self.on("delete bucket", bucket, "", |state| match state.is_empty() {
             true => Ok(()),
             false => Err(ErrorKind::BucketNotEmpty.into()),
         })?;
@@ -205,38 +173,62 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.on("get versioning", bucket, "", |state| Ok(state.versioning))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.on("set versioning", bucket, "", |state| {
+            versioning.check_settable()?;
+            state.versioning = versioning;
+            Ok(())
+        })
+    }
+
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
-        self.on("put", bucket, key.as_str(), |_| Ok(()))?;
+        self.on("put", bucket, key.as_str(), |_| check_tags(&options.tags))?;
         Ok(self.new_writer(bucket, key, options.clone(), Publish::Object))
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
         self.on("get", bucket, key.as_str(), |state| {
-            let (info, body) = state.object(key)?;
-            options.conditions.check_read(info)?;
-            let range = options.range.map_or(Ok(0..info.size), |range| range.resolve(info.size))?;
-            let content = Content::Bytes(body.slice(range.start as usize..range.end as usize));
-            Ok(Object { info: info.clone(), range, content })
+            let found = state.checked(key, options)?;
+            let range = options.wanted(found.info.size, &found.parts)?;
+            let content = Content::Bytes(found.body.slice(range.start as usize..range.end as usize));
+            Ok(Object { info: found.info.clone(), range, content })
         })
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        self.on("head", bucket, key.as_str(), |state| {
-            let (info, _) = state.object(key)?;
-            options.conditions.check_read(info)?;
-            Ok(info.clone())
+        self.on("head", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.info.clone()))
+    }
+
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.on("get parts", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.parts.clone()))
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.on("get tags", bucket, key.as_str(), |state| Ok(state.object(key, version)?.tags.clone()))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.on("set tags", bucket, key.as_str(), |state| {
+            check_tags(tags)?;
+            state.set_tags(key, version, tags)
         })
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+        let marker = version_id(self.next_version());
         self.on("delete", bucket, key.as_str(), |state| {
             if !options.conditions.is_empty() {
-                options
-                    .conditions
-                    .check_write(state.objects.get(key.as_str()).map(|(info, _)| &info.etag))?;
+                let current = state.objects.get(key.as_str()).map(|object| &object.info.etag);
+                options.conditions.check_write(current)?;
             }
-            state.objects.remove(key.as_str());
-            Ok(())
+            Ok(match &options.version {
+                Some(version) => state.delete_version(key, version),
+                None => state.delete(key, marker),
+            })
         })
     }
 
@@ -247,28 +239,32 @@ impl Store for MemoryStore {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        let (info, body) = self.on("copy", from.0, from.1.as_str(), |state| {
-            if from == (bucket, key) && options.metadata.is_none() {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    "a copy onto itself must change the metadata",
-                ));
-            }
-            let (info, body) = state.object(from.1)?;
-            options.source_conditions.check_copy_source(info)?;
-            Ok((info.clone(), body.clone()))
+        let source = self.on("copy", from.0, from.1.as_str(), |state| {
+            options.check_target(from, (bucket, key))?;
+            let source = state.object(from.1, options.source_version.as_ref())?;
+            options.source_conditions.check_copy_source(&source.info)?;
+            Ok(source.clone())
         })?;
+        let fresh = version_id(self.next_version());
         self.on("copy", bucket, key.as_str(), |state| {
-            let metadata = options.metadata.clone().unwrap_or_else(|| info.metadata.clone());
-            let info = ObjectInfo { modified: SystemTime::now(), metadata, ..info };
-            state.publish(key, info, body, &options.conditions)
+            let metadata = options.metadata.clone().unwrap_or(source.info.metadata);
+            let tags = options.tags.clone().unwrap_or(source.tags);
+            check_tags(&tags)?;
+            let (modified, tag_count) = (SystemTime::now(), tags.len());
+            let info = ObjectInfo { modified, metadata, tag_count, ..source.info };
+            state.publish(
+                key,
+                Stored { info, body: source.body, tags, parts: source.parts },
+                fresh,
+                &options.conditions,
+            )
         })
     }
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.on("list", bucket, "", |state| {
             let mut page = Collector::new(query);
-            for (key, (info, _)) in state.objects.range(query.prefix.clone()..) {
+            for (key, Stored { info, .. }) in state.objects.range(query.prefix.clone()..) {
                 let summary = || ObjectSummary {
                     key: key.clone(),
                     size: info.size,
@@ -284,6 +280,10 @@ impl Store for MemoryStore {
         })
     }
 
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.on("list versions", bucket, "", |state| state.list_versions(query))
+    }
+
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
         let number = {
             let mut state = self.state();
@@ -292,6 +292,7 @@ impl Store for MemoryStore {
         };
         let id = UploadId::new(format!("{number:016x}"))?;
         self.on("create upload", bucket, key.as_str(), |state| {
+            options.check_upload()?;
             let (started, parts) = (SystemTime::now(), BTreeMap::new());
             let upload = Upload { key: key.clone(), started, options: options.clone(), parts };
             state.uploads.insert(id.clone(), upload);
@@ -307,11 +308,12 @@ impl Store for MemoryStore {
         number: u16,
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
-        let etag_policy = self.on("put part", bucket, key.as_str(), |state| {
+        let (etag_policy, checksum) = self.on("put part", bucket, key.as_str(), |state| {
             checked_part_number(number)?;
-            Ok(state.upload(key, upload)?.options.etag_policy)
+            let whole = &state.upload(key, upload)?.options;
+            Ok((whole.etag_policy, options.checksum_within(whole.checksum)?))
         })?;
-        let PartOptions { check_md5, checksum, size_hint } = *options;
+        let PartOptions { check_md5, size_hint, .. } = *options;
         let options = PutOptions { etag_policy, check_md5, checksum, size_hint, ..Default::default() };
         Ok(self.new_writer(bucket, key, options, Publish::Part(upload.clone(), number)))
     }
@@ -348,21 +350,13 @@ impl Store for MemoryStore {
         key: &Key,
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult> {
-        let policy = self.policy;
+        let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
             let found = state.upload(key, upload)?;
-            let present: Vec<PartInfo> = found.parts.values().map(|(part, _)| part.clone()).collect();
-            let chosen = CompletedPart::select(parts, &present)?;
-            let body: Vec<u8> = chosen.iter().flat_map(|part| found.parts[&part.number].1.to_vec()).collect();
-            let policy = found.options.etag_policy.unwrap_or(policy);
-            let info = ObjectInfo {
-                modified: SystemTime::now(),
-                metadata: found.options.metadata.clone(),
-                ..ObjectInfo::new(body.len() as u64, multipart_etag(policy, &chosen))
-            };
-            let made = state.publish(key, info, Bytes::from(body), conditions)?;
+            let new = found.assemble(policy, parts, options)?;
+            let made = state.publish(key, new, fresh, &options.conditions)?;
             state.uploads.remove(upload);
             Ok(made)
         })
@@ -375,4 +369,39 @@ impl Store for MemoryStore {
             Ok(())
         })
     }
+}
+
+impl Upload {
+    /// The object made of the parts that are `wanted`.
+    fn assemble(
+        &self,
+        policy: ETagPolicy,
+        wanted: &[CompletedPart],
+        options: &CompleteOptions,
+    ) -> Result<Stored> {
+        let present: Vec<PartInfo> = self.parts.values().map(|(part, _)| part.clone()).collect();
+        let chosen = CompletedPart::select(wanted, &present)?;
+        let body: Vec<u8> = chosen.iter().flat_map(|part| self.parts[&part.number].1.to_vec()).collect();
+        let checksum = self.options.checksum.and_then(|algorithm| {
+            let kind = self.options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
+            multipart_checksum(algorithm, kind, &chosen)
+        });
+        options.check(body.len() as u64, checksum.as_ref())?;
+        let etag = multipart_etag(self.options.etag_policy.unwrap_or(policy), &chosen);
+        let (metadata, tags) = (self.options.metadata.clone(), self.options.tags.clone());
+        let info = ObjectInfo {
+            modified: SystemTime::now(),
+            metadata,
+            checksum,
+            tag_count: tags.len(),
+            part_count: u16::try_from(chosen.len()).ok(),
+            ..ObjectInfo::new(body.len() as u64, etag)
+        };
+        Ok(Stored { info, body: Bytes::from(body), tags, parts: ObjectPart::of(&chosen) })
+    }
+}
+
+/// The name of the version with that number.
+fn version_id(number: u128) -> VersionId {
+    VersionId::new(format!("{number:032x}")).unwrap_or_else(|_| VersionId::null())
 }

@@ -1,0 +1,228 @@
+//! The content of one bucket in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use crate::{
+    Conditions, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo, PutOptions,
+    PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing, VersionSummary,
+    Versioning, VersionsQuery,
+};
+
+pub(super) struct BucketState {
+    pub(super) created: SystemTime,
+    pub(super) versioning: Versioning,
+    /// What a request without a version means.
+    pub(super) objects: BTreeMap<String, Stored>,
+    /// What was overwritten or deleted, from the oldest to the newest. A key of which nothing is in
+    /// `objects` ends with a delete marker.
+    older: BTreeMap<String, Vec<Version>>,
+    pub(super) uploads: BTreeMap<UploadId, Upload>,
+}
+
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) info: ObjectInfo,
+    pub(super) body: Bytes,
+    pub(super) tags: crate::Tags,
+    pub(super) parts: Vec<ObjectPart>,
+}
+
+pub(super) struct Upload {
+    pub(super) key: Key,
+    pub(super) started: SystemTime,
+    pub(super) options: PutOptions,
+    pub(super) parts: BTreeMap<u16, (PartInfo, Bytes)>,
+}
+
+enum Version {
+    Object(Stored),
+    Marker(VersionId, SystemTime),
+}
+
+impl Version {
+    fn id(&self) -> VersionId {
+        match self {
+            Version::Object(object) => object.id(),
+            Version::Marker(id, _) => id.clone(),
+        }
+    }
+
+    fn summary(&self, key: &str, is_latest: bool) -> VersionSummary {
+        match self {
+            Version::Object(object) => object.summary(key, is_latest),
+            Version::Marker(version, modified) => VersionSummary {
+                key: key.to_owned(),
+                version: version.clone(),
+                is_latest,
+                modified: *modified,
+                content: None,
+            },
+        }
+    }
+}
+
+impl Stored {
+    fn id(&self) -> VersionId {
+        self.info.version.clone().unwrap_or_else(VersionId::null)
+    }
+
+    fn summary(&self, key: &str, is_latest: bool) -> VersionSummary {
+        VersionSummary {
+            key: key.to_owned(),
+            version: self.id(),
+            is_latest,
+            modified: self.info.modified,
+            content: Some((self.info.size, self.info.etag.clone())),
+        }
+    }
+}
+
+impl BucketState {
+    pub(super) fn new() -> Self {
+        BucketState {
+            created: SystemTime::now(),
+            versioning: Versioning::default(),
+            objects: BTreeMap::new(),
+            older: BTreeMap::new(),
+            uploads: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.older.is_empty()
+    }
+
+    /// The latest version, or the one asked for.
+    pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&Stored> {
+        let latest = self.objects.get(key.as_str());
+        let Some(wanted) = version else { return latest.ok_or_else(|| ErrorKind::NoSuchKey.into()) };
+        if let Some(found) = latest.filter(|latest| latest.id() == *wanted) {
+            return Ok(found);
+        }
+        let older = self.older.get(key.as_str()).into_iter().flatten();
+        match older.rev().find(|version| version.id() == *wanted) {
+            Some(Version::Object(found)) => Ok(found),
+            Some(Version::Marker(..)) => {
+                Err(Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker"))
+            }
+            None => Err(Error::new(ErrorKind::NoSuchVersion, wanted.as_str())),
+        }
+    }
+
+    /// As [`BucketState::object`], with what is asked of it held against it.
+    pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&Stored> {
+        let found = self.object(key, options.version.as_ref())?;
+        options.conditions.check_read(&found.info)?;
+        Ok(found)
+    }
+
+    pub(super) fn set_tags(
+        &mut self,
+        key: &Key,
+        version: Option<&VersionId>,
+        tags: &crate::Tags,
+    ) -> Result<()> {
+        let id = self.object(key, version)?.id();
+        let latest = self.objects.get_mut(key.as_str()).into_iter();
+        let older =
+            self.older.get_mut(key.as_str()).into_iter().flatten().filter_map(|version| match version {
+                Version::Object(object) => Some(object),
+                Version::Marker(..) => None,
+            });
+        for object in latest.chain(older).filter(|object| object.id() == id) {
+            object.tags = tags.clone();
+            object.info.tag_count = tags.len();
+        }
+        Ok(())
+    }
+
+    /// Makes `new` the latest version, called `fresh` where the bucket keeps versions.
+    pub(super) fn publish(
+        &mut self,
+        key: &Key,
+        mut new: Stored,
+        fresh: VersionId,
+        conditions: &Conditions,
+    ) -> Result<PutResult> {
+        conditions.check_write(self.objects.get(key.as_str()).map(|object| &object.info.etag))?;
+        let version = self.retire(key, fresh);
+        new.info.version = version.clone().filter(|version| !version.is_null());
+        let info = &new.info;
+        let (etag, modified, checksum) = (info.etag.clone(), info.modified, info.checksum.clone());
+        self.objects.insert(key.as_str().to_owned(), new);
+        Ok(PutResult { etag, modified, checksum, version })
+    }
+
+    /// Makes room for a new latest version: keeps what the bucket is to keep, and answers the new
+    /// one's name; `None` in a bucket without versions.
+    fn retire(&mut self, key: &Key, fresh: VersionId) -> Option<VersionId> {
+        let latest = self.objects.remove(key.as_str());
+        let version = match self.versioning {
+            Versioning::Unversioned => return None,
+            Versioning::Enabled => fresh,
+            Versioning::Suspended => VersionId::null(),
+        };
+        let older = self.older.entry(key.as_str().to_owned()).or_default();
+        older.extend(latest.map(Version::Object));
+        older.retain(|old| old.id() != version);
+        if older.is_empty() {
+            self.older.remove(key.as_str());
+        }
+        Some(version)
+    }
+
+    /// Removes the object, or in a bucket with versions hides it behind a delete marker.
+    pub(super) fn delete(&mut self, key: &Key, marker: VersionId) -> Deleted {
+        let version = self.retire(key, marker);
+        if let Some(version) = &version {
+            let marker = Version::Marker(version.clone(), SystemTime::now());
+            self.older.entry(key.as_str().to_owned()).or_default().push(marker);
+        }
+        Deleted { is_marker: version.is_some(), version }
+    }
+
+    /// Removes one version; what is the newest then becomes the latest.
+    pub(super) fn delete_version(&mut self, key: &Key, version: &VersionId) -> Deleted {
+        let mut all = self.older.remove(key.as_str()).unwrap_or_default();
+        all.extend(self.objects.remove(key.as_str()).map(Version::Object));
+        let is_marker = all.iter().any(|found| matches!(found, Version::Marker(id, _) if id == version));
+        all.retain(|found| found.id() != *version);
+        match all.pop() {
+            Some(Version::Object(latest)) => drop(self.objects.insert(key.as_str().to_owned(), latest)),
+            marker => all.extend(marker),
+        }
+        if !all.is_empty() {
+            self.older.insert(key.as_str().to_owned(), all);
+        }
+        Deleted { version: Some(version.clone()), is_marker }
+    }
+
+    pub(super) fn list_versions(&self, query: &VersionsQuery) -> Result<VersionListing> {
+        let mut page = VersionCollector::new(query);
+        let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
+        for key in keys {
+            if page.offer(key, || Ok(self.versions_of(key)))? == Step::Full {
+                break;
+            }
+        }
+        Ok(page.finish())
+    }
+
+    /// All versions of `key`, from the newest to the oldest.
+    fn versions_of(&self, key: &str) -> Vec<VersionSummary> {
+        let latest = self.objects.get(key).map(|object| object.summary(key, true));
+        let hidden = latest.is_none();
+        let older = self.older.get(key).into_iter().flatten().rev().enumerate();
+        latest.into_iter().chain(older.map(|(at, version)| version.summary(key, hidden && at == 0))).collect()
+    }
+
+    pub(super) fn upload(&mut self, key: &Key, upload: &UploadId) -> Result<&mut Upload> {
+        self.uploads
+            .get_mut(upload)
+            .filter(|found| found.key == *key)
+            .ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, upload.as_str()))
+    }
+}

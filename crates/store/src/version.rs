@@ -1,0 +1,302 @@
+//! Versions of objects: their names, a bucket's state, and pages of them.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use crate::list::{ListQuery, MAX_KEYS, Step};
+use crate::{ETag, Error, ErrorKind, Result};
+
+/// The name of one version of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VersionId(Box<str>);
+
+impl VersionId {
+    /// The name of the one version that an object has where its bucket keeps none.
+    pub const NULL: &'static str = "null";
+    /// The longest name (S3's limit).
+    pub const MAX_BYTES: usize = 1024;
+
+    /// Takes a name that a client sent: 1 to 1,024 visible ASCII characters.
+    /// Errors: `NoSuchVersion` for what no store makes.
+    pub fn new(id: impl Into<String>) -> Result<Self> {
+        let id = id.into();
+        match (1..=Self::MAX_BYTES).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(VersionId(id.into())),
+            false => Err(Error::new(ErrorKind::NoSuchVersion, format!("{id:?} is no version's name"))),
+        }
+    }
+
+    /// The version `null`.
+    pub fn null() -> Self {
+        VersionId(Self::NULL.into())
+    }
+
+    /// Whether it is the version `null`.
+    pub fn is_null(&self) -> bool {
+        &*self.0 == Self::NULL
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for VersionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a bucket keeps the versions that are overwritten and deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versioning {
+    /// It never did.
+    #[default]
+    Unversioned,
+    /// It does: every write makes a version with a name of its own, every delete a delete marker.
+    Enabled,
+    /// It did, and keeps what it has; writes replace the version `null`.
+    Suspended,
+}
+
+impl Versioning {
+    /// Errors: `InvalidArgument` for what a bucket cannot be set to.
+    pub fn check_settable(self) -> Result<()> {
+        match self {
+            Versioning::Enabled | Versioning::Suspended => Ok(()),
+            Versioning::Unversioned => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "versioning can be enabled or suspended, but not forgotten",
+            )),
+        }
+    }
+}
+
+/// What a delete did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// The version that was removed, or the delete marker that was made; `None` in a bucket without.
+    pub version: Option<VersionId>,
+    /// Whether that is a delete marker.
+    pub is_marker: bool,
+}
+
+/// One version of an object, or a delete marker, as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionSummary {
+    /// The key.
+    pub key: String,
+    /// The version's name.
+    pub version: VersionId,
+    /// Whether it is what a request without a version means.
+    pub is_latest: bool,
+    /// When it was written.
+    pub modified: SystemTime,
+    /// Size in bytes and tag; `None` for a delete marker.
+    pub content: Option<(u64, ETag)>,
+}
+
+/// Which versions to list.
+#[derive(Clone, Debug)]
+pub struct VersionsQuery {
+    /// Only keys that start with this.
+    pub prefix: String,
+    /// Keys that share the part between `prefix` and this are rolled up into one entry.
+    pub delimiter: Option<String>,
+    /// Only keys after this one, or older versions of this one if `version_after` is given.
+    pub key_after: Option<String>,
+    /// With `key_after`: only versions of that key older than this one, and later keys.
+    pub version_after: Option<VersionId>,
+    /// The most versions and common prefixes wanted.
+    pub max_keys: usize,
+}
+
+impl Default for VersionsQuery {
+    fn default() -> Self {
+        VersionsQuery {
+            prefix: String::new(),
+            delimiter: None,
+            key_after: None,
+            version_after: None,
+            max_keys: MAX_KEYS,
+        }
+    }
+}
+
+impl VersionsQuery {
+    /// The keys that may have versions on the page, as the query of a listing.
+    pub fn keys(&self) -> ListQuery {
+        ListQuery {
+            prefix: self.prefix.clone(),
+            delimiter: self.delimiter.clone(),
+            start_after: self.key_after.clone(),
+            max_keys: self.max_keys,
+        }
+    }
+
+    /// Whether some versions of `key` were on the page before.
+    fn is_resumed(&self, key: &str) -> bool {
+        self.version_after.is_some() && self.key_after.as_deref() == Some(key)
+    }
+}
+
+/// One page of versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionListing {
+    /// By key in byte order, the versions of one from the newest to the oldest.
+    pub versions: Vec<VersionSummary>,
+    /// Prefixes that one or more keys share, in byte order.
+    pub prefixes: Vec<String>,
+    /// What to pass as `key_after` and `version_after` for the next page; `None` on the last.
+    pub next: Option<(String, Option<VersionId>)>,
+}
+
+/// Turns keys that arrive in byte order, with their versions, into one page.
+pub struct VersionCollector<'q> {
+    query: &'q VersionsQuery,
+    keys: ListQuery,
+    page: VersionListing,
+    last: Option<(String, Option<VersionId>)>,
+}
+
+impl<'q> VersionCollector<'q> {
+    /// An empty page for `query`.
+    pub fn new(query: &'q VersionsQuery) -> Self {
+        VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
+    }
+
+    /// Considers `key`; `describe` answers its versions from the newest to the oldest, and is called
+    /// only if they may be entries.
+    pub fn offer(
+        &mut self,
+        key: &str,
+        describe: impl FnOnce() -> Result<Vec<VersionSummary>>,
+    ) -> Result<Step> {
+        let is_wanted = key.starts_with(&self.query.prefix)
+            && (self.keys.is_after_start(key) || self.query.is_resumed(key));
+        if !is_wanted {
+            return Ok(Step::Next);
+        }
+        if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
+            if self.page.prefixes.last() == Some(&prefix) {
+                return Ok(Step::SkipPrefix(prefix));
+            }
+            if self.is_full() {
+                return Ok(Step::Full);
+            }
+            self.last = Some((prefix.clone(), None));
+            self.page.prefixes.push(prefix.clone());
+            return Ok(Step::SkipPrefix(prefix));
+        }
+        for version in self.after_start(key, describe()?) {
+            if self.is_full() {
+                return Ok(Step::Full);
+            }
+            self.last = Some((key.to_owned(), Some(version.version.clone())));
+            self.page.versions.push(version);
+        }
+        Ok(Step::Next)
+    }
+
+    /// The versions of `key` that were not on the page before. If the last one of that is gone, none
+    /// can be told from those before it: they come again rather than never.
+    fn after_start(&self, key: &str, mut versions: Vec<VersionSummary>) -> Vec<VersionSummary> {
+        let shown = match &self.query.version_after {
+            Some(after) if self.query.is_resumed(key) => {
+                versions.iter().position(|version| version.version == *after).map_or(0, |at| at + 1)
+            }
+            _ => 0,
+        };
+        versions.split_off(shown)
+    }
+
+    /// Whether one more entry is too many: it makes what came last the start of the next page.
+    fn is_full(&mut self) -> bool {
+        let is_full = self.page.versions.len() + self.page.prefixes.len() >= self.query.max_keys;
+        if is_full {
+            self.page.next = self.last.clone();
+        }
+        is_full
+    }
+
+    /// The page.
+    pub fn finish(self) -> VersionListing {
+        self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    /// Two versions each of `a`, `b/x`, `b/y` and `c`.
+    fn page(query: &VersionsQuery) -> VersionListing {
+        let mut page = VersionCollector::new(query);
+        for key in ["a", "b/x", "b/y", "c"] {
+            let version = |(name, is_latest): (&str, bool)| VersionSummary {
+                key: key.to_owned(),
+                version: VersionId::new(name).unwrap(),
+                is_latest,
+                modified: UNIX_EPOCH,
+                content: None,
+            };
+            let versions = || Ok([("2", true), ("1", false)].map(version).to_vec());
+            if page.offer(key, versions).unwrap() == Step::Full {
+                break;
+            }
+        }
+        page.finish()
+    }
+
+    fn names(page: &VersionListing) -> Vec<String> {
+        page.versions.iter().map(|version| format!("{}@{}", version.key, version.version)).collect()
+    }
+
+    #[test]
+    fn pages_of_every_length_join_to_the_whole() {
+        let whole = names(&page(&VersionsQuery::default()));
+        assert_eq!(whole.len(), 8);
+        for max_keys in 1..9 {
+            let (mut query, mut joined) = (VersionsQuery { max_keys, ..Default::default() }, Vec::new());
+            loop {
+                let page = page(&query);
+                assert!(page.versions.len() <= max_keys);
+                joined.extend(names(&page));
+                let Some((key, version)) = page.next else { break };
+                (query.key_after, query.version_after) = (Some(key), version);
+            }
+            assert_eq!(joined, whole, "{max_keys} at a time");
+        }
+    }
+
+    #[test]
+    fn a_delimiter_rolls_up() {
+        let mut query = VersionsQuery { delimiter: Some("/".into()), max_keys: 3, ..Default::default() };
+        let first = page(&query);
+        assert_eq!((names(&first).join(" "), first.prefixes.join(" ")), ("a@2 a@1".into(), "b/".into()));
+        let (key, version) = first.next.unwrap();
+        (query.key_after, query.version_after) = (Some(key), version);
+        let second = page(&query);
+        assert_eq!((names(&second).join(" "), second.prefixes.len()), ("c@2 c@1".into(), 0));
+        assert_eq!(second.next, None);
+    }
+
+    #[test]
+    fn a_prefix_and_a_start() {
+        let query = VersionsQuery { prefix: "b".into(), key_after: Some("b/x".into()), ..Default::default() };
+        assert_eq!(names(&page(&query)), ["b/y@2", "b/y@1"]);
+        let nothing = VersionsQuery { max_keys: 0, ..Default::default() };
+        assert!(page(&nothing).versions.is_empty());
+    }
+
+    #[test]
+    fn names_of_versions() {
+        for bad in ["", "a b", "ä", &"x".repeat(1025)] {
+            assert_eq!(VersionId::new(bad).unwrap_err().kind(), ErrorKind::NoSuchVersion);
+        }
+        assert!(VersionId::new("null").unwrap().is_null());
+    }
+}
