@@ -48,13 +48,7 @@ pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUplo
 /// Reads a `ListPartsResult`. Errors: `BadResponse`.
 pub fn list_parts(document: &[u8]) -> Result<PartListing> {
     let mut listing = PartListing::default();
-    let blank = || PartInfo {
-        number: 0,
-        size: 0,
-        etag: ETag::new(""),
-        modified: UNIX_EPOCH,
-        checksum: None,
-    };
+    let blank = || PartInfo { number: 0, size: 0, etag: ETag::new(""), modified: UNIX_EPOCH, checksum: None };
     let mut part = blank();
     for_each_element(document, "ListParts", |path, text| {
         match path {
