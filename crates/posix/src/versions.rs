@@ -297,11 +297,15 @@ impl Inner {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.require_bucket(bucket)?;
         let mut page = VersionCollector::new(query);
-        let mut archived = self.versioned_keys(bucket, &query.prefix)?.into_iter().peekable();
+        let mut archived = self.versioned_keys(bucket, &query.prefix)?;
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The rest of the versions of the key that the page before ended in.
-            page.offer(key, || self.versions_to_show(bucket, key))?;
+            if self.offer_key(&mut page, bucket, key)? == Step::Full {
+                return Ok(page.finish());
+            }
+            archived.retain(|other| other > key);
         }
+        let mut archived = archived.into_iter().peekable();
         let mut keys = query.keys();
         keys.max_keys = fordway_store::MAX_KEYS;
         loop {
