@@ -95,16 +95,21 @@ impl Inner {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
-            let removed = self.open_dir(parent).is_ok_and(|parent| {
-                let ours = matches!(get_xattr_in(&parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)));
-                ours && remove_dir(&parent, name).is_ok()
-            });
+            let removed = self
+                .open_dir(parent)
+                .is_ok_and(|parent| is_ours(&parent, name) && remove_dir(&parent, name).is_ok());
             if !removed {
                 return;
             }
             dir = parent;
         }
     }
+}
+
+/// Whether a put made the directory. Where directories cannot be marked, all are taken to be ours: an
+/// empty one is no object, and a bucket could never be emptied otherwise.
+pub(crate) fn is_ours(parent: impl AsFd, name: &str) -> bool {
+    matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
 
 /// Removes `name` in `parent` with all that is in it, following no link; what is gone already is

@@ -45,7 +45,7 @@ impl Inner {
             errno => from_errno(errno, "opening the bucket"),
         })?;
         let odd =
-            if self.contents(bucket).has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
+            if self.contents(bucket)?.has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
         let odd = odd.into_iter().peekable();
         let mut walk =
             Walk { inner: self, bucket, query, page: Collector::new(query), odd, above: Vec::new() };

@@ -182,7 +182,7 @@ impl Inner {
         {
             return Ok(Some(found));
         }
-        match self.contents(bucket).has_odd {
+        match self.contents(bucket)?.has_odd {
             true => self.open_regular(&odd(bucket, key)),
             false => Ok(None),
         }

@@ -58,15 +58,17 @@ impl Inner {
                 if policy == ETagPolicy::Fast && record.parts.is_empty() {
                     record.etag = Some(etag_of_file(stat));
                 }
-                match record.says_no_more_than_the_file() {
+                match record.says_no_more_than(stat) {
                     true => Ok(()),
                     false => self.write_sidecar(bucket, stat, record),
                 }
             }
             Err(errno) if is_no_room(errno, &file) => {
                 self.write_sidecar(bucket, stat, record)?;
-                set_xattr(&file, ATTRIBUTE, &record.kept_short().encode())
-                    .map_err(|errno| from_errno(errno, "storing the metadata"))
+                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
+                    Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+                    Err(errno) => Err(from_errno(errno, "storing the metadata")),
+                }
             }
             Err(errno) => Err(from_errno(errno, "storing the metadata")),
         }
@@ -85,7 +87,7 @@ impl Inner {
             Attribute::Absent => Ok(Record::default()),
             Attribute::Found(record) if !record.is_apart => Ok(record),
             Attribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
-            Attribute::Unsupported if self.contents(bucket).has_meta => {
+            Attribute::Unsupported if self.contents(bucket)?.has_meta => {
                 Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
             }
             Attribute::Unsupported => Ok(Record::default()),
@@ -140,10 +142,9 @@ impl Record {
         }
     }
 
-    /// Whether a file without a record would be described alike.
-    fn says_no_more_than_the_file(&self) -> bool {
-        let Record { seal, etag, .. } = self;
-        *self == Record { seal: *seal, etag: etag.clone(), ..Default::default() }
+    /// Whether a file of that state without a record would be described alike.
+    fn says_no_more_than(&self, stat: &FileStat) -> bool {
+        *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 
