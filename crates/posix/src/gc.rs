@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fordway_store::{Bucket, Error, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, remove_dir, remove_file, stat, stat_in};
 
-use crate::delete::{is_ours, remove_tree};
+use crate::delete::{is_marked, remove_tree};
 use crate::errors::from_errno;
 use crate::layout::{PRIVATE_DIR, decode, join, odd, odd_dir, plain, tmp_dir, uploads_dir};
 use crate::parts::{CLOSED, UPLOAD};
@@ -251,7 +251,7 @@ impl Sweep<'_> {
             return Ok(false);
         }
         // All below `odd/` is ours; elsewhere an empty directory may be what somebody wants.
-        let is_ours = is_odd || is_ours(parent, name);
+        let is_ours = is_odd || is_marked(parent, name);
         if !is_ours {
             return Ok(false);
         }
