@@ -97,7 +97,7 @@ impl Inner {
             let (parent, name) = split(dir);
             let removed = self
                 .open_dir(parent)
-                .is_ok_and(|parent| is_ours(&parent, name) && remove_dir(&parent, name).is_ok());
+                .is_ok_and(|parent| may_be_ours(&parent, name) && remove_dir(&parent, name).is_ok());
             if !removed {
                 return;
             }
@@ -106,9 +106,13 @@ impl Inner {
     }
 }
 
-/// Whether a put made the directory. Where directories cannot be marked, all are taken to be ours: an
-/// empty one is no object, and a bucket could never be emptied otherwise.
-pub(crate) fn is_ours(parent: impl AsFd, name: &str) -> bool {
+/// Whether the directory bears the mark of one that a put made.
+pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
+    matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
+}
+
+/// The same, or directories cannot be marked here: a bucket could never be emptied if those stayed.
+fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
 
