@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in,
+    Errno, FileStat, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file,
+    stat_in,
 };
 
 use crate::errors::from_errno;
@@ -126,7 +127,7 @@ pub(crate) fn remove_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
         Err(errno) => return Err(errno),
     };
     let mut names = Vec::new();
-    read_dir(&dir, |name, _| names.push(String::from_utf8_lossy(name).into_owned()))?;
+    read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
     for name in &names {
         remove_tree(&dir, name)?;
     }

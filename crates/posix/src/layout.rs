@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use fordway_store::{Bucket, Key, UploadId};
+use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
@@ -60,10 +61,13 @@ impl Place<'_> {
 }
 
 /// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
-/// or (in first place) ours.
+/// the text of no name, or (in first place) ours.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     let mut segments = key.as_str().split('/');
-    let fits = |segment: &str| !matches!(segment, "" | "." | "..") && segment.len() <= MAX_NAME_BYTES;
+    let fits = |segment: &str| {
+        let is_name = !matches!(segment, "" | "." | "..") && is_text_of_a_name(segment);
+        is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
+    };
     let first_fits = segments.next().is_some_and(|first| fits(first) && first != PRIVATE_DIR);
     (first_fits && segments.all(fits)).then(|| match key.as_str().rsplit_once('/') {
         None => Place { dir: bucket.as_str().into(), name: key.as_str().into() },

@@ -1,6 +1,8 @@
 //! What POSIX programs do beneath a running store, and what the store makes of it.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -208,4 +210,30 @@ fn one_unreadable_file_hides_no_other() {
     if fs::read(at.join("b")).is_err() {
         assert_eq!(get(&store, &bucket, "b"), Err(ErrorKind::AccessDenied));
     }
+}
+
+/// Names of any bytes are keys: listed, read, replaced and deleted at the very file.
+#[test]
+fn names_that_are_no_utf8_are_keys() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let below = at.join(OsStr::from_bytes(b"d\xe9"));
+    fs::create_dir(&below).unwrap();
+    let file = below.join(OsStr::from_bytes(b"a\xff.txt"));
+    fs::write(&file, "posix").unwrap();
+    fs::write(at.join("é"), "plain").unwrap();
+    let name = "d\u{efe9}/a\u{efff}.txt";
+    assert_eq!(keys(&store, &bucket), [name, "é"]);
+    assert_eq!(get(&store, &bucket, name), Ok(b"posix".to_vec()));
+    store.put(&bucket, &key(name), b"s3", &PutOptions::default()).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"s3");
+    store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
+    assert!(!file.exists());
+
+    // What stands for the bytes of `é` without need is another key, which has no plain path.
+    let needless = "\u{efc3}\u{efa9}";
+    store.put(&bucket, &key(needless), b"apart", &PutOptions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "é"), Ok(b"plain".to_vec()));
+    assert_eq!(get(&store, &bucket, needless), Ok(b"apart".to_vec()));
+    assert_eq!(keys(&store, &bucket), ["é", needless]);
 }
