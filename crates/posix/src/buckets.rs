@@ -47,7 +47,7 @@ impl Inner {
     pub(crate) fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
-        if !self.list(bucket, &query)?.entries.is_empty() {
+        if !self.list(bucket, &query)?.entries.is_empty() || self.has_versions(bucket)? {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
         let dir = self.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, CopyOptions, Error, ErrorKind, Key, PutResult, Result};
+use fordway_store::{Bucket, CopyOptions, Error, ErrorKind, Key, PutResult, Result, check_tags};
 use fordway_sys::{Errno, copy_range};
 
 use crate::Inner;
@@ -23,28 +23,29 @@ impl Inner {
         key: &Key,
         options: &CopyOptions,
     ) -> Result<PutResult> {
-        if from == (bucket, key) && options.metadata.is_none() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "a copy onto itself must change the metadata",
-            ));
-        }
-        let source = self.open_object(from.0, from.1)?;
+        options.check_target(from, (bucket, key))?;
+        let source = self.open_version(from.0, from.1, options.source_version.as_ref())?;
         let Opened { stat, record, .. } = &source;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
+        let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
+        check_tags(&tags)?;
         // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
-        let mut copied =
-            Record { etag: Some(etag), checksum: record.checksum.clone(), metadata, ..Default::default() };
+        let copied = Record {
+            etag: Some(etag),
+            checksum: record.checksum.clone(),
+            parts: record.parts.clone(),
+            metadata,
+            tags,
+            ..Default::default()
+        };
         let size = stat.size;
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key)?;
         append_range(&mut staged, &file, 0, size)?;
-        let made = staged.seal(&mut copied)?;
-        staged.publish(key, &options.conditions)?;
-        Ok(made)
+        staged.publish(key, copied, &options.conditions)
     }
 }
 

@@ -2,40 +2,49 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, Key, Result};
-use fordway_sys::{Errno, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in};
+use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in,
+};
 
-use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{OUR_DIR, Place, odd, plain, private_dir, split};
+use crate::private::Contents;
+use crate::stage::sync_dir;
+use crate::{Durability, Inner};
 
 impl Inner {
-    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         if !options.conditions.is_empty() {
-            self.require_if_match()?;
+            self.require_locks("If-Match on deletes")?;
         }
-        self.locked(bucket, key, |has_odd| {
+        self.locked(bucket, key, |contents| {
             if !options.conditions.is_empty() {
-                let current = self.find_object(bucket, key)?.map(|opened| opened.into_info().1.etag);
+                let current = self.find_object(bucket, key)?.map(|opened| opened.etag());
                 options.conditions.check_write(current.as_ref())?;
             }
-            self.remove(bucket, key, has_odd)
+            if contents.versioning != Versioning::Unversioned {
+                return self.delete_versioned((bucket, key), options, contents);
+            }
+            // Without versions, the object is the version `null`.
+            if options.version.as_ref().is_none_or(VersionId::is_null) {
+                self.remove(bucket, key, contents)?;
+            }
+            Ok(Deleted { version: options.version.clone(), is_marker: false })
         })
     }
 
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
     /// while its plain path was taken, hidden by one written afterwards: the hidden one goes first,
     /// or a reader (or a crash) in between would bring it back.
-    fn remove(&self, bucket: &Bucket, key: &Key, has_odd: Option<bool>) -> Result<()> {
-        let has_odd = has_odd.or_else(|| self.odd_keys.glance(&self.root, bucket).has_odd);
-        let has_odd = has_odd.unwrap_or_else(|| {
+    fn remove(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<()> {
+        if !contents.exists {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
             let _ = self.make_dirs(bucket, &private_dir(bucket));
-            false
-        });
-        let odd = has_odd && self.remove_at(bucket, &odd(bucket, key))?;
+        }
+        let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
-            Some(place) => self.remove_at(bucket, &place)?,
+            Some(place) => self.remove_at(bucket, &place, contents)?,
             None => false,
         };
         if !plain && !odd {
@@ -45,9 +54,10 @@ impl Inner {
     }
 
     /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
-    pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place) -> Result<bool> {
-        match self.unlink(place) {
-            Ok(()) => {
+    pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place, contents: Contents) -> Result<bool> {
+        match self.unlink(place, contents) {
+            Ok(gone) => {
+                self.remove_sidecar(bucket, gone);
                 self.prune(bucket, &place.dir);
                 Ok(true)
             }
@@ -56,8 +66,10 @@ impl Inner {
         }
     }
 
-    fn unlink(&self, place: &Place) -> Result<(), Errno> {
+    /// Removes the file; answers its state if it may have had a sidecar file.
+    fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<FileStat>, Errno> {
         let mut dir = self.dirs.open(&self.root, &place.dir)?;
+        let gone = self.may_have_sidecar(contents, &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
         if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && dir.is_gone() {
             self.dirs.forget(&place.dir);
@@ -66,9 +78,15 @@ impl Inner {
         }
         match removed {
             // unlink(2) of a directory is EISDIR on Linux, EPERM by POSIX.
-            Err(Errno::PERM) if stat_in(&dir, &place.name).is_ok_and(|stat| stat.is_dir) => Err(Errno::ISDIR),
-            done => done,
+            Err(Errno::PERM) if stat_in(&dir, &place.name).is_ok_and(|stat| stat.is_dir) => {
+                return Err(Errno::ISDIR);
+            }
+            done => done?,
         }
+        if self.config.durability == Durability::Full {
+            sync_dir(&dir)?;
+        }
+        Ok(gone)
     }
 
     /// Removes `dir` and its parents as long as they are empty and ours. What cannot be removed

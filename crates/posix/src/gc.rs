@@ -271,7 +271,7 @@ impl Sweep<'_> {
         let inner = self.inner;
         // Nobody removes the plain file while we hold the key's lock.
         let remove = || match inner.is_file(&plain) {
-            true => inner.remove_at(bucket, &odd(bucket, &key)),
+            true => inner.remove_at(bucket, &odd(bucket, &key), inner.contents(bucket)),
             false => Ok(false),
         };
         self.remove(bucket, garbage, || inner.locked(bucket, &key, |_| remove()))

@@ -4,6 +4,9 @@
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
 //! ROOT/BUCKET/.fordway/odd/...    objects whose keys are no paths, percent-encoded
 //! ROOT/BUCKET/.fordway/mpu/ID/    a multipart upload: `upload`, and its parts `00001` ...
+//! ROOT/BUCKET/.fordway/meta/INODE what does not fit into an attribute
+//! ROOT/BUCKET/.fordway/versioning whether old versions are kept
+//! ROOT/BUCKET/.fordway/versions/  old versions, in a directory for each key, percent-encoded
 //! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
 //! ROOT/BUCKET/.fordway/locks      one byte to lock for each hash of a key; never written
 //! ```
@@ -17,6 +20,10 @@ use fordway_store::{Bucket, Key, UploadId};
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The directory of odd keys in it.
 pub(crate) const ODD: &str = "odd";
+/// The directory of what does not fit into attributes in it.
+pub(crate) const META: &str = "meta";
+/// The file in it that says whether old versions are kept.
+pub(crate) const VERSIONING: &str = "versioning";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute of directories that a put made, and a delete may remove again.
@@ -67,8 +74,16 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
 /// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:
 /// the second comer).
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> Place<'static> {
+    encoded_below(odd_dir(bucket), key)
+}
+
+/// The directory of the old versions of `key`.
+pub(crate) fn versions_of(bucket: &Bucket, key: &Key) -> String {
+    encoded_below(versions_dir(bucket), key).path()
+}
+
+fn encoded_below(mut dir: String, key: &Key) -> Place<'static> {
     let encoded = encode(key.as_str());
-    let mut dir = odd_dir(bucket);
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
@@ -82,6 +97,16 @@ pub(crate) fn odd(bucket: &Bucket, key: &Key) -> Place<'static> {
 /// The directory of all odd keys of a bucket.
 pub(crate) fn odd_dir(bucket: &Bucket) -> String {
     private(bucket, ODD)
+}
+
+/// The directory of the old versions of all keys of a bucket.
+pub(crate) fn versions_dir(bucket: &Bucket) -> String {
+    private(bucket, "versions")
+}
+
+/// The directory of what does not fit into attributes.
+pub(crate) fn meta_dir(bucket: &Bucket) -> String {
+    private(bucket, META)
 }
 
 /// The directory of all that is ours in a bucket.

@@ -27,15 +27,20 @@ mod fsck;
 mod gc;
 mod layout;
 mod list;
+mod locks;
 mod multipart;
 mod names;
 mod parts;
 mod private;
+mod publish;
 mod read;
 mod record;
 mod scan;
+mod sidecar;
 mod stage;
 mod store;
+mod tags;
+mod versions;
 mod write;
 
 use std::collections::HashMap;
@@ -108,7 +113,7 @@ struct Inner {
     root: Root,
     config: PosixConfig,
     dirs: dirs::Dirs,
-    odd_keys: private::OddKeys,
+    private: private::Private,
     remembered: names::Remembered,
     /// The lock table of every bucket that this process has overwritten or deleted in.
     locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
@@ -124,7 +129,7 @@ impl PosixStore {
             root: opened,
             config,
             dirs: dirs::Dirs::default(),
-            odd_keys: private::OddKeys::default(),
+            private: private::Private::default(),
             remembered: names::Remembered::default(),
             locks: Mutex::default(),
         };

@@ -44,7 +44,8 @@ impl Inner {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
         })?;
-        let odd = if self.has_odd(bucket) { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
+        let odd =
+            if self.contents(bucket).has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
         let odd = odd.into_iter().peekable();
         let mut walk =
             Walk { inner: self, bucket, query, page: Collector::new(query), odd, above: Vec::new() };
@@ -92,6 +93,7 @@ impl Inner {
     /// An object as a listing shows it, or `None` if it is gone or no file.
     fn summary<'p>(
         &self,
+        bucket: &Bucket,
         dir: &File,
         name: &str,
         place: impl FnOnce() -> Place<'p>,
@@ -100,7 +102,7 @@ impl Inner {
         if let Ok(Some(info)) = self.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
-        match (self.summary_by_open(&place(), key), stat_in(dir, name)) {
+        match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // What may not be opened is there all the same; one file must not hide the others.
             (Err(_), Ok(stat)) if stat.is_file => {
                 Ok(Some(summary_of(key, info_of(&stat, Record::default()))))
@@ -110,8 +112,8 @@ impl Inner {
     }
 
     /// As [`Inner::summary`], of a file that only an open finds: behind a link, or an odd key.
-    fn summary_by_open(&self, place: &Place, key: &str) -> Result<Option<ObjectSummary>> {
-        let Some(opened) = self.open_file(place)? else { return Ok(None) };
+    fn summary_by_open(&self, bucket: &Bucket, place: &Place, key: &str) -> Result<Option<ObjectSummary>> {
+        let Some(opened) = self.open_file(bucket, place)? else { return Ok(None) };
         Ok(Some(summary_of(key, opened.into_info().1)))
     }
 }
@@ -196,9 +198,9 @@ impl Walk<'_> {
         let inner = self.inner;
         let place = || Place::of_path(join(self.bucket.as_str(), key));
         let describe = || match name.is_link {
-            false => inner.summary(dir, name.text, place, key),
+            false => inner.summary(self.bucket, dir, name.text, place, key),
             // A link that leads outside the root, or nowhere, is no object.
-            true => Ok(inner.summary_by_open(&place(), key).unwrap_or_default()),
+            true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
         self.page.offer(key, describe).map(Flow::from)
     }
@@ -206,7 +208,7 @@ impl Walk<'_> {
     fn next_odd(&mut self) -> Result<Flow> {
         let Some(key) = self.odd.next() else { return Ok(Flow::On) };
         let place = odd(self.bucket, &key);
-        let describe = || self.inner.summary_by_open(&place, key.as_str());
+        let describe = || self.inner.summary_by_open(self.bucket, &place, key.as_str());
         self.page.offer(key.as_str(), describe).map(Flow::from)
     }
 

@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, CompletedPart, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PartInfo,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_etag,
+    Bucket, ChecksumType, CompleteOptions, CompletedPart, ETagPolicy, Error, ErrorKind, Expected, Hasher,
+    Key, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
 use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, rename, stat};
 
@@ -69,6 +70,8 @@ impl Inner {
         options: &PutOptions,
     ) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
+        options.check_upload()?;
+        let checksum_type = |algorithm| options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -76,6 +79,8 @@ impl Inner {
         let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
         let record = Record {
             metadata: options.metadata.clone(),
+            tags: options.tags.clone(),
+            upload_checksum: options.checksum.map(|algorithm| (algorithm, checksum_type(algorithm))),
             key: Some(key.as_str().to_owned()),
             etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
             ..Default::default()
@@ -99,12 +104,14 @@ impl Inner {
     ) -> Result<PartWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
+        let checksum =
+            options.checksum_within(found.record.upload_checksum.map(|(algorithm, _)| algorithm))?;
         Ok(PartWriter {
             inner: self.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
             number,
-            hasher: Hasher::new(found.etag_policy(), options.check_md5, options.checksum),
+            hasher: Hasher::new(found.etag_policy(), options.check_md5, checksum),
             sink: PartSink::open(self, bucket, &found.dir, number, options.size_hint)?,
             dir: found.dir,
         })
@@ -153,10 +160,10 @@ impl Inner {
         (bucket, key): (&Bucket, &Key),
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult> {
         let (held, data, found) = self.take_upload(bucket, key, upload)?;
-        let made = self.assemble((bucket, key), &found, &held, data, (parts, conditions));
+        let made = self.assemble((bucket, key), &found, &held, data, (parts, options));
         match &made {
             Ok(_) => self.remove_upload(&found.dir)?,
             Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
@@ -213,23 +220,20 @@ impl Inner {
         upload: &Upload,
         held: &Dir,
         data: OwnedFd,
-        (wanted, conditions): (&[CompletedPart], &Conditions),
+        (wanted, options): (&[CompletedPart], &CompleteOptions),
     ) -> Result<PutResult> {
         let (parts, names) = self.parts_in(&upload.dir)?;
         let present: Vec<PartInfo> = parts.iter().map(|part| part.info.clone()).collect();
         let chosen = CompletedPart::select(wanted, &present)?;
-        let etag = multipart_etag(upload.etag_policy(), &chosen);
+        let record = upload.record_of(&chosen);
+        options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&Part> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
-        let mut record =
-            Record { etag: Some(etag), metadata: upload.record.metadata.clone(), ..Default::default() };
         let staged = match all_claims_are_settled(&names, &parts) && data_holds_just(&chosen, &data)? {
             true => self.stage_existing(bucket, key, data, held.clone(), DATA)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
-        let made = staged.seal(&mut record)?;
-        staged.publish(key, conditions)?;
-        Ok(made)
+        staged.publish(key, record, &options.conditions)
     }
 
     fn copy_parts(
@@ -310,6 +314,19 @@ fn data_holds_just(parts: &[&Part], data: &OwnedFd) -> Result<bool> {
 }
 
 impl Upload {
+    /// The record of the object made of the parts `chosen`.
+    fn record_of(&self, chosen: &[&PartInfo]) -> Record {
+        let checksum = self.record.upload_checksum;
+        Record {
+            etag: Some(multipart_etag(self.etag_policy(), chosen)),
+            checksum: checksum.and_then(|(algorithm, kind)| multipart_checksum(algorithm, kind, chosen)),
+            parts: ObjectPart::of(chosen),
+            metadata: self.record.metadata.clone(),
+            tags: self.record.tags.clone(),
+            ..Default::default()
+        }
+    }
+
     fn etag_policy(&self) -> ETagPolicy {
         self.record.etag_policy.unwrap_or_default()
     }

@@ -22,8 +22,9 @@ use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::Place;
-use crate::read::{decode_record, system_time};
+use crate::read::system_time;
 use crate::record::Record;
+use crate::sidecar::decode_record;
 use crate::stage::{FILE_MODE, Staged, hidden_name};
 
 /// What an upload will become.
@@ -194,7 +195,8 @@ impl Inner {
             let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
             let record = decode_record(&bytes)?;
             let (Some(seal), Some(etag)) = (record.seal, record.etag) else { continue };
-            let info = PartInfo { number, size: seal.size, etag, modified: system_time(modified_ns) };
+            let (size, modified, checksum) = (seal.size, system_time(modified_ns), record.checksum);
+            let info = PartInfo { number, size, etag, modified, checksum };
             parts.push(Part { info, file: record.key });
         }
         parts.sort_unstable_by_key(|part| part.info.number);

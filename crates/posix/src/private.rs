@@ -1,44 +1,74 @@
-//! Whether a bucket has odd keys, and the lock table it had, known without a look-up.
+//! What a bucket's private directory holds, and the lock table it had, known without a look-up.
 //!
-//! Most buckets have none, yet every delete, every create-only put and every miss must be sure of
-//! it. The answer can change only when `odd/` is made or removed, and that changes the times of the
-//! bucket's `.fordway`, which is held open: so an unchanged time is an unchanged answer.
+//! Most buckets have no odd keys, no sidecar files and no versions, yet every put, delete and miss
+//! must be sure of it. The answer can change only when a name in the bucket's `.fordway` is made,
+//! replaced or removed, and that changes the times of that directory, which is held open: so an
+//! unchanged time is an unchanged answer.
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fordway_store::Bucket;
-use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, stat, stat_in};
+use fordway_store::{Bucket, Versioning};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, open_in, read_into_spare, stat, stat_in};
 
 use crate::dirs::HOLD;
-use crate::layout::{ODD, private_dir};
+use crate::layout::{META, ODD, VERSIONING, private_dir};
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
 const TICK: Duration = Duration::from_millis(12);
 
+/// What `versioning` holds where old versions are kept, and where no more are.
+pub(crate) const ENABLED: &str = "Enabled";
+pub(crate) const SUSPENDED: &str = "Suspended";
+
 /// What is known of every bucket that was asked about.
 #[derive(Default)]
-pub(crate) struct OddKeys(RwLock<HashMap<Bucket, Arc<Known>>>);
+pub(crate) struct Private(RwLock<HashMap<Bucket, Arc<Known>>>);
+
+/// What lies in the private directory of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// Whether there is such a directory.
+    pub(crate) exists: bool,
+    /// Whether any key lies apart from its plain path.
+    pub(crate) has_odd: bool,
+    /// Whether any record lies in a file of its own.
+    pub(crate) has_meta: bool,
+    /// Whether old versions are kept.
+    pub(crate) versioning: Versioning,
+}
+
+impl Contents {
+    /// Whether a key has one place, and one version.
+    pub(crate) fn is_simple(&self) -> bool {
+        !self.has_odd && self.versioning == Versioning::Unversioned
+    }
+
+    /// What is taken to be there where the directory cannot be read: all that might have to be
+    /// looked for.
+    const UNKNOWN: Contents =
+        Contents { exists: true, has_odd: true, has_meta: true, versioning: Versioning::Unversioned };
+}
 
 struct Known {
-    private: File,
+    /// The directory; `None` if there was none.
+    private: Option<File>,
     opened: Instant,
     /// The times of `private` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
-    has_odd: bool,
+    contents: Contents,
     /// Whether the lock table that this process has open was seen to lie in `private` since.
     vouches_for_locks: AtomicBool,
 }
 
 /// What one look at a bucket's private directory told.
 pub(crate) struct Glance {
-    /// Whether any key lies apart from its plain path; `None` says no, and that there is nothing to
-    /// remember it by.
-    pub(crate) has_odd: Option<bool>,
+    pub(crate) contents: Contents,
     /// What is remembered, where the directory was seen to be unchanged.
     known: Option<Arc<Known>>,
 }
@@ -58,44 +88,97 @@ impl Glance {
     }
 }
 
-impl OddKeys {
+impl Private {
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
     pub(crate) fn glance(&self, root: &Root, bucket: &Bucket) -> Glance {
-        let held = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(bucket).cloned();
-        if let Some(known) = held.filter(|known| known.opened.elapsed() < HOLD)
-            && let Ok(now) = stat(&known.private)
+        if let Some(known) = self.held(bucket)
+            && let Some(private) = &known.private
+            && let Ok(now) = stat(private)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return Glance { has_odd: Some(known.has_odd), known: Some(known) };
+            return Glance { contents: known.contents, known: Some(known) };
         }
-        let has_odd = match self.look(root, bucket) {
-            Ok(has_odd) => Some(has_odd),
-            // Without a private directory there is no odd key in it.
-            Err(Errno::NOENT | Errno::NOTDIR) => None,
-            // What cannot be looked at is looked for.
-            Err(_) => Some(true),
-        };
-        Glance { has_odd, known: None }
+        Glance { contents: self.look(root, bucket), known: None }
     }
 
-    fn look(&self, root: &Root, bucket: &Bucket) -> Result<bool, Errno> {
+    /// As [`Private::glance`], but that there is no such directory may be 10 ms old. For writes that
+    /// nothing is lost by if they are taken to be that much older.
+    pub(crate) fn glance_for_write(&self, root: &Root, bucket: &Bucket) -> Contents {
+        match self.held(bucket) {
+            Some(known) if known.private.is_none() => known.contents,
+            _ => self.glance(root, bucket).contents,
+        }
+    }
+
+    /// Forgets what is known of `bucket`, because this process has just changed it.
+    pub(crate) fn forget(&self, bucket: &Bucket) {
+        self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
+    }
+
+    fn held(&self, bucket: &Bucket) -> Option<Arc<Known>> {
+        let all = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
+    }
+
+    fn look(&self, root: &Root, bucket: &Bucket) -> Contents {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let private = root.open_beneath(&private_dir(bucket), flags, Mode::empty())?;
-        // The times first: what changes after them is seen as a change.
-        let before = stat(&private)?;
-        let has_odd = match stat_in(&private, ODD) {
-            Ok(_) => true,
-            Err(Errno::NOENT) => false,
-            Err(errno) => return Err(errno),
+        let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
+            Ok(private) => private,
+            // What is not there holds nothing.
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                self.remember(bucket, None, None, Contents::default());
+                return Contents::default();
+            }
+            Err(_) => return Contents::UNKNOWN,
         };
-        let times = is_settled(&before).then(|| times(&before));
+        // The times first: what changes after them is seen as a change.
+        match stat(&private).and_then(|before| Ok((before, contents_of(&private)?))) {
+            Ok((before, contents)) => {
+                let times = is_settled(&before).then(|| times(&before));
+                self.remember(bucket, Some(private), times, contents);
+                contents
+            }
+            Err(_) => Contents::UNKNOWN,
+        }
+    }
+
+    fn remember(
+        &self,
+        bucket: &Bucket,
+        private: Option<File>,
+        times: Option<(i64, i64)>,
+        contents: Contents,
+    ) {
         let vouches_for_locks = AtomicBool::new(false);
-        let known = Known { private, opened: Instant::now(), times, has_odd, vouches_for_locks };
+        let known = Known { private, opened: Instant::now(), times, contents, vouches_for_locks };
         let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.insert(bucket.clone(), Arc::new(known));
-        Ok(has_odd)
     }
+}
+
+fn contents_of(private: &File) -> Result<Contents, Errno> {
+    let has = |name| match stat_in(private, name) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    };
+    let versioning = match open_in(private, VERSIONING, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(file) => read_versioning(file)?,
+        Err(Errno::NOENT) => Versioning::Unversioned,
+        Err(errno) => return Err(errno),
+    };
+    Ok(Contents { exists: true, has_odd: has(ODD)?, has_meta: has(META)?, versioning })
+}
+
+/// What keeps versions keeps them when in doubt.
+fn read_versioning(file: OwnedFd) -> Result<Versioning, Errno> {
+    let mut text = Vec::new();
+    read_into_spare(&file, &mut text, 0, 64)?;
+    Ok(match text.trim_ascii() == SUSPENDED.as_bytes() {
+        true => Versioning::Suspended,
+        false => Versioning::Enabled,
+    })
 }
 
 pub(crate) fn times(stat: &FileStat) -> (i64, i64) {

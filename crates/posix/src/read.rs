@@ -6,19 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo, Result,
+    Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
+    ObjectPart, Result, VersionId,
 };
-use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, get_xattr, get_xattr_in, open_in, read_into_spare, stat, stat_in,
-};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_into_spare, stat, stat_in};
 
+use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
 use crate::record::{Record, Seal, etag_of_file};
-use crate::{Inner, layout};
-
-/// Room on the stack for most records; a longer one costs a second call.
-pub(crate) const RECORD_BYTES: usize = 512;
+use crate::sidecar::{RECORD_BYTES, decode_record};
 
 /// An object's file, opened.
 pub(crate) struct Opened {
@@ -28,6 +25,16 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
+    /// Its tag.
+    pub(crate) fn etag(&self) -> ETag {
+        self.record.etag.clone().unwrap_or_else(|| etag_of_file(&self.stat))
+    }
+
+    /// Its version's name.
+    pub(crate) fn version(&self) -> VersionId {
+        self.record.version.clone().unwrap_or_else(VersionId::null)
+    }
+
     /// What S3 says of it.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
         (self.file, info_of(&self.stat, self.record))
@@ -42,19 +49,19 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
         etag: record.etag.unwrap_or_else(|| etag_of_file(stat)),
         metadata: record.metadata,
         checksum: record.checksum,
+        version: record.version,
+        tag_count: record.tags.len(),
+        part_count: u16::try_from(record.parts.len()).ok().filter(|count| *count > 0),
     }
-}
-
-fn with_record((file, stat): (File, FileStat)) -> Result<Opened> {
-    let record = read_record(&file)?.unseal_for(&stat);
-    Ok(Opened { file, stat, record })
 }
 
 impl Inner {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
-        let (file, info) = self.open_object(bucket, key)?.into_info();
+        let opened = self.open_version(bucket, key, options.version.as_ref())?;
+        let parts = if options.part.is_some() { opened.record.parts.clone() } else { Vec::new() };
+        let (file, info) = opened.into_info();
         options.conditions.check_read(&info)?;
-        let range = options.range.map_or(Ok(0..info.size), |range| range.resolve(info.size))?;
+        let range = options.wanted(info.size, &parts)?;
         let region = FileRegion { file: Arc::new(file), offset: range.start, len: range.end - range.start };
         Ok(Object { info, range, content: Content::File(region) })
     }
@@ -67,35 +74,58 @@ impl Inner {
         options: &GetOptions,
         buffer: &mut Vec<u8>,
     ) -> Result<u64> {
-        let (file, stat) = if options.conditions.is_empty() {
-            let found = self.find_file(bucket, key)?;
-            found.ok_or_else(|| self.missing(bucket, ErrorKind::NoSuchKey))?
-        } else {
-            let opened = self.open_object(bucket, key)?;
-            let stat = opened.stat;
-            let (file, info) = opened.into_info();
-            options.conditions.check_read(&info)?;
-            (file, stat)
-        };
-        let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
-        let len =
-            usize::try_from(range.end - range.start).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
-        buffer.clear();
-        let got = read_into_spare(&file, buffer, range.start, len).map_err(|e| from_errno(e, "reading"))?;
-        match got == len {
-            true => Ok(stat.size),
-            false => Err(Error::new(ErrorKind::IncompleteBody, "the file was cut while it was read")),
+        let is_plain = options.conditions.is_empty() && options.version.is_none() && options.part.is_none();
+        if !is_plain {
+            let object = self.get(bucket, key, options)?;
+            object.content.read_to(buffer)?;
+            return Ok(object.info.size);
         }
+        let found = self.find_file(bucket, key)?;
+        let (file, stat) = found.ok_or_else(|| self.missing(bucket, ErrorKind::NoSuchKey))?;
+        let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
+        buffer.clear();
+        read_exactly(&file, range, buffer)?;
+        Ok(stat.size)
+    }
+
+    /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
+    pub(crate) fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        ranges: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (file, info) = self.open_version(bucket, key, options.version.as_ref())?.into_info();
+        options.conditions.check_read(&info)?;
+        let wanted = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>()?;
+        let read = |range| {
+            let mut bytes = Vec::new();
+            read_exactly(&file, range, &mut bytes).map(|()| bytes)
+        };
+        wanted.into_iter().map(read).collect()
+    }
+
+    pub(crate) fn object_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+    ) -> Result<Vec<ObjectPart>> {
+        let opened = self.open_version(bucket, key, options.version.as_ref())?;
+        let parts = opened.record.parts.clone();
+        options.conditions.check_read(&opened.into_info().1)?;
+        Ok(parts)
     }
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        let info = match plain(bucket, key) {
-            Some(place) => self.describe(&place)?,
-            None => None,
+        let described = match (&options.version, plain(bucket, key)) {
+            (None, Some(place)) => self.describe(&place)?,
+            _ => None,
         };
-        let info = match info {
+        let info = match described {
             Some(info) => info,
-            None => self.open_object(bucket, key)?.into_info().1,
+            None => self.open_version(bucket, key, options.version.as_ref())?.into_info().1,
         };
         options.conditions.check_read(&info)?;
         Ok(info)
@@ -120,7 +150,7 @@ impl Inner {
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
-                let is_sealed = record.seal == Some(Seal::of(&stat));
+                let is_sealed = record.seal == Some(Seal::of(&stat)) && !record.is_apart;
                 Ok(is_sealed.then(|| info_of(&stat, record)))
             }
             _ => Ok(None),
@@ -137,7 +167,12 @@ impl Inner {
 
     /// Opens the object under `key`, if there is one.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<Opened>> {
-        self.find_file(bucket, key)?.map(with_record).transpose()
+        self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
+    }
+
+    fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<Opened> {
+        let record = self.load_record(bucket, &file, &stat)?.unseal_for(&stat);
+        Ok(Opened { file, stat, record })
     }
 
     /// Opens the file of `key`, if there is one: at its plain place, or else among the odd ones.
@@ -147,20 +182,15 @@ impl Inner {
         {
             return Ok(Some(found));
         }
-        match self.has_odd(bucket) {
+        match self.contents(bucket).has_odd {
             true => self.open_regular(&odd(bucket, key)),
             false => Ok(None),
         }
     }
 
-    /// Whether any key of the bucket lies apart from its plain path.
-    pub(crate) fn has_odd(&self, bucket: &Bucket) -> bool {
-        self.odd_keys.glance(&self.root, bucket).has_odd.unwrap_or_default()
-    }
-
     /// Opens the object's file at `place`; `None` if there is none.
-    pub(crate) fn open_file(&self, place: &Place) -> Result<Option<Opened>> {
-        self.open_regular(place)?.map(with_record).transpose()
+    pub(crate) fn open_file(&self, bucket: &Bucket, place: &Place) -> Result<Option<Opened>> {
+        self.open_regular(place)?.map(|found| self.with_record(bucket, found)).transpose()
     }
 
     /// Opens the regular file at `place`; `None` if there is none. A FIFO, socket or device is told
@@ -211,26 +241,15 @@ impl Inner {
     }
 }
 
-/// What the open file's attribute holds; nothing if there is none. Errors: `Corrupt`.
-pub(crate) fn read_record(file: &File) -> Result<Record> {
-    let mut short = [0; RECORD_BYTES];
-    match get_xattr(file, ATTRIBUTE, &mut short) {
-        Ok(bytes) => bytes.map_or(Ok(Record::default()), decode_record),
-        Err(Errno::RANGE) => {
-            let mut long = vec![0; 64 * 1024];
-            let bytes =
-                get_xattr(file, ATTRIBUTE, &mut long).map_err(|e| from_errno(e, "reading the metadata"))?;
-            bytes.map_or(Ok(Record::default()), decode_record)
-        }
-        Err(errno) => Err(from_errno(errno, "reading the metadata")),
+/// Reads a range that lies in `file`, behind what is in `buffer`.
+/// Errors: `IncompleteBody` if the file was cut meanwhile.
+fn read_exactly(file: &File, range: std::ops::Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
+    let len = usize::try_from(range.end - range.start).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
+    let got = read_into_spare(file, buffer, range.start, len).map_err(|e| from_errno(e, "reading"))?;
+    match got == len {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::IncompleteBody, "the file was cut while it was read")),
     }
-}
-
-pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
-    let name = layout::ATTRIBUTE.to_string_lossy();
-    Record::decode(bytes).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, format!("the attribute {name} is not what this version writes"))
-    })
 }
 
 pub(crate) fn system_time(ns: i64) -> SystemTime {

@@ -5,18 +5,27 @@
 //! then fields  tag (1 byte), length (2 bytes, little-endian), that many bytes
 //!   1  seal          size (8) and mtime in ns (8), little-endian: what ETag and checksum hold for
 //!   2  ETag          text
-//!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256), value
+//!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256), value; if it was
+//!                    made of parts' checksums their number (2)
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
 //!  11  key           text; in the record of a multipart upload its key, in that of a part its file
 //!  12  ETag policy   0 md5, 1 fast; only there
+//!  13  tag           name (length 2 bytes), value; repeated
+//!  14  part sizes    count (2), size (8) of so many parts in a row; repeated within and as a field
+//!  15  part sums     the checksums of all parts, of the object's algorithm; repeated
+//!  16  version       text
+//!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload
+//!  18  apart         empty: the rest of the record lies in a file below `meta/`
 //! ```
 //!
 //! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
 //! a record of nothing: a file that POSIX made.
 
-use fordway_store::{Checksum, ChecksumAlgorithm, ETag, ETagPolicy, Metadata};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, Metadata, ObjectPart, Tags, VersionId,
+};
 use fordway_sys::FileStat;
 
 const VERSION: u8 = 1;
@@ -43,7 +52,17 @@ pub(crate) struct Record {
     pub(crate) metadata: Metadata,
     pub(crate) key: Option<String>,
     pub(crate) etag_policy: Option<ETagPolicy>,
+    pub(crate) tags: Tags,
+    pub(crate) parts: Vec<ObjectPart>,
+    pub(crate) version: Option<VersionId>,
+    /// What an upload's checksums are to be.
+    pub(crate) upload_checksum: Option<(ChecksumAlgorithm, ChecksumType)>,
+    /// Whether the rest lies in a file of its own.
+    pub(crate) is_apart: bool,
 }
+
+/// The most bytes of part checksums in one field.
+const SUMS_BYTES: usize = 32 * 1024;
 
 impl Record {
     /// Drops what holds for the content only, where the file is no longer what was sealed.
@@ -51,6 +70,7 @@ impl Record {
         if self.seal != Some(Seal::of(stat)) {
             self.etag = None;
             self.checksum = None;
+            self.parts.clear();
         }
         self
     }
@@ -72,7 +92,9 @@ impl Record {
             field(&mut bytes, 2, &[etag.as_str().as_bytes()]);
         }
         if let Some(checksum) = &self.checksum {
-            field(&mut bytes, 3, &[&[checksum.algorithm as u8], &checksum.value]);
+            let parts = checksum.parts.map(u16::to_le_bytes);
+            let parts = parts.as_ref().map_or(&[][..], |parts| &parts[..]);
+            field(&mut bytes, 3, &[&[checksum.algorithm as u8], &checksum.value, parts]);
         }
         for (tag, text) in (4..).zip(self.headers()) {
             if let Some(text) = text {
@@ -89,7 +111,35 @@ impl Record {
         if let Some(policy) = self.etag_policy {
             field(&mut bytes, 12, &[&[u8::from(policy == ETagPolicy::Fast)]]);
         }
+        for (name, value) in &self.tags {
+            let length = u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes();
+            field(&mut bytes, 13, &[&length, name.as_bytes(), value.as_bytes()]);
+        }
+        self.encode_parts(&mut bytes);
+        if let Some(version) = &self.version {
+            field(&mut bytes, 16, &[version.as_str().as_bytes()]);
+        }
+        if let Some((algorithm, kind)) = self.upload_checksum {
+            field(&mut bytes, 17, &[&[algorithm as u8, u8::from(kind == ChecksumType::Composite)]]);
+        }
+        if self.is_apart {
+            field(&mut bytes, 18, &[]);
+        }
         bytes
+    }
+
+    /// Runs of parts of one size, and then the checksums if every part has one.
+    fn encode_parts(&self, bytes: &mut Vec<u8>) {
+        for run in self.parts.chunk_by(|a, b| a.size == b.size) {
+            let count = u16::try_from(run.len()).unwrap_or(u16::MAX);
+            field(bytes, 14, &[&count.to_le_bytes(), &run[0].size.to_le_bytes()]);
+        }
+        let Some(algorithm) = self.checksum.as_ref().map(|checksum| checksum.algorithm) else { return };
+        let sums: Option<Vec<&[u8]>> = self.parts.iter().map(|part| sum_of(part, algorithm)).collect();
+        let Some(sums) = sums else { return };
+        for sums in sums.chunks(SUMS_BYTES / 32) {
+            field(bytes, 15, &[&sums.concat()]);
+        }
     }
 
     /// Reads the attribute's bytes; `None` if they are not a record.
@@ -99,13 +149,42 @@ impl Record {
             return None;
         }
         let mut record = Record::default();
+        let mut sums = Vec::new();
         while let Some((&tag, after)) = rest.split_first() {
             let (length, after) = after.split_first_chunk()?;
             let (value, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-            record.take(tag, value)?;
+            match tag {
+                15 => sums.extend_from_slice(value),
+                _ => record.take(tag, value)?,
+            }
             rest = after;
         }
+        record.take_part_sums(&sums)?;
         Some(record)
+    }
+
+    fn take_part_sums(&mut self, sums: &[u8]) -> Option<()> {
+        if sums.is_empty() {
+            return Some(());
+        }
+        let algorithm = self.checksum.as_ref()?.algorithm;
+        let mut values = sums.chunks_exact(algorithm.len_bytes());
+        if values.len() != self.parts.len() || !values.remainder().is_empty() {
+            return None;
+        }
+        for (part, value) in self.parts.iter_mut().zip(&mut values) {
+            part.checksum = Some(Checksum { algorithm, value: value.to_vec(), parts: None });
+        }
+        Some(())
+    }
+
+    fn take_part_sizes(&mut self, value: &[u8]) -> Option<()> {
+        let (count, size) = value.split_first_chunk()?;
+        let (count, size) = (u16::from_le_bytes(*count), u64::from_le_bytes(size.try_into().ok()?));
+        let first = u16::try_from(self.parts.len()).ok()?;
+        let last = first.checked_add(count).filter(|last| *last <= fordway_store::MAX_PARTS)?;
+        self.parts.extend((first + 1..=last).map(|number| ObjectPart { number, size, checksum: None }));
+        Some(())
     }
 
     fn headers(&self) -> [&Option<String>; 6] {
@@ -140,18 +219,34 @@ impl Record {
             9 => m.expires = Some(text()?),
             10 => {
                 let (&length, rest) = value.split_first()?;
-                let (name, value) = rest.split_at_checked(usize::from(length))?;
-                let text = |bytes| std::str::from_utf8(bytes).ok().map(str::to_owned);
-                m.user.insert(text(name)?, text(value)?);
+                m.user.extend([name_and_value(usize::from(length), rest)?]);
             }
             11 => self.key = Some(text()?),
             12 => {
                 self.etag_policy = Some(if *value.first()? == 1 { ETagPolicy::Fast } else { ETagPolicy::Md5 })
             }
+            13 => {
+                let (length, rest) = value.split_first_chunk()?;
+                self.tags.extend([name_and_value(usize::from(u16::from_le_bytes(*length)), rest)?]);
+            }
+            14 => self.take_part_sizes(value)?,
+            16 => self.version = Some(VersionId::new(text()?).ok()?),
+            17 => {
+                let (&algorithm, kind) = value.split_first()?;
+                let kind =
+                    if *kind.first()? == 1 { ChecksumType::Composite } else { ChecksumType::FullObject };
+                self.upload_checksum = Some((algorithm_of(algorithm)?, kind));
+            }
+            18 => self.is_apart = true,
             _ => {}
         }
         Some(())
     }
+}
+
+/// The value of the part's checksum, if it is one of `algorithm`.
+fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
+    part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
 /// The ETag of a file that has no stored one: its inode, size and time of change, which a POSIX
@@ -175,8 +270,23 @@ fn field(bytes: &mut Vec<u8>, tag: u8, pieces: &[&[u8]]) {
 
 fn checksum(value: &[u8]) -> Option<Checksum> {
     let (&algorithm, value) = value.split_first()?;
-    let algorithm = ChecksumAlgorithm::ALL.into_iter().find(|known| *known as u8 == algorithm)?;
-    (value.len() == algorithm.len_bytes()).then(|| Checksum { algorithm, value: value.to_vec() })
+    let algorithm = algorithm_of(algorithm)?;
+    let (value, parts) = value.split_at_checked(algorithm.len_bytes())?;
+    let parts = match parts {
+        [] => None,
+        parts => Some(u16::from_le_bytes(parts.try_into().ok()?)),
+    };
+    Some(Checksum { algorithm, value: value.to_vec(), parts })
+}
+
+fn algorithm_of(number: u8) -> Option<ChecksumAlgorithm> {
+    ChecksumAlgorithm::ALL.into_iter().find(|known| *known as u8 == number)
+}
+
+fn name_and_value(length: usize, rest: &[u8]) -> Option<(String, String)> {
+    let (name, value) = rest.split_at_checked(length)?;
+    let text = |bytes| std::str::from_utf8(bytes).ok().map(str::to_owned);
+    Some((text(name)?, text(value)?))
 }
 
 #[cfg(test)]
@@ -194,8 +304,14 @@ mod tests {
             user in proptest::collection::btree_map("[a-z-]{1,40}", ".{0,60}", 0..6),
             sum in proptest::option::of(any::<[u8; 8]>()),
             key in proptest::option::of(".{1,100}"),
+            tags in proptest::collection::btree_map(".{1,20}", ".{0,20}", 0..10),
+            part_sizes in proptest::collection::vec(0..4_u64, 0..3000),
+            composite: bool,
         ) {
-            let checksum = sum.map(|sum| Checksum { algorithm: ChecksumAlgorithm::Crc64Nvme, value: sum.to_vec() });
+            let algorithm = ChecksumAlgorithm::Crc64Nvme;
+            let sum = sum.map(|sum| Checksum { algorithm, value: sum.to_vec(), parts: None });
+            let checksum = sum.clone().map(|sum| Checksum { parts: composite.then_some(7), ..sum });
+            let part = |(number, size): (u16, u64)| ObjectPart { number, size, checksum: sum.clone() };
             let record = Record {
                 seal: seal.map(|(size, modified_ns)| Seal { size, modified_ns }),
                 etag: seal.map(|_| ETag::opaque(7)),
@@ -203,6 +319,11 @@ mod tests {
                 metadata: Metadata { content_type, expires, user, ..Default::default() },
                 key,
                 etag_policy: seal.map(|_| ETagPolicy::Fast),
+                tags,
+                parts: (1..).zip(part_sizes).map(part).collect(),
+                version: seal.map(|_| VersionId::null()),
+                upload_checksum: composite.then_some((algorithm, ChecksumType::Composite)),
+                is_apart: composite,
             };
             prop_assert_eq!(Record::decode(&record.encode()), Some(record));
         }

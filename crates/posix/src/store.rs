@@ -1,10 +1,10 @@
 //! The [`Store`] trait over the modules that do the work: here every error learns its place.
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
-    Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
+    Error, Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 
 use crate::PosixStore;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, Conditions, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult, Result,
-    Writer,
+    Tags, Writer, check_tags,
 };
 
 use crate::Inner;
@@ -22,6 +22,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) staged: Staged,
     pub(crate) hasher: Hasher,
     pub(crate) metadata: Metadata,
+    pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
 }
 
@@ -33,6 +34,7 @@ impl Inner {
         options: &PutOptions,
     ) -> Result<ObjectWriter> {
         check_metadata(&options.metadata)?;
+        check_tags(&options.tags)?;
         let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
         Ok(ObjectWriter {
             bucket: bucket.clone(),
@@ -40,6 +42,7 @@ impl Inner {
             staged: self.stage(bucket, key)?,
             hasher: Hasher::new(policy, options.check_md5, options.checksum),
             metadata: options.metadata.clone(),
+            tags: options.tags.clone(),
             conditions: options.conditions.clone(),
         })
     }
@@ -65,11 +68,9 @@ impl ObjectWriter {
 
     pub(crate) fn finish(self, expected: &Expected) -> Result<PutResult> {
         let found = self.hasher.finish(expected)?;
-        let (etag, checksum, metadata) = (found.etag, found.checksum, self.metadata);
-        let mut record = Record { etag, checksum, metadata, ..Default::default() };
-        let made = self.staged.seal(&mut record)?;
-        self.staged.publish(&self.key, &self.conditions)?;
-        Ok(made)
+        let (etag, checksum, metadata, tags) = (found.etag, found.checksum, self.metadata, self.tags);
+        let record = Record { etag, checksum, metadata, tags, ..Default::default() };
+        self.staged.publish(&self.key, record, &self.conditions)
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompletedPart, Conditions, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
     MIN_PART_BYTES, PartOptions, PutOptions, Store, UploadsQuery,
 };
 use tempfile::TempDir;
@@ -156,13 +156,13 @@ fn a_part_that_comes_too_late_is_not_in_the_object() {
     let send = |number, value: u8| {
         let mut writer = writer(number);
         writer.write(&vec![value; size]).unwrap();
-        CompletedPart { number, etag: writer.commit(&Expected::default()).unwrap().etag }
+        CompletedPart::new(number, writer.commit(&Expected::default()).unwrap().etag)
     };
     let first = send(1, 1);
     let mut late = writer(2);
     late.write(&vec![9; size / 2]).unwrap();
     let parts = [first, send(2, 2)];
-    store.complete_upload(&bucket, &key("k"), &upload, &parts, &Conditions::default()).unwrap();
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
     late.write(&vec![9; size / 2]).unwrap();
     assert_eq!(late.commit(&Expected::default()).unwrap_err().kind(), ErrorKind::NoSuchUpload);
     assert_eq!(get(&store, &bucket, "k"), Ok([vec![1; size], vec![2; size]].concat()));
@@ -179,12 +179,12 @@ fn an_upload_left_closed_is_not_lost() {
         let etag = writer.commit(&Expected::default()).unwrap().etag;
         let at = dir.path().join("root/bucket/.fordway/mpu").join(upload.as_str());
         fs::rename(at.join("upload"), at.join("closed")).unwrap();
-        (upload, [CompletedPart { number: 1, etag }])
+        (upload, [CompletedPart::new(1, etag)])
     };
     let (upload, parts) = start();
     let listed = store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads;
     assert_eq!((listed.len(), &listed[0].upload, listed[0].key.as_str()), (1, &upload, "k"));
-    store.complete_upload(&bucket, &key("k"), &upload, &parts, &Conditions::default()).unwrap();
+    store.complete_upload(&bucket, &key("k"), &upload, &parts, &CompleteOptions::default()).unwrap();
     assert_eq!(get(&store, &bucket, "k"), Ok(b"content".to_vec()));
     let (upload, _) = start();
     store.abort_upload(&bucket, &key("k"), &upload).unwrap();

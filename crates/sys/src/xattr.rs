@@ -15,8 +15,9 @@ const SYS_GETXATTRAT: libc::c_long = 464;
 /// Whether the kernel has `getxattrat`; learned at the first refusal.
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
-/// Reads the attribute `name` of an open file into `buffer`; `None` if the file has none, or the
-/// file system no attributes. Errors: `RANGE` if it does not fit. Cost: one `fgetxattr`.
+/// Reads the attribute `name` of an open file into `buffer`; `None` if the file has none.
+/// Errors: `RANGE` if it does not fit, `OPNOTSUPP` where the file system has no attributes.
+/// Cost: one `fgetxattr`.
 pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
     let length = absent_is_none(fgetxattr(file, name, &mut *buffer))?;
     Ok(length.map(|length| &buffer[..length]))
@@ -51,7 +52,7 @@ pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
 fn absent_is_none(result: Result<usize>) -> Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(Errno::NODATA) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -100,11 +101,14 @@ mod tests {
         let file = std::fs::File::create(dir.path().join("f")).unwrap();
         let name = c"user.fordway.test";
         let mut buffer = [0; 16];
-        assert_eq!(get_xattr(&file, name, &mut buffer), Ok(None));
         match set_xattr(&file, name, b"value") {
-            Err(Errno::OPNOTSUPP) => return,
+            Err(Errno::OPNOTSUPP) => {
+                assert_eq!(get_xattr(&file, name, &mut buffer), Err(Errno::OPNOTSUPP));
+                return;
+            }
             set => set.unwrap(),
         }
+        assert_eq!(get_xattr(&file, c"user.none", &mut buffer), Ok(None));
         let dir = std::fs::File::open(dir.path()).unwrap();
         assert_eq!(get_xattr(&file, name, &mut buffer), Ok(Some(&b"value"[..])));
         assert_eq!(get_xattr_in(&dir, "f", name, &mut buffer), Ok(Some(&b"value"[..])));

@@ -1,8 +1,8 @@
 //! Random operations, held against the store in memory.
 
 use fordway_store::{
-    Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery,
-    MemoryStore, PutOptions, Result, Store,
+    Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
+    MemoryStore, PutOptions, Result, Store, Tags, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -25,6 +25,27 @@ pub enum Operation {
     Copy(Key, Key),
     /// List with prefix, delimiter, start and page size.
     List(String, bool, Option<String>, usize),
+    /// Keep old versions from now on, or no longer.
+    Versioning(bool),
+    /// List versions with prefix, delimiter and page size, to the last page.
+    ListVersions(String, bool, usize),
+    /// Do so with a version: the one that comes at this place in a list of all.
+    Version(usize, OnVersion),
+    /// Replace the tags of a key by so many.
+    Tag(Key, usize),
+}
+
+/// What is done with a version.
+#[derive(Clone, Copy, Debug)]
+pub enum OnVersion {
+    /// Get it.
+    Get,
+    /// Delete it for good.
+    Delete,
+    /// Copy it over the latest.
+    Restore,
+    /// Replace its tags by so many, and read them.
+    Tag(usize),
 }
 
 /// `cases` sequences, or as many as `PROPTEST_CASES` says. Failures are not kept in files: the input is printed.
@@ -36,6 +57,27 @@ pub fn config(cases: u32) -> ProptestConfig {
 /// Sequences of up to `max` operations.
 pub fn operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation(), 1..max)
+}
+
+/// Sequences of up to `max` operations in a bucket that keeps versions for some of the time.
+pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<Operation>> {
+    let version = prop_oneof![
+        3 => Just(OnVersion::Get),
+        3 => Just(OnVersion::Delete),
+        1 => Just(OnVersion::Restore),
+        1 => (0..4usize).prop_map(OnVersion::Tag),
+    ];
+    let one = prop_oneof![
+        6 => operation(),
+        1 => any::<bool>().prop_map(Operation::Versioning),
+        2 => (text(), any::<bool>(), 1..6usize).prop_map(|(prefix, roll_up, max)| Operation::ListVersions(prefix, roll_up, max)),
+        4 => (0..12usize, version).prop_map(|(at, act)| Operation::Version(at, act)),
+        1 => (key(), 0..4usize).prop_map(|(key, count)| Operation::Tag(key, count)),
+    ];
+    proptest::collection::vec(one, 1..max).prop_map(|mut all| {
+        all.insert(0, Operation::Versioning(true));
+        all
+    })
 }
 
 /// `count` operations that follow from `seed`, for tests that run as several processes.
@@ -63,6 +105,8 @@ impl Operation {
             Operation::List(within, roll_up, start, max) => {
                 Operation::List(text(within), roll_up, start.map(text), max)
             }
+            Operation::Tag(k, count) => Operation::Tag(key(k), count),
+            of_the_bucket => of_the_bucket,
         }
     }
 }
@@ -98,6 +142,9 @@ enum Answer {
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
+    /// Key, whether it is the latest, whether it is called `null`, size; and common prefixes.
+    Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
+    Tags(Tags, usize),
     Failed(ErrorKind),
 }
 
@@ -155,7 +202,7 @@ fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answ
         Operation::Head(key) => {
             store.head(bucket, key, &GetOptions::default()).map(|info| Answer::Size(info.size))
         }
-        Operation::Delete(key) => store.delete(bucket, key, &DeleteOptions::default()).map(|()| Answer::Done),
+        Operation::Delete(key) => store.delete(bucket, key, &DeleteOptions::default()).map(|_| Answer::Done),
         Operation::Copy(from, to) => {
             store.copy((bucket, from), bucket, to, &CopyOptions::default()).map(|_| Answer::Done)
         }
@@ -170,5 +217,79 @@ fn run(store: &dyn Store, bucket: &Bucket, operation: &Operation) -> Result<Answ
             let names = page.entries.iter().map(|entry| entry.name().to_owned()).collect();
             Ok(Answer::Names(names, page.next))
         }
+        Operation::Versioning(keep) => {
+            let versioning = if *keep { Versioning::Enabled } else { Versioning::Suspended };
+            store.set_versioning(bucket, versioning).map(|()| Answer::Done)
+        }
+        Operation::ListVersions(prefix, roll_up, max_keys) => {
+            let delimiter = roll_up.then(|| "/".to_owned());
+            let query = VersionsQuery {
+                prefix: prefix.clone(),
+                delimiter,
+                max_keys: *max_keys,
+                ..Default::default()
+            };
+            let all = all_versions(store, bucket, query)?;
+            let shown = |version: &VersionSummary| {
+                let size = version.content.as_ref().map(|(size, _)| *size);
+                (version.key.clone(), version.is_latest, version.version.is_null(), size)
+            };
+            Ok(Answer::Versions(all.versions.iter().map(shown).collect(), all.prefixes))
+        }
+        Operation::Version(at, act) => {
+            let all = all_versions(store, bucket, VersionsQuery::default())?.versions;
+            all.get(*at).map_or(Ok(Answer::Done), |version| on_version(store, bucket, version, *act))
+        }
+        Operation::Tag(key, count) => {
+            store.set_tags(bucket, key, None, &tags(*count))?;
+            Ok(Answer::Tags(
+                store.tags(bucket, key, None)?,
+                store.head(bucket, key, &GetOptions::default())?.tag_count,
+            ))
+        }
+    }
+}
+
+fn on_version(store: &dyn Store, bucket: &Bucket, of: &VersionSummary, act: OnVersion) -> Result<Answer> {
+    let key = Key::new(of.key.as_str())?;
+    let version = of.version.clone();
+    match act {
+        OnVersion::Get => {
+            let object = store.get(bucket, &key, &GetOptions::version(version))?;
+            object.content.into_vec().map(Answer::Bytes)
+        }
+        OnVersion::Delete => {
+            let options = DeleteOptions { version: Some(version), ..Default::default() };
+            let deleted = store.delete(bucket, &key, &options)?;
+            Ok(Answer::Size(u64::from(deleted.is_marker)))
+        }
+        OnVersion::Restore => {
+            let options = CopyOptions { source_version: Some(version), ..Default::default() };
+            store.copy((bucket, &key), bucket, &key, &options).map(|_| Answer::Done)
+        }
+        OnVersion::Tag(count) => {
+            store.set_tags(bucket, &key, Some(&version), &tags(count))?;
+            let found = store.head(bucket, &key, &GetOptions::version(version.clone()))?.tag_count;
+            Ok(Answer::Tags(store.tags(bucket, &key, Some(&version))?, found))
+        }
+    }
+}
+
+fn tags(count: usize) -> Tags {
+    (0..count).map(|number| (format!("name {number}"), "ä=&".repeat(number))).collect()
+}
+
+/// Page after page, joined.
+fn all_versions(store: &dyn Store, bucket: &Bucket, mut query: VersionsQuery) -> Result<VersionListing> {
+    let mut all = VersionListing::default();
+    loop {
+        let page = store.list_versions(bucket, &query)?;
+        if page.versions.len() + page.prefixes.len() > query.max_keys {
+            return Err(Error::new(ErrorKind::Internal, "a page is too long"));
+        }
+        all.versions.extend(page.versions);
+        all.prefixes.extend(page.prefixes);
+        let Some((key, version)) = page.next else { return Ok(all) };
+        (query.key_after, query.version_after) = (Some(key), version);
     }
 }

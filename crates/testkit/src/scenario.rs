@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use fordway_store::{
-    Bucket, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, GetOptions,
-    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store, UploadId,
+    Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind,
+    Expected, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store,
+    UploadId,
 };
 
 /// An operation on a bucket that was prepared for it.
@@ -162,7 +163,7 @@ fn copy(store: &dyn Store, from: &str, to: &str) -> Result<()> {
 }
 
 fn delete(store: &dyn Store, name: &str) -> Result<()> {
-    store.delete(&bucket(), &key(name), &DeleteOptions::default())
+    store.delete(&bucket(), &key(name), &DeleteOptions::default()).map(drop)
 }
 
 /// Completes the upload, of which the client has kept the name and the tags of all parts.
@@ -173,7 +174,7 @@ fn complete(store: &dyn Store) -> Result<()> {
     let upload = UploadId::new(lines.next().unwrap_or_default())?;
     let part = |(number, etag)| CompletedPart::new(number, ETag::new(etag));
     let parts: Vec<_> = (1..).zip(lines).map(part).collect();
-    store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &Conditions::default()).map(drop)
+    store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &CompleteOptions::default()).map(drop)
 }
 
 /// All that a reader sees; panics where listing, head and get do not say the same.

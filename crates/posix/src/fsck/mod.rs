@@ -16,9 +16,9 @@ pub use finding::{Finding, FindingKind, Severity};
 
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, decode, join, odd_dir};
-use crate::read::{RECORD_BYTES, read_record};
 use crate::record::{Record, Seal};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::{RECORD_BYTES, read_record};
 use crate::{Inner, PosixStore};
 use finding::show_name;
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{Garbage, GcEvent, GcOptions, GcSummary};
-use fordway_store::{CompletedPart, Conditions, Error, ErrorKind, PartsQuery, Store, UploadId};
+use fordway_store::{CompleteOptions, CompletedPart, Error, ErrorKind, PartsQuery, Store, UploadId};
 
 use crate::support::{Rig, bucket, name};
 
@@ -262,6 +262,6 @@ fn upload(rig: &Rig, key: &str) {
     rig.put_part(key, &id, 1, b"part");
     let listed = rig.store.list_parts(&bucket(), &name(key), &id, &PartsQuery::default()).unwrap();
     let etag = listed.parts[0].etag.clone();
-    let parts = [CompletedPart { number: 1, etag }];
-    rig.store.complete_upload(&bucket(), &name(key), &id, &parts, &Conditions::default()).unwrap();
+    let parts = [CompletedPart::new(1, etag)];
+    rig.store.complete_upload(&bucket(), &name(key), &id, &parts, &CompleteOptions::default()).unwrap();
 }

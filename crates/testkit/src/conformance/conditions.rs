@@ -41,7 +41,7 @@ pub fn delete_only_if(store: &dyn Store) {
     let first = put(store, &b, "k", b"1").etag;
     let second = put(store, &b, "k", b"2").etag;
     let delete_if = |tag: &ETag| {
-        let options = DeleteOptions { conditions: Conditions::only_if(tag.clone()) };
+        let options = DeleteOptions { conditions: Conditions::only_if(tag.clone()), ..Default::default() };
         store.delete(&b, &key("k"), &options)
     };
     assert_kind(delete_if(&first), ErrorKind::PreconditionFailed);
@@ -68,7 +68,7 @@ pub fn conditional_reads(store: &dyn Store) {
         (Conditions { if_unmodified_since: future, ..none() }, None),
         (Conditions { if_unmodified_since: past, ..none() }, Some(ErrorKind::PreconditionFailed)),
     ] {
-        let options = GetOptions { conditions, range: None };
+        let options = GetOptions { conditions, ..Default::default() };
         let results = [
             store.get(&b, &key("k"), &options).err(),
             store.head(&b, &key("k"), &options).err(),

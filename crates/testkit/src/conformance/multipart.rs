@@ -1,9 +1,9 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    Bucket, ByteRange, CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, Expected, GetOptions,
-    MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, UploadId,
-    UploadsQuery,
+    Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, Expected,
+    GetOptions, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store,
+    UploadId, UploadsQuery,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, get, head, key, put};
@@ -30,7 +30,7 @@ fn complete(
     upload: &UploadId,
     parts: &[CompletedPart],
 ) -> Result<PutResult> {
-    store.complete_upload(b, &key(name), upload, parts, &Conditions::default())
+    store.complete_upload(b, &key(name), upload, parts, &CompleteOptions::default())
 }
 
 /// Parts in any order make one object with the upload's metadata, visible only when complete.
@@ -95,7 +95,7 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     let (first, second) = (bytes(MIN_PART_BYTES as usize, 1), bytes(1000, 2));
     let upload = store.create_upload(&b, &key("k"), &PutOptions::default()).unwrap();
     let parts = [put_part(store, &b, "k", &upload, 1, &first), put_part(store, &b, "k", &upload, 2, &second)];
-    let create = Conditions::create_only();
+    let create = CompleteOptions::conditions(Conditions::create_only());
     let refused = store.complete_upload(&b, &key("k"), &upload, &parts[..1], &create);
     assert_kind(refused, ErrorKind::PreconditionFailed);
     assert_eq!(get(store, &b, "k").unwrap(), b"old");
@@ -119,15 +119,20 @@ pub fn multipart_refuses_what_does_not_fit(store: &dyn Store) {
     assert_kind(complete(&[part(9, "00000000000000000000000000000000")]), ErrorKind::InvalidPart);
     assert_kind(complete(&[part(1, "00000000000000000000000000000000")]), ErrorKind::InvalidPart);
     let unknown = UploadId::new("0123456789abcdef").unwrap();
-    let elsewhere =
-        store.complete_upload(&b, &key("k"), &unknown, std::slice::from_ref(&last), &Conditions::default());
+    let elsewhere = store.complete_upload(
+        &b,
+        &key("k"),
+        &unknown,
+        std::slice::from_ref(&last),
+        &CompleteOptions::default(),
+    );
     assert_kind(elsewhere, ErrorKind::NoSuchUpload);
     let other_key = store.complete_upload(
         &b,
         &key("other"),
         &upload,
         std::slice::from_ref(&last),
-        &Conditions::default(),
+        &CompleteOptions::default(),
     );
     assert_kind(other_key, ErrorKind::NoSuchUpload);
     assert_eq!(get(store, &b, "k").unwrap(), b"old");

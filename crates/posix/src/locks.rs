@@ -1,0 +1,79 @@
+//! The lock of a key, which whoever may replace or remove it holds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
+
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
+use fordway_sys::{ByteLocks, OFlags};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{lock_byte, locks_path, split};
+use crate::private::Contents;
+use crate::stage::{FILE_MODE, MAX_RACES};
+
+impl Inner {
+    /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
+    /// process on any node that shares the file system's locks, is at work meanwhile. `act` is told
+    /// what lies in the bucket's private directory. Without locks, by choice, it just runs.
+    pub(crate) fn locked<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        act: impl FnOnce(Contents) -> Result<T>,
+    ) -> Result<T> {
+        if !self.config.if_match {
+            return act(self.contents(bucket));
+        }
+        for _ in 0..MAX_RACES {
+            let locks = self.lock_table(bucket)?;
+            let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
+            let glance = self.private.glance(&self.root, bucket);
+            if glance.vouches_for_locks() {
+                return act(glance.contents);
+            }
+            if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
+                glance.vouch_for_locks();
+                return act(glance.contents);
+            }
+            // The bucket was removed and made again: so was its lock table.
+            self.lock_tables().remove(bucket);
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Contents {
+        self.private.glance(&self.root, bucket).contents
+    }
+
+    /// Errors: `NotImplemented` where this store takes no locks.
+    pub(crate) fn require_locks(&self, what: &str) -> Result<()> {
+        match self.config.if_match {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::NotImplemented,
+                format!("{what} needs locks, which this store was opened without"),
+            )),
+        }
+    }
+
+    fn lock_table(&self, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+        if let Some(locks) = self.lock_tables().get(bucket) {
+            return Ok(locks.clone());
+        }
+        let path = locks_path(bucket);
+        self.parent_of(bucket, split(&path).0)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
+        let file = self.root.open_beneath(&path, flags, FILE_MODE);
+        let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
+        let locks = Arc::new(ByteLocks::new(file.into()));
+        self.lock_tables().insert(bucket.clone(), locks.clone());
+        Ok(locks)
+    }
+
+    fn lock_tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
+        // A map is whole after every single insert or remove, even if a panic follows.
+        self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,285 @@
+//! Giving a staged file its name.
+//!
+//! Where a key has one place and its bucket keeps no versions, a creation is one `linkat`, which
+//! fails if the name is taken, and takes no lock. Everything else is decided under the key's lock.
+//!
+//! A key may lie at its plain place or at its odd one. Three rules keep it one object for every
+//! reader, who looks at the plain place first:
+//!
+//! 1. Nothing is put at an odd place without the key's lock.
+//! 2. A key that is at one of the two stays there until it is deleted.
+//! 3. Where the two files are there all the same (the first odd key of a bucket was made while
+//!    another writer, who could not know of it, made the plain one) the plain one is the object, and
+//!    the next writer or deleter removes the other, before the plain one goes.
+
+use fordway_store::{Bucket, Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, Versioning};
+use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{Place, odd, plain};
+use crate::private::Contents;
+use crate::read::Opened;
+use crate::record::Record;
+use crate::stage::{Hidden, MAX_RACES, Staged, give_way, hidden_name};
+use crate::versions::new_version;
+
+impl Staged {
+    /// Publishes the file as the object `key`, described by `record`, if `conditions` hold.
+    /// Errors: `PreconditionFailed`, `NoSuchKey` (If-Match of nothing), `NotImplemented` (If-Match or
+    /// versions without locks).
+    pub(crate) fn publish(
+        mut self,
+        key: &Key,
+        mut record: Record,
+        conditions: &Conditions,
+    ) -> Result<PutResult> {
+        let inner = self.inner.clone();
+        let bucket = self.bucket.clone();
+        let seen = inner.private.glance_for_write(&inner.root, &bucket);
+        if seen.versioning == Versioning::Enabled {
+            record.version = Some(new_version()?);
+        }
+        let mut made = self.seal(&mut record)?;
+        let is_simple = seen.is_simple() && plain(&bucket, key).as_ref() == Some(&self.place);
+        let creates_only = *conditions == Conditions::create_only();
+        if !conditions.is_empty() && !creates_only {
+            inner.require_locks("If-Match on writes")?;
+        }
+        let is_done = match is_simple {
+            true if creates_only => self.publish_new(key)?,
+            true if conditions.is_empty() => self.link(Some(key))?,
+            _ => false,
+        };
+        if !is_done {
+            inner.locked(&bucket, key, |contents| {
+                self.publish_locked(key, (conditions, record.version.as_ref()), contents)
+            })?;
+        }
+        if record.version.is_none() && seen.versioning == Versioning::Suspended {
+            made.version = Some(VersionId::null());
+        }
+        self.sync_name()?;
+        Ok(made)
+    }
+
+    /// Publishes the file at its plain place if no object has the key; says whether that is decided.
+    /// Errors: `PreconditionFailed`.
+    fn publish_new(&mut self, key: &Key) -> Result<bool> {
+        if !self.link(Some(key))? {
+            let is_dir = stat_in(&self.parent, &self.place.name).is_ok_and(|stat| stat.is_dir);
+            return if is_dir { Ok(false) } else { Err(exists()) };
+        }
+        // The bucket's first odd key may have been made since we looked, and may be this one.
+        if !self.inner.contents(&self.bucket).has_odd {
+            return Ok(true);
+        }
+        let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
+        inner.locked(&bucket, key, |_| match inner.open_file(&bucket, &odd(&bucket, key))? {
+            None => Ok(true),
+            Some(_) => self.withdraw().and(Err(exists())),
+        })
+    }
+
+    /// Takes back the name that was just given, unless somebody else has it by now.
+    fn withdraw(&self) -> Result<()> {
+        let id = |stat: fordway_sys::FileStat| (stat.device, stat.inode);
+        let named = stat_in(&self.parent, &self.place.name).map(id);
+        if named.is_ok() && named == stat(&self.file).map(id) {
+            remove_file(&self.parent, &self.place.name).map_err(|errno| from_errno(errno, "withdrawing"))?;
+        }
+        Ok(())
+    }
+
+    /// With the key's lock held, nobody else replaces or removes the object, or puts it at its odd
+    /// place; only a creation at its plain place, which needs no lock, may come between, and that is
+    /// tried again.
+    fn publish_locked(
+        &mut self,
+        key: &Key,
+        (conditions, version): (&Conditions, Option<&VersionId>),
+        contents: Contents,
+    ) -> Result<()> {
+        let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
+        let is_versioned = contents.versioning != Versioning::Unversioned;
+        if is_versioned {
+            inner.require_locks("a write to a bucket that keeps versions")?;
+        }
+        if contents.is_simple() && conditions.is_empty() && plain(&bucket, key).as_ref() == Some(&self.place)
+        {
+            return self.replace(key, contents);
+        }
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let current = inner.locate(&bucket, key, contents)?;
+            let current_etag = current.as_ref().map(|(_, opened)| opened.etag());
+            conditions.check_write(current_etag.as_ref())?;
+            let is_done = match &current {
+                Some((place, opened)) => {
+                    if is_versioned {
+                        inner.keep_version(&bucket, key, opened, version)?;
+                    }
+                    self.turn_to(place)?;
+                    self.replace(key, contents)?;
+                    true
+                }
+                None => self.create_anywhere(key)?,
+            };
+            if is_done {
+                if is_versioned && version.is_none() {
+                    inner.forget_null(&bucket, key)?;
+                }
+                return self.remove_hidden_odd(key, contents);
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Makes the object where it can lie; says `false` if another writer was faster.
+    fn create_anywhere(&mut self, key: &Key) -> Result<bool> {
+        if self.link(Some(key))? {
+            return Ok(true);
+        }
+        self.move_to_odd(key)?;
+        // Now that the odd place can be seen to be there: whoever has made the plain file before is
+        // found here, and whoever makes it from now on finds us.
+        let is_taken = match plain(&self.bucket, key) {
+            Some(place) => self.inner.open_file(&self.bucket, &place)?.is_some(),
+            None => false,
+        };
+        Ok(!is_taken && self.link(Some(key))?)
+    }
+
+    /// Removes the key's file at its odd place, which the plain one hides.
+    fn remove_hidden_odd(&self, key: &Key, contents: Contents) -> Result<()> {
+        let odd = odd(&self.bucket, key);
+        match contents.has_odd && self.place != odd {
+            true => self.inner.remove_at(&self.bucket, &odd, contents).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives the file its name if that is free; says whether it was. `key` is that of an object.
+    pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let name = &self.place.name;
+            let linked = match &self.hidden {
+                None => link_unnamed(&self.file, &self.parent, name),
+                Some(hidden) => link(&hidden.dir, &hidden.name, &self.parent, name),
+            };
+            match linked {
+                Ok(()) => return Ok(true),
+                Err(Errno::EXIST) => return Ok(false),
+                // A delete has just pruned the directory.
+                Err(Errno::NOENT | Errno::STALE) => {
+                    if !self.reopen_parent(key)? {
+                        return Ok(false);
+                    }
+                }
+                Err(errno) => return Err(from_errno(errno, "publishing")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Replaces what has the name, with the key's lock held; a directory that has it makes the key an
+    /// odd one.
+    fn replace(&mut self, key: &Key, contents: Contents) -> Result<()> {
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let old = self.inner.may_have_sidecar(contents, &self.parent, &self.place.name);
+            match self.rename_into_place()? {
+                Ok(()) => {
+                    self.inner.remove_sidecar(&self.bucket, old);
+                    return Ok(());
+                }
+                Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
+                Err(Errno::NOENT | Errno::STALE) => {
+                    if !self.reopen_parent(Some(key))? {
+                        self.move_to_odd(key)?;
+                    }
+                }
+                Err(errno) => return Err(from_errno(errno, "publishing")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Renames the file over whatever has its name; an unnamed one is given a hidden name first.
+    pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
+        let hidden = match self.hidden.take() {
+            Some(hidden) => hidden,
+            None => self.hide()?,
+        };
+        let renamed = rename(&hidden.dir, &hidden.name, &self.parent, &self.place.name);
+        match renamed {
+            Ok(()) => hidden.forget(),
+            Err(_) => self.hidden = Some(hidden),
+        }
+        Ok(renamed)
+    }
+
+    fn hide(&self) -> Result<Hidden> {
+        let dir = self.inner.tmp_dir(&self.bucket)?;
+        let name = hidden_name()?;
+        link_unnamed(&self.file, &dir, &name).map_err(|errno| from_errno(errno, "naming the staged file"))?;
+        Ok(Hidden { dir, name, is_temporary: true })
+    }
+
+    /// Finds or makes the parent again after a delete removed it; says `false` if the file of another
+    /// key is in its place by now, so that `key` has become an odd one.
+    fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
+        self.inner.dirs.forget(&self.place.dir);
+        match self.inner.parent_of(&self.bucket, &self.place.dir) {
+            Ok(parent) => {
+                self.parent = parent;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::NoSuchKey && key.is_some() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Turns to the key's odd place; says whether that is another than the one tried.
+    fn move_to_odd(&mut self, key: &Key) -> Result<bool> {
+        let place = odd(&self.bucket, key);
+        let is_other = place != self.place;
+        self.turn_to(&place)?;
+        Ok(is_other)
+    }
+
+    /// Goes on at `place`.
+    fn turn_to(&mut self, place: &Place) -> Result<()> {
+        if *place != self.place {
+            self.parent = self.inner.parent_of(&self.bucket, &place.dir)?;
+            self.place = place.clone().into_owned();
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The object under `key`, opened, and where it lies. `contents` must have been seen with the
+    /// key's lock held.
+    pub(crate) fn locate(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: Contents,
+    ) -> Result<Option<(Place<'static>, Opened)>> {
+        let odd = odd(bucket, key);
+        let places =
+            plain(bucket, key).map(Place::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
+        for place in places {
+            if let Some(opened) = self.open_file(bucket, &place)? {
+                return Ok(Some((place, opened)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn exists() -> Error {
+    Error::new(ErrorKind::PreconditionFailed, "the object exists")
+}

@@ -1,0 +1,194 @@
+//! Where an object's record lies: in an attribute of its file, or, where that has no room or the
+//! file system no attributes, in a file of its own below `meta/`.
+//!
+//! That file is called by the inode of the object's file, so it needs no change when the object is
+//! renamed or gets a second name, and it holds for just the size and time that its seal says.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, read_into_spare, remove_file, set_xattr,
+};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{self, ATTRIBUTE, Place, meta_dir};
+use crate::private::Contents;
+use crate::record::{Record, Seal, etag_of_file};
+use crate::stage::Staged;
+
+/// Room on the stack for most records; a longer one costs a second call.
+pub(crate) const RECORD_BYTES: usize = 512;
+/// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
+const ATTRIBUTE_BYTES: usize = 3 * 1024;
+/// The most bytes of a record: 10,000 parts with their checksums, and then some.
+const MAX_RECORD_BYTES: usize = 1 << 20;
+/// Free bytes beyond which a file system that says it is full means the attribute alone.
+const SOME_ROOM_BYTES: u64 = 1 << 20;
+
+/// An open file's attribute.
+enum Attribute {
+    Absent,
+    Found(Record),
+    /// The file system has none.
+    Unsupported,
+}
+
+impl Inner {
+    /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
+    /// are no attributes, a `fast` tag becomes the one that the file itself tells.
+    pub(crate) fn store_record(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        file: impl AsFd,
+        stat: &FileStat,
+        (record, policy): (&mut Record, ETagPolicy),
+    ) -> Result<()> {
+        let packed = record.encode();
+        let stored = match packed.len() <= ATTRIBUTE_BYTES {
+            true => set_xattr(&file, ATTRIBUTE, &packed),
+            false => Err(Errno::TOOBIG),
+        };
+        match stored {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP) => {
+                if policy == ETagPolicy::Fast && record.parts.is_empty() {
+                    record.etag = Some(etag_of_file(stat));
+                }
+                match record.says_no_more_than_the_file() {
+                    true => Ok(()),
+                    false => self.write_sidecar(bucket, stat, record),
+                }
+            }
+            Err(errno) if is_no_room(errno, &file) => {
+                self.write_sidecar(bucket, stat, record)?;
+                set_xattr(&file, ATTRIBUTE, &record.kept_short().encode())
+                    .map_err(|errno| from_errno(errno, "storing the metadata"))
+            }
+            Err(errno) => Err(from_errno(errno, "storing the metadata")),
+        }
+    }
+
+    fn write_sidecar(self: &Arc<Self>, bucket: &Bucket, stat: &FileStat, record: &Record) -> Result<()> {
+        let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
+        staged.write(&record.encode())?;
+        staged.publish_private()
+    }
+
+    /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
+    /// it. Cost: one `fgetxattr`. Errors: `Corrupt`.
+    pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
+        match read_attribute(file)? {
+            Attribute::Absent => Ok(Record::default()),
+            Attribute::Found(record) if !record.is_apart => Ok(record),
+            Attribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
+            Attribute::Unsupported if self.contents(bucket).has_meta => {
+                Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
+            }
+            Attribute::Unsupported => Ok(Record::default()),
+        }
+    }
+
+    /// The record in the sidecar file, if there is one and it is this file's.
+    fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
+        let failed = |errno| from_errno(errno, "reading the metadata");
+        let path = place_of(bucket, stat).path();
+        let file = match self.root.open_beneath(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut bytes = Vec::new();
+        read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
+        let record = decode_record(&bytes)?;
+        Ok((record.seal == Some(Seal::of(stat))).then_some(record))
+    }
+
+    /// The state of the file at `place` where removing it may leave a sidecar file behind.
+    pub(crate) fn may_have_sidecar(
+        &self,
+        contents: Contents,
+        dir: impl AsFd,
+        name: &str,
+    ) -> Option<FileStat> {
+        let stat = contents.has_meta.then(|| fordway_sys::stat_in(dir, name).ok()).flatten();
+        stat.filter(|stat| stat.is_file && stat.links <= 1)
+    }
+
+    /// Removes the sidecar file of a file that is gone. What cannot be removed is left to `gc`.
+    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<FileStat>) {
+        let Some(stat) = gone else { return };
+        if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
+            let _ = remove_file(&dir, &place_of(bucket, &stat).name);
+        }
+    }
+}
+
+impl Record {
+    /// What an attribute can hold of a record that is too long for it.
+    fn kept_short(&self) -> Record {
+        Record {
+            seal: self.seal,
+            etag: self.etag.clone(),
+            checksum: self.checksum.clone(),
+            version: self.version.clone(),
+            is_apart: true,
+            ..Default::default()
+        }
+    }
+
+    /// Whether a file without a record would be described alike.
+    fn says_no_more_than_the_file(&self) -> bool {
+        let Record { seal, etag, .. } = self;
+        *self == Record { seal: *seal, etag: etag.clone(), ..Default::default() }
+    }
+}
+
+/// Where the sidecar file of a file with that state lies.
+fn place_of(bucket: &Bucket, stat: &FileStat) -> Place<'static> {
+    Place { dir: meta_dir(bucket).into(), name: format!("{:016x}", stat.inode).into() }
+}
+
+/// The open file's attribute, and nothing of a sidecar file. Errors: `Corrupt`.
+pub(crate) fn read_record(file: &File) -> Result<Record> {
+    match read_attribute(file)? {
+        Attribute::Found(record) => Ok(record),
+        Attribute::Absent | Attribute::Unsupported => Ok(Record::default()),
+    }
+}
+
+fn read_attribute(file: &File) -> Result<Attribute> {
+    let found = |bytes: Option<&[u8]>| match bytes {
+        None => Ok(Attribute::Absent),
+        Some(bytes) => decode_record(bytes).map(Attribute::Found),
+    };
+    match get_xattr(file, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
+        Ok(bytes) => found(bytes),
+        Err(Errno::OPNOTSUPP) => Ok(Attribute::Unsupported),
+        Err(Errno::RANGE) => {
+            let mut long = vec![0; 64 * 1024];
+            found(get_xattr(file, ATTRIBUTE, &mut long).map_err(|e| from_errno(e, "reading the metadata"))?)
+        }
+        Err(errno) => Err(from_errno(errno, "reading the metadata")),
+    }
+}
+
+pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
+    let name = layout::ATTRIBUTE.to_string_lossy();
+    Record::decode(bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, format!("the attribute {name} is not what this version writes"))
+    })
+}
+
+/// Whether an attribute is too long for this file, and no more than that.
+fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
+    match errno {
+        Errno::TOOBIG | Errno::RANGE => true,
+        // ext4 says "no space" to an attribute that does not fit into its one block.
+        Errno::NOSPC => free_bytes(file).is_ok_and(|free| free > SOME_ROOM_BYTES),
+        _ => false,
+    }
+}
