@@ -84,6 +84,14 @@ impl ChecksumType {
         }
     }
 
+    /// The type that says the most: of the whole content where `algorithm` can be combined.
+    pub const fn widest_of(algorithm: ChecksumAlgorithm) -> Self {
+        match algorithm {
+            ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => Self::Composite,
+            _ => Self::FullObject,
+        }
+    }
+
     /// Holds the type against what S3 has for `algorithm`. Errors: `InvalidArgument`.
     pub fn check(self, algorithm: ChecksumAlgorithm) -> Result<()> {
         use ChecksumAlgorithm::{Crc64Nvme, Sha1, Sha256};
