@@ -23,6 +23,8 @@ pub const PRIVATE_DIR: &str = ".fordway";
 pub(crate) const ODD: &str = "odd";
 /// The directory of what does not fit into attributes in it.
 pub(crate) const META: &str = "meta";
+/// The empty file in it that says that directories may be objects.
+pub(crate) const MARKERS: &str = "markers";
 /// The file in it that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
 /// The attribute that holds an object's [`crate::record::Record`].
@@ -73,6 +75,12 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
         None => Place { dir: bucket.as_str().into(), name: key.as_str().into() },
         Some((dir, name)) => Place { dir: join(bucket.as_str(), dir).into(), name: name.into() },
     })
+}
+
+/// The directory that an empty object under `key` is: that of a path with a slash behind it.
+pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
+    let path = Key::new(key.as_str().strip_suffix('/')?).ok()?;
+    plain(bucket, &path).map(|place| place.path())
 }
 
 /// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ChecksumType, CompleteOptions, CompletedPart, Content, ETagPolicy, Error, ErrorKind, Expected,
-    GetOptions, Hasher, Key, Object, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    GetOptions, Hasher, Key, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
     PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number,
     multipart_checksum, multipart_etag,
 };
@@ -125,17 +125,15 @@ impl Inner {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let Object { content: Content::File(region), .. } = self.get(from.0, from.1, options)? else {
-            return Err(Error::new(ErrorKind::Internal, "an object here is always a file"));
-        };
-        let part = PartOptions { size_hint: Some(region.len), ..Default::default() };
+        let content = self.get(from.0, from.1, options)?.content;
+        let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
-        match writer.hasher.is_idle() {
-            true => {
+        match content {
+            Content::File(region) if writer.hasher.is_idle() => {
                 writer.sink.copy(&region.file, region.offset, region.len)?;
                 writer.hasher.skip(region.len);
             }
-            false => Content::File(region).for_each_chunk(|chunk| writer.write(chunk))?,
+            content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
         Box::new(writer).commit(&Expected::default())
     }

@@ -237,3 +237,42 @@ fn names_that_are_no_utf8_are_keys() {
     assert_eq!(get(&store, &bucket, needless), Ok(b"apart".to_vec()));
     assert_eq!(keys(&store, &bucket), ["é", needless]);
 }
+
+/// An empty key with a slash behind it is the directory of that name, and nothing else is.
+#[test]
+fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let put = |name: &str, body: &[u8]| store.put(&bucket, &key(name), body, &PutOptions::default()).unwrap();
+    let delete = |name: &str| store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
+    fs::create_dir(at.join("posix")).unwrap();
+    let made = put("a/b/", b"").etag;
+    assert!(at.join("a/b").is_dir());
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
+    assert_eq!(get(&store, &bucket, "a/b/"), Ok(Vec::new()));
+    assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
+    assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
+
+    // What comes and goes in it leaves it alone.
+    put("a/b/c/d", b"x");
+    fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
+    assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
+    delete("a/b/c/d");
+    delete("a/b/e");
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
+
+    // With content it is a file apart; deleted, the directories go that were made for it.
+    put("a/b/", b"content");
+    assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    delete("a/b/");
+    assert_eq!(keys(&store, &bucket), [""; 0]);
+    put("a/b/", b"");
+    delete("a/b/");
+    assert!(!at.join("a").exists());
+    put("posix/", b"");
+    delete("posix/");
+    assert!(at.join("posix").is_dir());
+}

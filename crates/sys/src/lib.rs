@@ -32,4 +32,4 @@ pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use xattr::{get_xattr, get_xattr_in, set_xattr};
+pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};

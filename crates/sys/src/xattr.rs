@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
-use crate::call::{self, fgetxattr, fsetxattr, lgetxattr};
+use crate::call::{self, fgetxattr, fremovexattr, fsetxattr, lgetxattr};
 use crate::name::text_to_name;
 
 /// The number of `getxattrat` on every architecture (Linux 6.13).
@@ -50,6 +50,15 @@ pub fn get_xattr_in<'b>(
 /// `NOSPC`, `DQUOT` or `2BIG` where it does not fit.
 pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
+}
+
+/// Removes the attribute `name` of an open file; says whether there was one.
+pub fn remove_xattr(file: impl AsFd, name: &CStr) -> Result<bool> {
+    match fremovexattr(file, name) {
+        Ok(()) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn absent_is_none(result: Result<usize>) -> Result<Option<usize>> {
