@@ -8,9 +8,10 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, Versioning};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat, sync_data,
+};
 
-use crate::Inner;
 use crate::delete::is_marked;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, private_dir, split};
@@ -20,6 +21,7 @@ use crate::record::{Record, Seal};
 use crate::sidecar::{ATTRIBUTE_BYTES, read_record};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
+use crate::{Durability, Inner};
 
 impl Inner {
     /// The directory that is the object `key`, opened, if there is one.
@@ -139,6 +141,9 @@ impl Staged {
             let packed = Record { etag: Some(etag.clone()), ..record.clone() }.encode();
             if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {
                 return Ok(None);
+            }
+            if self.inner.config.durability != Durability::None {
+                sync_data(&dir).map_err(failed)?;
             }
             // A delete that knew of no markers yet may have pruned the directory.
             if stat(&dir).map_err(failed)?.links > 0 {
