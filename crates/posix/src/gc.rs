@@ -5,11 +5,11 @@ use std::fs::File;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, Error, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, get_xattr_in, remove_dir, remove_file, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, FileStat, remove_dir, remove_file, stat, stat_in};
 
-use crate::delete::remove_tree;
+use crate::delete::{is_marked, remove_tree};
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, PRIVATE_DIR, decode, join, odd, odd_dir, plain, tmp_dir, uploads_dir};
+use crate::layout::{PRIVATE_DIR, decode, join, odd, odd_dir, plain, tmp_dir, uploads_dir};
 use crate::parts::{CLOSED, UPLOAD};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
 use crate::store::LANE;
@@ -251,7 +251,7 @@ impl Sweep<'_> {
             return Ok(false);
         }
         // All below `odd/` is ours; elsewhere an empty directory may be what somebody wants.
-        let is_ours = is_odd || matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)));
+        let is_ours = is_odd || is_marked(parent, name);
         if !is_ours {
             return Ok(false);
         }
@@ -271,7 +271,7 @@ impl Sweep<'_> {
         let inner = self.inner;
         // Nobody removes the plain file while we hold the key's lock.
         let remove = || match inner.is_file(&plain) {
-            true => inner.remove_at(bucket, &odd(bucket, &key), inner.contents(bucket)),
+            true => inner.remove_at(bucket, &odd(bucket, &key), inner.contents(bucket)?),
             false => Ok(false),
         };
         self.remove(bucket, garbage, || inner.locked(bucket, &key, |_| remove()))

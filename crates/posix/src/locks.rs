@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, OFlags};
+use fordway_sys::{ByteLocks, Errno, OFlags};
 
 use crate::Inner;
 use crate::errors::from_errno;
@@ -23,12 +23,12 @@ impl Inner {
         act: impl FnOnce(Contents) -> Result<T>,
     ) -> Result<T> {
         if !self.config.if_match {
-            return act(self.contents(bucket));
+            return act(self.contents(bucket)?);
         }
         for _ in 0..MAX_RACES {
             let locks = self.lock_table(bucket)?;
             let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
-            let glance = self.private.glance(&self.root, bucket);
+            let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
             if glance.vouches_for_locks() {
                 return act(glance.contents);
             }
@@ -42,9 +42,26 @@ impl Inner {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
+    /// Runs `act` with the lock of `key` held, if nobody holds it; `None` if somebody does, or the
+    /// lock cannot be had.
+    pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
+        if !self.config.if_match {
+            return Some(act());
+        }
+        let locks = self.lock_table(bucket).ok()?;
+        let _held = locks.try_lock(lock_byte(key)).ok()??;
+        locks.is_current().is_ok_and(|current| current).then(act)
+    }
+
     /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
-    pub(crate) fn contents(&self, bucket: &Bucket) -> Contents {
-        self.private.glance(&self.root, bucket).contents
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
+        Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
+    }
+
+    /// As [`Inner::contents`], but that there is no such directory may be 10 ms old. For writes that
+    /// nothing is lost by if they are taken to be that much older.
+    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
+        self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }
 
     /// Errors: `NotImplemented` where this store takes no locks.
@@ -76,4 +93,8 @@ impl Inner {
         // A map is whole after every single insert or remove, even if a panic follows.
         self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+fn unreadable(errno: Errno) -> Error {
+    from_errno(errno, "looking into the bucket's .fordway")
 }

@@ -16,7 +16,7 @@ use fordway_store::{Bucket, Versioning};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, open_in, read_into_spare, stat, stat_in};
 
 use crate::dirs::HOLD;
-use crate::layout::{META, ODD, VERSIONING, private_dir};
+use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
@@ -39,6 +39,8 @@ pub(crate) struct Contents {
     pub(crate) has_odd: bool,
     /// Whether any record lies in a file of its own.
     pub(crate) has_meta: bool,
+    /// Whether any directory is an object.
+    pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: Versioning,
 }
@@ -48,11 +50,6 @@ impl Contents {
     pub(crate) fn is_simple(&self) -> bool {
         !self.has_odd && self.versioning == Versioning::Unversioned
     }
-
-    /// What is taken to be there where the directory cannot be read: all that might have to be
-    /// looked for.
-    const UNKNOWN: Contents =
-        Contents { exists: true, has_odd: true, has_meta: true, versioning: Versioning::Unversioned };
 }
 
 struct Known {
@@ -90,24 +87,24 @@ impl Glance {
 
 impl Private {
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
-    pub(crate) fn glance(&self, root: &Root, bucket: &Bucket) -> Glance {
+    pub(crate) fn glance(&self, root: &Root, bucket: &Bucket) -> Result<Glance, Errno> {
         if let Some(known) = self.held(bucket)
             && let Some(private) = &known.private
             && let Ok(now) = stat(private)
             && now.links > 0
             && known.times == Some(times(&now))
         {
-            return Glance { contents: known.contents, known: Some(known) };
+            return Ok(Glance { contents: known.contents, known: Some(known) });
         }
-        Glance { contents: self.look(root, bucket), known: None }
+        Ok(Glance { contents: self.look(root, bucket)?, known: None })
     }
 
     /// As [`Private::glance`], but that there is no such directory may be 10 ms old. For writes that
     /// nothing is lost by if they are taken to be that much older.
-    pub(crate) fn glance_for_write(&self, root: &Root, bucket: &Bucket) -> Contents {
+    pub(crate) fn glance_for_write(&self, root: &Root, bucket: &Bucket) -> Result<Contents, Errno> {
         match self.held(bucket) {
-            Some(known) if known.private.is_none() => known.contents,
-            _ => self.glance(root, bucket).contents,
+            Some(known) if known.private.is_none() => Ok(known.contents),
+            _ => Ok(self.glance(root, bucket)?.contents),
         }
     }
 
@@ -121,26 +118,23 @@ impl Private {
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &Root, bucket: &Bucket) -> Contents {
+    fn look(&self, root: &Root, bucket: &Bucket) -> Result<Contents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
             // What is not there holds nothing.
             Err(Errno::NOENT | Errno::NOTDIR) => {
                 self.remember(bucket, None, None, Contents::default());
-                return Contents::default();
+                return Ok(Contents::default());
             }
-            Err(_) => return Contents::UNKNOWN,
+            Err(errno) => return Err(errno),
         };
         // The times first: what changes after them is seen as a change.
-        match stat(&private).and_then(|before| Ok((before, contents_of(&private)?))) {
-            Ok((before, contents)) => {
-                let times = is_settled(&before).then(|| times(&before));
-                self.remember(bucket, Some(private), times, contents);
-                contents
-            }
-            Err(_) => Contents::UNKNOWN,
-        }
+        let before = stat(&private)?;
+        let contents = contents_of(&private)?;
+        let times = is_settled(&before).then(|| times(&before));
+        self.remember(bucket, Some(private), times, contents);
+        Ok(contents)
     }
 
     fn remember(
@@ -168,7 +162,8 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
         Err(Errno::NOENT) => Versioning::Unversioned,
         Err(errno) => return Err(errno),
     };
-    Ok(Contents { exists: true, has_odd: has(ODD)?, has_meta: has(META)?, versioning })
+    let (has_odd, has_meta, has_markers) = (has(ODD)?, has(META)?, has(MARKERS)?);
+    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning })
 }
 
 /// What keeps versions keeps them when in doubt.

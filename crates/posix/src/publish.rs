@@ -36,7 +36,12 @@ impl Staged {
     ) -> Result<PutResult> {
         let inner = self.inner.clone();
         let bucket = self.bucket.clone();
-        let seen = inner.private.glance_for_write(&inner.root, &bucket);
+        let seen = inner.contents_for_write(&bucket)?;
+        if self.may_be_marker(key, &record, seen)
+            && let Some(made) = self.publish_marker(key, &mut record, conditions)?
+        {
+            return Ok(made);
+        }
         if seen.versioning == Versioning::Enabled {
             record.version = Some(new_version()?);
         }
@@ -67,11 +72,15 @@ impl Staged {
     /// Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
-            let is_dir = stat_in(&self.parent, &self.place.name).is_ok_and(|stat| stat.is_dir);
-            return if is_dir { Ok(false) } else { Err(exists()) };
+            return match stat_in(&self.parent, &self.place.name) {
+                Ok(stat) if !stat.is_dir => Err(exists()),
+                // It is a directory, or gone again: that is decided under the lock.
+                Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
+                Err(errno) => Err(from_errno(errno, "reading the state of what is there")),
+            };
         }
         // The bucket's first odd key may have been made since we looked, and may be this one.
-        if !self.inner.contents(&self.bucket).has_odd {
+        if !self.inner.contents(&self.bucket)?.has_odd {
             return Ok(true);
         }
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
@@ -112,7 +121,10 @@ impl Staged {
         for race in 0..MAX_RACES {
             give_way(race);
             let current = inner.locate(&bucket, key, contents)?;
-            let current_etag = current.as_ref().map(|(_, opened)| opened.etag());
+            let current_etag = match &current {
+                Some((_, opened)) => Some(opened.etag()),
+                None => inner.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
+            };
             conditions.check_write(current_etag.as_ref())?;
             let is_done = match &current {
                 Some((place, opened)) => {
@@ -129,6 +141,7 @@ impl Staged {
                 if is_versioned && version.is_none() {
                     inner.forget_null(&bucket, key)?;
                 }
+                inner.remove_marker(&bucket, key, contents)?;
                 return self.remove_hidden_odd(key, contents);
             }
         }

@@ -23,7 +23,7 @@ use crate::stage::Staged;
 /// Room on the stack for most records; a longer one costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
-const ATTRIBUTE_BYTES: usize = 3 * 1024;
+pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The most bytes of a record: 10,000 parts with their checksums, and then some.
 const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Free bytes beyond which a file system that says it is full means the attribute alone.
@@ -58,15 +58,17 @@ impl Inner {
                 if policy == ETagPolicy::Fast && record.parts.is_empty() {
                     record.etag = Some(etag_of_file(stat));
                 }
-                match record.says_no_more_than_the_file() {
+                match record.says_no_more_than(stat) {
                     true => Ok(()),
                     false => self.write_sidecar(bucket, stat, record),
                 }
             }
             Err(errno) if is_no_room(errno, &file) => {
                 self.write_sidecar(bucket, stat, record)?;
-                set_xattr(&file, ATTRIBUTE, &record.kept_short().encode())
-                    .map_err(|errno| from_errno(errno, "storing the metadata"))
+                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
+                    Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+                    Err(errno) => Err(from_errno(errno, "storing the metadata")),
+                }
             }
             Err(errno) => Err(from_errno(errno, "storing the metadata")),
         }
@@ -85,7 +87,7 @@ impl Inner {
             Attribute::Absent => Ok(Record::default()),
             Attribute::Found(record) if !record.is_apart => Ok(record),
             Attribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
-            Attribute::Unsupported if self.contents(bucket).has_meta => {
+            Attribute::Unsupported if self.contents(bucket)?.has_meta => {
                 Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
             }
             Attribute::Unsupported => Ok(Record::default()),
@@ -140,10 +142,9 @@ impl Record {
         }
     }
 
-    /// Whether a file without a record would be described alike.
-    fn says_no_more_than_the_file(&self) -> bool {
-        let Record { seal, etag, .. } = self;
-        *self == Record { seal: *seal, etag: etag.clone(), ..Default::default() }
+    /// Whether a file of that state without a record would be described alike.
+    fn says_no_more_than(&self, stat: &FileStat) -> bool {
+        *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 

@@ -20,7 +20,7 @@ use fordway_store::{
     VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, remove_file, rename,
+    EntryKind, Errno, Mode, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, rename,
 };
 
 use crate::Inner;
@@ -68,7 +68,8 @@ pub(crate) fn new_version() -> Result<VersionId> {
     VersionId::new(format!("{:016x}{}", now_ns(), hidden_name()?))
 }
 
-fn now_ns() -> u64 {
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -76,7 +77,7 @@ fn now_ns() -> u64 {
 impl Inner {
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
         self.require_bucket(bucket)?;
-        Ok(self.contents(bucket).versioning)
+        Ok(self.contents(bucket)?.versioning)
     }
 
     pub(crate) fn set_versioning(self: &Arc<Self>, bucket: &Bucket, versioning: Versioning) -> Result<()> {
@@ -121,7 +122,7 @@ impl Inner {
 
     /// What the directory of the key's versions holds, from the newest to the oldest.
     fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<Archived>> {
-        if self.contents(bucket).versioning == Versioning::Unversioned {
+        if self.contents(bucket)?.versioning == Versioning::Unversioned {
             return Ok(Vec::new());
         }
         let mut found: Vec<Archived> = self
@@ -169,7 +170,7 @@ impl Inner {
         archived: &[Archived],
         version: &VersionId,
     ) -> Result<bool> {
-        let contents = self.contents(bucket);
+        let contents = self.contents(bucket)?;
         let mut was_marker = false;
         for found in archived.iter().filter(|found| found.version == *version) {
             self.remove_at(bucket, &archived_place(bucket, key, found), contents)?;
@@ -201,6 +202,7 @@ impl Inner {
         if let Some((place, _)) = &current {
             self.remove_at(bucket, place, contents)?;
         }
+        self.remove_marker(bucket, key, contents)?;
         Ok(Deleted { version: Some(version), is_marker: true })
     }
 
@@ -227,14 +229,21 @@ impl Inner {
         }
         let is_current = current.as_ref().is_some_and(|(_, opened)| opened.version() == *version);
         let archived = self.archived(bucket, key)?;
-        let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
+        let is_newest = archived.first().is_some_and(|first| first.version == *version);
+        if let (None, Some(newest), true) = (&current, newest, is_newest) {
+            // Before the delete marker goes, so that no moment is without a latest version.
+            self.promote(bucket, key, newest)?;
+        }
+        let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
         match (current, newest) {
             (Some((place, _)), Some(newest)) if is_current => {
                 self.promote_over(bucket, key, newest, &place)?
             }
             (Some((place, _)), None) if is_current => drop(self.remove_at(bucket, &place, contents)?),
-            (None, Some(newest)) if is_marker => self.promote(bucket, key, newest)?,
+            (None, Some(newest)) if is_newest => {
+                self.remove_at(bucket, &archived_place(bucket, key, newest), contents)?;
+            }
             _ => {}
         }
         self.remove_empty(bucket, &versions_of(bucket, key));
@@ -249,7 +258,7 @@ impl Inner {
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
     }
 
-    /// Makes `newest` the latest version of a key that has none.
+    /// Makes `newest` the latest version of a key that has none; it keeps its name among the old ones.
     fn promote(&self, bucket: &Bucket, key: &Key, newest: &Archived) -> Result<()> {
         let from = self.versions_held(bucket, key)?;
         let name = newest.name();
@@ -263,9 +272,7 @@ impl Inner {
             match link(&from, &name, &to, &place.name) {
                 Err(Errno::EXIST) => {}
                 done => {
-                    return done
-                        .and_then(|()| remove_file(&from, &name))
-                        .map_err(|errno| from_errno(errno, "making an old version the latest"));
+                    return done.map_err(|errno| from_errno(errno, "making an old version the latest"));
                 }
             }
         }

@@ -229,6 +229,17 @@ impl Hasher {
         }
     }
 
+    /// Whether nothing is computed of the content: bytes need not pass by, and may be
+    /// [skipped](Hasher::skip).
+    pub fn is_idle(&self) -> bool {
+        self.md5.is_none() && self.checksum.is_none()
+    }
+
+    /// Counts bytes that went another way. They are in no digest.
+    pub fn skip(&mut self, bytes: u64) {
+        self.size += bytes;
+    }
+
     /// Takes in the next bytes.
     pub fn update(&mut self, data: &[u8]) {
         self.size += data.len() as u64;

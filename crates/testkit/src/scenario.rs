@@ -1,12 +1,12 @@
 //! Operations of which every step is tested with a fault: what is there before, what they do, and a
 //! look at all that a store shows afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind,
     Expected, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store,
-    UploadId,
+    UploadId, VersionSummary, Versioning, VersionsQuery,
 };
 
 /// An operation on a bucket that was prepared for it.
@@ -21,12 +21,15 @@ pub struct Scenario {
     pub act: fn(&dyn Store) -> Result<()>,
     /// How the operation is refused, where it must be.
     pub refused: Option<ErrorKind>,
+    /// Whether the bucket keeps versions, of which the operation must lose none.
+    pub keeps_versions: bool,
 }
 
 /// An object as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    body: Vec<u8>,
+    /// Its content.
+    pub body: Vec<u8>,
     etag: ETag,
     metadata: Metadata,
 }
@@ -38,7 +41,7 @@ pub type Snapshot = BTreeMap<String, Seen>;
 const NOTES: &str = "notes//of the client";
 
 /// Deletes an object that was put before.
-const DELETED: &str = "";
+const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must follow from the content (policy MD5), so that two runs
 /// can be compared.
@@ -69,7 +72,38 @@ pub const SCENARIOS: &[Scenario] = &[
     }),
     Scenario::new("delete a key that is no path", &[("a//k", "old")], |store| delete(store, "a//k")),
     Scenario::new("delete a key with an older version apart", TWO_PLACES, |store| delete(store, "a")),
+    Scenario::new("put over a key with long metadata", &[("k", LONG)], |store| {
+        put(store, "k", format!("{LONG} and new").as_bytes())
+    }),
+    Scenario::new("delete a key with long metadata", &[("dir/k", LONG)], |store| delete(store, "dir/k")),
+    Scenario::new("put a directory", &[("other", "x")], |store| put(store, "a/b/", b"")),
+    Scenario::new("put over a directory", &[("a/", "")], |store| put(store, "a/", &new_value())),
+    Scenario::new("put a key below a directory", &[("a/", "")], |store| put(store, "a/b", &new_value())),
+    Scenario::new("delete a directory", &[("a/b/", ""), ("other", "x")], |store| delete(store, "a/b/")),
+    Scenario::new("delete the last key of a directory", &[("a/", ""), ("a/b/c", "x")], |store| {
+        delete(store, "a/b/c")
+    }),
+    Scenario::new("tag a key", &[("k", "old")], |store| {
+        store.set_tags(&bucket(), &key("k"), None, &[("made-by".to_owned(), "a scenario".to_owned())].into())
+    }),
+    Scenario::new("put over a key and keep it", &[("k", "old")], |store| put(store, "k", &new_value()))
+        .keeping(),
+    Scenario::new("put over a key apart and keep it", HIDDEN_PLACE, |store| put(store, "a", &new_value()))
+        .keeping(),
+    Scenario::new("complete an upload and keep the old", &[("dir/k", "old")], complete)
+        .parts(&[70_000])
+        .keeping(),
+    Scenario::new("delete a key and keep it", &[("a/k", "old")], |store| delete(store, "a/k")).keeping(),
+    Scenario::new("put a key that was deleted", &[("k", "old"), ("k", DELETED)], |store| {
+        put(store, "k", &new_value())
+    })
+    .keeping(),
+    Scenario::new("delete the latest version", &[("k", "old"), ("k", "new")], delete_latest).keeping(),
+    Scenario::new("delete a delete marker", &[("a/k", "old"), ("a/k", DELETED)], delete_latest).keeping(),
 ];
+
+/// The body of an object that gets more metadata than an attribute holds.
+const LONG: &str = "long";
 
 /// `a` lies apart from its path, which was taken when it was written and is free now.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
@@ -82,7 +116,7 @@ impl Scenario {
         before: &'static [(&'static str, &'static str)],
         act: fn(&dyn Store) -> Result<()>,
     ) -> Self {
-        Scenario { name, before, parts: &[], act, refused: None }
+        Scenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
     }
 
     /// Whether it moves so much that it is not for every occasion.
@@ -94,6 +128,10 @@ impl Scenario {
         Scenario { parts, ..self }
     }
 
+    const fn keeping(self) -> Self {
+        Scenario { keeps_versions: true, ..self }
+    }
+
     const fn refused(self, kind: ErrorKind) -> Self {
         Scenario { refused: Some(kind), ..self }
     }
@@ -101,6 +139,9 @@ impl Scenario {
     /// Makes the bucket with what is in it before. Errors: those of the store.
     pub fn prepare(&self, store: &dyn Store) -> Result<()> {
         store.create_bucket(&bucket())?;
+        if self.keeps_versions {
+            store.set_versioning(&bucket(), Versioning::Enabled)?;
+        }
         for (name, value) in self.before {
             match *value {
                 DELETED => delete(store, name)?,
@@ -144,7 +185,18 @@ fn options() -> PutOptions {
 }
 
 fn put(store: &dyn Store, name: &str, body: &[u8]) -> Result<()> {
-    store.put(&bucket(), &key(name), body, &options()).map(drop)
+    let mut options = options();
+    if body.starts_with(LONG.as_bytes()) {
+        options.metadata.user.insert("long".to_owned(), "x".repeat(5000));
+    }
+    store.put(&bucket(), &key(name), body, &options).map(drop)
+}
+
+fn delete_latest(store: &dyn Store) -> Result<()> {
+    let latest = store.list_versions(&bucket(), &VersionsQuery::default())?.versions.into_iter().next();
+    let latest = latest.ok_or(ErrorKind::NoSuchVersion)?;
+    let options = DeleteOptions { version: Some(latest.version), ..Default::default() };
+    store.delete(&bucket(), &key(&latest.key), &options).map(drop)
 }
 
 fn create(store: &dyn Store, name: &str) -> Result<()> {
@@ -201,6 +253,19 @@ fn seen(store: &dyn Store, name: &str) -> Seen {
     });
     assert_eq!(listed, Some((name, info.size, &info.etag)));
     Seen { body, etag: info.etag, metadata: info.metadata }
+}
+
+/// Keys and contents of all versions that can be read; panics if one that is listed cannot.
+pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
+    let listing = store.list_versions(&bucket(), &VersionsQuery::default());
+    let listing = listing.unwrap_or_else(|error| panic!("{error}"));
+    let objects = listing.versions.into_iter().filter(|version| version.content.is_some());
+    let read = |found: VersionSummary| {
+        let object = store.get(&bucket(), &key(&found.key), &GetOptions::version(found.version));
+        let body = object.and_then(|object| object.content.into_vec());
+        (found.key, body.unwrap_or_else(|error| panic!("it is listed, but: {error}")))
+    };
+    objects.map(read).collect()
 }
 
 /// Proves that the store works, on the objects of `shown` and on keys that nobody used: each is put,

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fordway_sys::fault::{self, Fault};
-use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, works};
+use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, versions, works};
 
-use crate::way::{DURABLE, OLD_KERNEL, USUAL, Way, strays};
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
 mod way;
 
 /// Names the directory in which a child process runs one scenario and dies.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
-const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL];
+const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
 const SIGKILL: i32 = 9;
 /// Fewer calls than this, in any scenario, and the faults would not be where we think they are.
 const LEAST_CALLS: usize = 6;
@@ -36,6 +36,11 @@ fn dies_at_every_call_on_an_old_kernel() {
     dies_at_every_call(&OLD_KERNEL);
 }
 
+#[test]
+fn dies_at_every_call_without_attributes() {
+    dies_at_every_call(&NO_ATTRIBUTES);
+}
+
 #[allow(clippy::print_stdout)]
 fn dies_at_every_call(way: &Way) {
     for scenario in way.scenarios() {
@@ -52,7 +57,9 @@ fn dies_at(way: &Way, scenario: &Scenario, at: usize, before: &Snapshot, after: 
     let dir = way.prepared(scenario);
     let died = run_child(way, scenario, at, dir.path());
     let place = format!("{}, {}, killed before call {at}", way.name, scenario.name);
-    let checked = std::panic::catch_unwind(|| check(way, scenario, dir.path(), before, after, !died));
+    let checked = std::panic::catch_unwind(|| {
+        way.within(|| check(way, scenario, dir.path(), before, after, !died));
+    });
     assert!(checked.is_ok(), "{place}");
     died
 }
@@ -87,6 +94,11 @@ fn check(way: &Way, scenario: &Scenario, dir: &Path, before: &Snapshot, after: &
     let mut shown = snapshot(&store);
     assert!(shown == *after || (!completed && shown == *before), "it shows {:?}", shown.keys());
     assert_eq!(strays(dir, &shown), [] as [&Path; 0]);
+    if scenario.keeps_versions && !scenario.name.starts_with("delete the latest") {
+        let kept = versions(&store);
+        let lost = before.iter().find(|(name, seen)| !kept.contains(&((*name).clone(), seen.body.clone())));
+        assert!(lost.is_none(), "lost: {:?}", lost.map(|(name, _)| name));
+    }
     if shown == *before {
         let again = (scenario.act)(&store);
         assert_eq!(again.map_err(|error| error.kind()).err(), scenario.refused);

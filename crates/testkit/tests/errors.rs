@@ -10,7 +10,7 @@ use fordway_sys::fault::{self, Fault};
 use fordway_testkit::conformance::{Fixture, cases_written, run_all};
 use fordway_testkit::scenario::{Scenario, Snapshot, bucket, snapshot, works};
 
-use crate::way::{DURABLE, OLD_KERNEL, USUAL, Way, files, strays};
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
 mod way;
 
@@ -46,6 +46,11 @@ fn every_call_fails_in_the_usual_way() {
 #[test]
 fn every_call_fails_with_full_durability() {
     every_call_fails(&DURABLE);
+}
+
+#[test]
+fn every_call_fails_without_attributes() {
+    every_call_fails(&NO_ATTRIBUTES);
 }
 
 #[test]
@@ -102,7 +107,7 @@ impl Case<'_> {
             let staged = dir.path().join(bucket().as_str()).join(fordway_posix::PRIVATE_DIR).join("tmp");
             assert_eq!(files(&staged), [] as [&Path; 0]);
         }
-        let shown = snapshot(&self.way.open(dir.path()));
+        let shown = self.way.within(|| snapshot(&self.way.open(dir.path())));
         match done {
             Ok(()) => assert!(self.scenario.refused.is_none() && shown == *self.after, "it is not done"),
             Err(error) => {
@@ -112,7 +117,7 @@ impl Case<'_> {
             }
         }
         assert_eq!(strays(dir.path(), &shown), [] as [&Path; 0]);
-        works(&self.way.open(dir.path()), &shown);
+        self.way.within(|| works(&self.way.open(dir.path()), &shown));
     }
 }
 
@@ -121,6 +126,18 @@ fn descriptors_below(dir: &Path) -> BTreeSet<String> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     targets.filter(|target| target.starts_with(dir)).map(|target| target.display().to_string()).collect()
+}
+
+/// The whole suite, where no file has attributes.
+#[test]
+fn the_suite_passes_without_attributes() {
+    let open = || {
+        let dir = tempfile::tempdir().unwrap();
+        Fixture::new(NO_ATTRIBUTES.open(dir.path()), dir)
+    };
+    let (cases, calls) = fault::run(NO_ATTRIBUTES.plan(None), || run_all(&open));
+    assert_eq!(cases, cases_written());
+    assert!(calls.contains(&"fsetxattr"));
 }
 
 /// The whole suite, where nothing is there that came to Linux late.

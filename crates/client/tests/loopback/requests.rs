@@ -5,8 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, Expected, GetOptions,
-    ListQuery, Metadata, PutOptions, Store, UploadId, VersionId,
+    Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind,
+    Expected, GetOptions, ListQuery, Metadata, PutOptions, Store, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;

@@ -40,7 +40,25 @@ pub(crate) const OLD_KERNEL: Way = Way {
     ],
 };
 
+/// A file system without extended attributes.
+pub(crate) const NO_ATTRIBUTES: Way = Way {
+    name: "no attributes",
+    durability: Durability::None,
+    resolution: Resolution::Kernel,
+    missing: &[
+        ("fsetxattr", Errno::OPNOTSUPP),
+        ("fgetxattr", Errno::OPNOTSUPP),
+        ("getxattrat", Errno::OPNOTSUPP),
+        ("lgetxattr", Errno::OPNOTSUPP),
+    ],
+};
+
 impl Way {
+    /// Does something where this way lacks what it lacks, and nothing else goes wrong.
+    pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
+        fordway_sys::fault::run(self.plan(None), act).0
+    }
+
     /// Opens the store that this way has in `dir`.
     pub(crate) fn open(&self, dir: &Path) -> PosixStore {
         let (durability, resolution) = (self.durability, self.resolution);
@@ -64,16 +82,18 @@ impl Way {
     pub(crate) fn reference(&self, scenario: &Scenario) -> (Snapshot, Snapshot) {
         let dir = self.prepared(scenario);
         let store = self.open(dir.path());
-        let before = snapshot(&store);
-        let (done, _) = fordway_sys::fault::run(self.plan(None), || (scenario.act)(&store));
-        assert_eq!(done.err().map(|error| error.kind()), scenario.refused, "{}", scenario.name);
-        (before, snapshot(&store))
+        self.within(|| {
+            let before = snapshot(&store);
+            let done = (scenario.act)(&store);
+            assert_eq!(done.err().map(|error| error.kind()), scenario.refused, "{}", scenario.name);
+            (before, snapshot(&store))
+        })
     }
 
     /// A directory in which the scenario can run.
     pub(crate) fn prepared(&self, scenario: &Scenario) -> tempfile::TempDir {
         let dir = scratch();
-        scenario.prepare(&self.open(dir.path())).unwrap();
+        self.within(|| scenario.prepare(&self.open(dir.path()))).unwrap();
         dir
     }
 }
