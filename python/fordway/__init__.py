@@ -14,6 +14,8 @@ from fordway._fordway import (
     ObjectInfo,
     ObjectSummary,
     Store,
+    Versions,
+    VersionSummary,
     __version__,
     open,  # noqa: A004 (the module's own `open`, always used with its name before it)
 )
@@ -27,6 +29,8 @@ __all__ = [
     "ObjectInfo",
     "ObjectSummary",
     "Store",
+    "VersionSummary",
+    "Versions",
     "__version__",
     "errors",
     "open",

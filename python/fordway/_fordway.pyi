@@ -38,6 +38,15 @@ class Store:
     def delete_bucket(self, bucket: str) -> None:
         """Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`."""
 
+    def versioning(self, bucket: str) -> str | None:
+        """Whether the bucket keeps old versions: `"enabled"`, `"suspended"`, or `None` if it never did.
+
+        Raises `NotFoundError`.
+        """
+
+    def set_versioning(self, bucket: str, enabled: bool) -> None:  # noqa: FBT001
+        """Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`."""
+
     def put(
         self,
         bucket: str,
@@ -46,20 +55,29 @@ class Store:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> str:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
         `bytes` are written from where they lie; any other buffer of bytes is copied once first.
-        `metadata` names are kept in lower case. `if_none_match="*"` creates and never replaces;
+        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never replaces;
         `if_match=etag` replaces only while the object still has that ETag.
 
         Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
         """
 
-    def get(self, bucket: str, key: str, *, start: int | None = None, length: int | None = None) -> bytes:
-        """Returns the object, or `length` bytes of it from byte `start` (0 without one).
+    def get(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+    ) -> bytes:
+        """Returns the object (or a `version` of it), or `length` bytes of it from byte `start` (0 without one).
 
         Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
         into the result; smaller ones are copied once, which costs less than it saves.
@@ -67,11 +85,25 @@ class Store:
         Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
         """
 
-    def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Describes an object without reading it. Raises `NotFoundError`."""
+    def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
+        """Describes an object, or a `version` of it, without reading it. Raises `NotFoundError`."""
 
-    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+    def tags(self, bucket: str, key: str, *, version: str | None = None) -> dict[str, str]:
+        """Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`."""
+
+    def set_tags(self, bucket: str, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
+        """Replaces the tags of an object, or of a `version` of it; the object is not written again.
+
+        Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or longer ones than S3 takes.
+        """
+
+    def delete(
+        self, bucket: str, key: str, *, if_match: str | None = None, version: str | None = None
+    ) -> None:
         """Removes an object; removing what is not there succeeds, as in S3.
+
+        Where the bucket keeps versions, the object becomes one of them and is hidden by a delete marker;
+        with a `version`, that one is removed for good.
 
         Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
         """
@@ -83,11 +115,24 @@ class Store:
         Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
 
+    def list_versions(self, bucket: str, prefix: str = "") -> Versions:
+        """Iterates over all versions and delete markers of the keys that start with `prefix`.
+
+        They come by key in byte order, and those of one key from the newest to the oldest.
+        Raises `NotFoundError` (no bucket) when the first page is fetched.
+        """
+
 @final
 class Entries(Iterator[ObjectSummary | CommonPrefix]):
     """The entries of a listing, fetched a page at a time as they are asked for."""
 
     def __next__(self) -> ObjectSummary | CommonPrefix: ...
+
+@final
+class Versions(Iterator[VersionSummary]):
+    """The versions of a listing, fetched a page at a time as they are asked for."""
+
+    def __next__(self) -> VersionSummary: ...
 
 @final
 class BucketInfo:
@@ -123,6 +168,14 @@ class ObjectInfo:
     def metadata(self) -> dict[str, str]:
         """The writer's own names and values; names in lower case."""
 
+    @property
+    def version(self) -> str | None:
+        """Which version it is; `None` for one that was written while the bucket kept none."""
+
+    @property
+    def tag_count(self) -> int:
+        """How many tags it has."""
+
 @final
 class ObjectSummary:
     """An object as a listing shows it."""
@@ -140,6 +193,36 @@ class ObjectSummary:
     @property
     def modified(self) -> datetime:
         """When it was last written, in UTC."""
+
+@final
+class VersionSummary:
+    """One version of an object, or a delete marker, as a listing shows it."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def version(self) -> str:
+        """Its name; `"null"` if it was written while the bucket kept none."""
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether it is what a call without a version means."""
+
+    @property
+    def is_delete_marker(self) -> bool:
+        """Whether it stands for a delete, and has no content."""
+
+    @property
+    def modified(self) -> datetime:
+        """When it was written, in UTC."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes; `None` for a delete marker."""
+
+    @property
+    def etag(self) -> str | None:
+        """Its entity tag, without quotes; `None` for a delete marker."""
 
 @final
 class CommonPrefix:

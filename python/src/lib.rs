@@ -15,7 +15,7 @@ mod _fordway {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary};
+    use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
     #[pymodule_export]
     use crate::store::{ObjectInfo, Store, open};
 

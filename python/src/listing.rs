@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use std::vec;
 
-use fordway_store::{Bucket, Entry, ListQuery};
+use fordway_store::{Bucket, Entry, ListQuery, VersionsQuery};
 use pyo3::prelude::*;
 
 use crate::errors::to_python;
@@ -23,6 +23,18 @@ pub(crate) struct ObjectSummary {
     size: u64,
     etag: String,
     modified: SystemTime,
+}
+
+/// One version of an object, or a delete marker, as a listing shows it.
+#[pyclass(frozen, get_all, module = "fordway")]
+pub(crate) struct VersionSummary {
+    key: String,
+    version: String,
+    is_latest: bool,
+    is_delete_marker: bool,
+    modified: SystemTime,
+    size: Option<u64>,
+    etag: Option<String>,
 }
 
 /// What the keys below it have in common, up to the delimiter.
@@ -49,6 +61,29 @@ impl ObjectSummary {
 impl CommonPrefix {
     fn __repr__(&self) -> String {
         format!("<Prefix {:?}>", self.prefix)
+    }
+}
+
+#[pymethods]
+impl VersionSummary {
+    fn __repr__(&self) -> String {
+        let kind = if self.is_delete_marker { "DeleteMarker" } else { "Version" };
+        format!("<{kind} {:?}, {}>", self.key, self.version)
+    }
+}
+
+impl From<fordway_store::VersionSummary> for VersionSummary {
+    fn from(found: fordway_store::VersionSummary) -> Self {
+        let (size, etag) = found.content.map(|(size, etag)| (size, etag.to_string())).unzip();
+        VersionSummary {
+            key: found.key,
+            version: found.version.to_string(),
+            is_latest: found.is_latest,
+            is_delete_marker: size.is_none(),
+            modified: found.modified,
+            size,
+            etag,
+        }
     }
 }
 
@@ -115,4 +150,51 @@ fn to_object(py: Python<'_>, entry: Entry) -> PyResult<Py<PyAny>> {
             Py::new(py, ObjectSummary { key, size, etag: object.etag.to_string(), modified })?.into_any()
         }
     })
+}
+
+/// The versions of a listing, fetched a page at a time as they are asked for.
+#[pyclass(module = "fordway")]
+pub(crate) struct Versions {
+    store: Arc<dyn fordway_store::Store>,
+    bucket: Bucket,
+    /// What to ask for next; `None` after the last page.
+    query: Option<VersionsQuery>,
+    page: vec::IntoIter<fordway_store::VersionSummary>,
+}
+
+impl Versions {
+    pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: VersionsQuery) -> Self {
+        Versions { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+    }
+
+    fn advance(&mut self) -> fordway_store::Result<Option<fordway_store::VersionSummary>> {
+        loop {
+            if let Some(version) = self.page.next() {
+                return Ok(Some(version));
+            }
+            let Some(mut query) = self.query.take() else { return Ok(None) };
+            let listing = self.store.list_versions(&self.bucket, &query)?;
+            self.page = listing.versions.into_iter();
+            if let Some((key, version)) = listing.next {
+                (query.key_after, query.version_after) = (Some(key), version);
+                self.query = Some(query);
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Versions {
+    fn __iter__(versions: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        versions
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<VersionSummary>> {
+        let ready = self.page.next();
+        let version = match ready {
+            Some(version) => Some(version),
+            None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
+        };
+        Ok(version.map(VersionSummary::from))
+    }
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind, GetOptions,
-    Key, ListQuery, Metadata, PutOptions, Result,
+    Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::to_python;
-use crate::listing::{BucketInfo, Entries};
+use crate::listing::{BucketInfo, Entries, Versions};
 
 /// Up to this size an object is read without the interpreter into a buffer of the thread's own, and
 /// then copied: a few microseconds at most, less than taking the interpreter a second time may cost.
@@ -44,6 +44,8 @@ pub(crate) struct ObjectInfo {
     modified: SystemTime,
     content_type: Option<String>,
     metadata: BTreeMap<String, String>,
+    version: Option<String>,
+    tag_count: usize,
 }
 
 #[pymethods]
@@ -61,6 +63,8 @@ impl From<fordway_store::ObjectInfo> for ObjectInfo {
             modified: info.modified,
             content_type: info.metadata.content_type,
             metadata: info.metadata.user,
+            version: info.version.map(|version| version.to_string()),
+            tag_count: info.tag_count,
         }
     }
 }
@@ -92,7 +96,22 @@ impl Store {
         without_interpreter(py, || self.inner.delete_bucket(&Bucket::new(bucket)?))
     }
 
-    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, if_none_match=None, if_match=None))]
+    /// `enabled`, `suspended`, or nothing.
+    fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
+        let found = without_interpreter(py, || self.inner.versioning(&Bucket::new(bucket)?))?;
+        Ok(match found {
+            Versioning::Unversioned => None,
+            Versioning::Enabled => Some("enabled"),
+            Versioning::Suspended => Some("suspended"),
+        })
+    }
+
+    fn set_versioning(&self, py: Python<'_>, bucket: String, enabled: bool) -> PyResult<()> {
+        let versioning = if enabled { Versioning::Enabled } else { Versioning::Suspended };
+        without_interpreter(py, || self.inner.set_versioning(&Bucket::new(bucket)?, versioning))
+    }
+
+    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put(
         &self,
@@ -102,6 +121,7 @@ impl Store {
         data: &Bound<'_, PyAny>,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        tags: Option<BTreeMap<String, String>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<String> {
@@ -109,6 +129,7 @@ impl Store {
         let user = user.map(|(name, value)| (name.to_lowercase(), value)).collect();
         let options = PutOptions {
             metadata: Metadata { content_type, user, ..Metadata::default() },
+            tags: tags.unwrap_or_default(),
             conditions: conditions(if_match, if_none_match),
             ..PutOptions::default()
         };
@@ -125,7 +146,7 @@ impl Store {
         }
     }
 
-    #[pyo3(signature = (bucket, key, *, start=None, length=None))]
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -133,6 +154,7 @@ impl Store {
         key: String,
         start: Option<u64>,
         length: Option<u64>,
+        version: Option<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let opened = without_interpreter(py, || {
             if length == Some(0) {
@@ -141,7 +163,7 @@ impl Store {
                     "a length of 0; ask for one byte or more",
                 ));
             }
-            let options = GetOptions { range: range(start, length), ..GetOptions::default() };
+            let options = GetOptions { range: range(start, length), ..of_version(version)? };
             let object = self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?;
             small_content(object.content)
         })?;
@@ -151,15 +173,61 @@ impl Store {
         }
     }
 
-    fn head(&self, py: Python<'_>, bucket: String, key: String) -> PyResult<ObjectInfo> {
-        let head = || self.inner.head(&Bucket::new(bucket)?, &Key::new(key)?, &GetOptions::default());
+    #[pyo3(signature = (bucket, key, *, version=None))]
+    fn head(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        version: Option<String>,
+    ) -> PyResult<ObjectInfo> {
+        let head = || self.inner.head(&Bucket::new(bucket)?, &Key::new(key)?, &of_version(version)?);
         without_interpreter(py, head).map(ObjectInfo::from)
     }
 
-    #[pyo3(signature = (bucket, key, *, if_match=None))]
-    fn delete(&self, py: Python<'_>, bucket: String, key: String, if_match: Option<&str>) -> PyResult<()> {
-        let options = DeleteOptions { conditions: conditions(if_match, None) };
-        without_interpreter(py, || self.inner.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options))
+    #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
+    fn delete(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        if_match: Option<&str>,
+        version: Option<String>,
+    ) -> PyResult<()> {
+        without_interpreter(py, || {
+            let version = version.map(VersionId::new).transpose()?;
+            let options = DeleteOptions { conditions: conditions(if_match, None), version };
+            self.inner.delete(&Bucket::new(bucket)?, &Key::new(key)?, &options).map(drop)
+        })
+    }
+
+    #[pyo3(signature = (bucket, key, *, version=None))]
+    fn tags(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        version: Option<String>,
+    ) -> PyResult<BTreeMap<String, String>> {
+        without_interpreter(py, || {
+            let version = version.map(VersionId::new).transpose()?;
+            self.inner.tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref())
+        })
+    }
+
+    #[pyo3(signature = (bucket, key, tags, *, version=None))]
+    fn set_tags(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        tags: BTreeMap<String, String>,
+        version: Option<String>,
+    ) -> PyResult<()> {
+        without_interpreter(py, || {
+            let version = version.map(VersionId::new).transpose()?;
+            self.inner.set_tags(&Bucket::new(bucket)?, &Key::new(key)?, version.as_ref(), &tags)
+        })
     }
 
     #[pyo3(signature = (bucket, prefix=String::new(), delimiter=None))]
@@ -173,6 +241,13 @@ impl Store {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
         let query = ListQuery { prefix, delimiter, ..ListQuery::default() };
         Ok(Entries::new(Arc::clone(&self.inner), bucket, query))
+    }
+
+    #[pyo3(signature = (bucket, prefix=String::new()))]
+    fn list_versions(&self, py: Python<'_>, bucket: String, prefix: String) -> PyResult<Versions> {
+        let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
+        let query = VersionsQuery { prefix, ..VersionsQuery::default() };
+        Ok(Versions::new(Arc::clone(&self.inner), bucket, query))
     }
 
     fn __repr__(&self) -> String {
@@ -233,6 +308,10 @@ fn range(start: Option<u64>, length: Option<u64>) -> Option<ByteRange> {
             Some(ByteRange::Inclusive(start, start.saturating_add(length).saturating_sub(1)))
         }
     }
+}
+
+fn of_version(version: Option<String>) -> Result<GetOptions> {
+    Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
 }
 
 fn conditions(if_match: Option<&str>, if_none_match: Option<&str>) -> Conditions {

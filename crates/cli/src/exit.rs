@@ -44,12 +44,13 @@ impl Exit {
     pub fn of_kind(kind: ErrorKind) -> Self {
         use ErrorKind as K;
         match kind {
-            K::NoSuchBucket | K::NoSuchKey | K::NoSuchUpload => Exit::NotFound,
+            K::NoSuchBucket | K::NoSuchKey | K::NoSuchUpload | K::NoSuchVersion => Exit::NotFound,
             K::InvalidBucketName
             | K::InvalidKey
             | K::KeyTooLong
             | K::InvalidRange
             | K::InvalidArgument
+            | K::InvalidTag
             | K::EntityTooLarge
             | K::EntityTooSmall
             | K::MethodNotAllowed => Exit::Usage,

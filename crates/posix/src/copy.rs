@@ -1,5 +1,6 @@
 //! Copies within the store: by the kernel, sharing extents where the file system can.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{Bucket, CopyOptions, Error, ErrorKind, Key, PutResult, Result, check_tags};
@@ -51,17 +52,29 @@ impl Inner {
 
 /// Appends `len` bytes of `file` from `offset` to `staged`.
 /// Errors: `IncompleteBody` if the file is shorter by then, and those of a write.
-pub(crate) fn append_range(staged: &mut Staged, file: &std::fs::File, offset: u64, len: u64) -> Result<()> {
+pub(crate) fn append_range(staged: &mut Staged, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
-        Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => 0,
+        Err(errno) if needs_plain_copy(errno) => 0,
         Err(errno) => return Err(staged.failed_write(errno, len as usize)),
     };
     staged.advance(copied);
-    bounce(staged, file, offset + copied, len - copied)
+    for_each_piece(file, offset + copied, len - copied, |piece| staged.write(piece))
 }
 
-fn bounce(staged: &mut Staged, file: &std::fs::File, mut offset: u64, mut left: u64) -> Result<()> {
+/// Whether the kernel cannot copy between just these two files.
+pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
+    matches!(errno, Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
+}
+
+/// Reads `left` bytes of `file` from `offset`, piece by piece.
+/// Errors: `IncompleteBody` if the file is shorter by then, and those of `consume`.
+pub(crate) fn for_each_piece(
+    file: &File,
+    mut offset: u64,
+    mut left: u64,
+    mut consume: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let mut buffer = Vec::new();
     while left > 0 {
         buffer.clear();
@@ -71,7 +84,7 @@ fn bounce(staged: &mut Staged, file: &std::fs::File, mut offset: u64, mut left: 
         if got == 0 {
             return Err(Error::new(ErrorKind::IncompleteBody, "the source was cut while it was copied"));
         }
-        staged.write(&buffer)?;
+        consume(&buffer)?;
         offset += got as u64;
         left -= got as u64;
     }

@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_dir, remove_dir, remove_file, stat_in,
+    Errno, FileStat, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file,
+    stat_in,
 };
 
 use crate::errors::from_errno;
@@ -42,12 +43,14 @@ impl Inner {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
             let _ = self.make_dirs(bucket, &private_dir(bucket));
         }
+        // At its odd place it hides a marker.
+        let marker = self.remove_marker(bucket, key, contents)?;
         let odd = contents.has_odd && self.remove_at(bucket, &odd(bucket, key), contents)?;
         let plain = match plain(bucket, key) {
             Some(place) => self.remove_at(bucket, &place, contents)?,
             None => false,
         };
-        if !plain && !odd {
+        if !plain && !odd && !marker {
             self.require_bucket(bucket)?;
         }
         Ok(())
@@ -58,7 +61,7 @@ impl Inner {
         match self.unlink(place, contents) {
             Ok(gone) => {
                 self.remove_sidecar(bucket, gone);
-                self.prune(bucket, &place.dir);
+                self.prune(bucket, &place.dir, contents);
                 Ok(true)
             }
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG) => Ok(false),
@@ -91,13 +94,14 @@ impl Inner {
 
     /// Removes `dir` and its parents as long as they are empty and ours. What cannot be removed
     /// stays: an empty directory is no object, so nobody sees it through S3.
-    fn prune(&self, bucket: &Bucket, dir: &str) {
+    pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: Contents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
-            let removed = self
-                .open_dir(parent)
-                .is_ok_and(|parent| may_be_ours(&parent, name) && remove_dir(&parent, name).is_ok());
+            let removed = self.open_dir(parent).is_ok_and(|parent| {
+                let remove = || remove_dir(&parent, name).is_ok();
+                may_be_ours(&parent, name) && self.unless_marker(bucket, dir, contents, remove)
+            });
             if !removed {
                 return;
             }
@@ -126,7 +130,7 @@ pub(crate) fn remove_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
         Err(errno) => return Err(errno),
     };
     let mut names = Vec::new();
-    read_dir(&dir, |name, _| names.push(String::from_utf8_lossy(name).into_owned()))?;
+    read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
     for name in &names {
         remove_tree(&dir, name)?;
     }

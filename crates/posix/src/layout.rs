@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use fordway_store::{Bucket, Key, UploadId};
+use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
 pub const PRIVATE_DIR: &str = ".fordway";
@@ -22,6 +23,8 @@ pub const PRIVATE_DIR: &str = ".fordway";
 pub(crate) const ODD: &str = "odd";
 /// The directory of what does not fit into attributes in it.
 pub(crate) const META: &str = "meta";
+/// The empty file in it that says that directories may be objects.
+pub(crate) const MARKERS: &str = "markers";
 /// The file in it that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
 /// The attribute that holds an object's [`crate::record::Record`].
@@ -60,15 +63,24 @@ impl Place<'_> {
 }
 
 /// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
-/// or (in first place) ours.
+/// the text of no name, or (in first place) ours.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     let mut segments = key.as_str().split('/');
-    let fits = |segment: &str| !matches!(segment, "" | "." | "..") && segment.len() <= MAX_NAME_BYTES;
+    let fits = |segment: &str| {
+        let is_name = !matches!(segment, "" | "." | "..") && is_text_of_a_name(segment);
+        is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
+    };
     let first_fits = segments.next().is_some_and(|first| fits(first) && first != PRIVATE_DIR);
     (first_fits && segments.all(fits)).then(|| match key.as_str().rsplit_once('/') {
         None => Place { dir: bucket.as_str().into(), name: key.as_str().into() },
         Some((dir, name)) => Place { dir: join(bucket.as_str(), dir).into(), name: name.into() },
     })
+}
+
+/// The directory that an empty object under `key` is: that of a path with a slash behind it.
+pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
+    let path = Key::new(key.as_str().strip_suffix('/')?).ok()?;
+    plain(bucket, &path).map(|place| place.path())
 }
 
 /// The place of `key` where it has no plain one, or that is taken by another key (`a` beside `a/b`:

@@ -28,6 +28,7 @@ mod gc;
 mod layout;
 mod list;
 mod locks;
+mod markers;
 mod multipart;
 mod names;
 mod parts;

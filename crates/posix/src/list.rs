@@ -8,14 +8,16 @@ use fordway_store::{
     Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo, ObjectSummary, Result,
     Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, read_dir, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
+use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
 use crate::names::{Name, Names};
+use crate::private::Contents;
 use crate::read::info_of;
 use crate::record::Record;
+use crate::sidecar::RECORD_BYTES;
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
@@ -32,6 +34,7 @@ struct Walk<'w> {
     inner: &'w Inner,
     bucket: &'w Bucket,
     query: &'w ListQuery,
+    contents: Contents,
     page: Collector<'w>,
     odd: Peekable<std::vec::IntoIter<Key>>,
     /// Device and inode of the directories above, so that a link to one of them is no endless tree.
@@ -44,15 +47,20 @@ impl Inner {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
         })?;
-        let odd =
-            if self.contents(bucket)?.has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
-        let odd = odd.into_iter().peekable();
-        let mut walk =
-            Walk { inner: self, bucket, query, page: Collector::new(query), odd, above: Vec::new() };
+        let contents = self.contents(bucket)?;
+        let odd = if contents.has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
+        let (odd, page) = (odd.into_iter().peekable(), Collector::new(query));
+        let mut walk = Walk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
-        let flow = if is_path { walk.directory(start)? } else { Flow::On };
+        let mut flow = match is_path && !start.is_empty() {
+            true => walk.marker(start)?,
+            false => Flow::On,
+        };
+        if is_path && matches!(flow, Flow::On) {
+            flow = walk.directory(start)?;
+        }
         if !matches!(flow, Flow::Stop) {
             walk.rest_of_odd()?;
         }
@@ -161,7 +169,10 @@ impl Walk<'_> {
                 continue;
             }
             let flow = match name.is_dir() {
-                true if self.is_wanted(&key) => self.directory(&key)?,
+                true if self.is_wanted(&key) => match self.has_record(dir, name.text) {
+                    true => self.marked_directory(&key)?,
+                    false => self.directory(&key)?,
+                },
                 true => Flow::On,
                 false => self.file(dir, name, &key)?,
             };
@@ -184,14 +195,56 @@ impl Walk<'_> {
         start.find('/').map_or(start, |slash| &start[..=slash])
     }
 
-    fn file(&mut self, dir: &File, name: Name, key: &str) -> Result<Flow> {
-        if key.len() > MAX_KEY_BYTES {
+    /// Whether the directory `name` of `dir` may be an object.
+    fn has_record(&self, dir: &File, name: &str) -> bool {
+        let name = name.trim_end_matches('/');
+        self.contents.has_markers && get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) != Ok(None)
+    }
+
+    /// Offers a directory that may be an object, and what is below it.
+    fn marked_directory(&mut self, key: &str) -> Result<Flow> {
+        match self.marker(key)? {
+            Flow::On => self.directory(key),
+            other => Ok(other),
+        }
+    }
+
+    /// Offers the directory `key`, which ends in `/`, if it is an object.
+    fn marker(&mut self, key: &str) -> Result<Flow> {
+        if !self.contents.has_markers || key.len() > MAX_KEY_BYTES {
             return Ok(Flow::On);
         }
+        if matches!(self.odd_before(key)?, Flow::Stop) {
+            return Ok(Flow::Stop);
+        }
+        if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
+            return Ok(Flow::On);
+        }
+        match self.inner.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
+            Some(marker) => {
+                let summary = summary_of(key, marker.into_info().1);
+                self.page.offer(key, || Ok(Some(summary))).map(Flow::from)
+            }
+            None => Ok(Flow::On),
+        }
+    }
+
+    /// Offers the odd keys that come before `key`.
+    fn odd_before(&mut self, key: &str) -> Result<Flow> {
         while self.odd.peek().is_some_and(|odd| odd.as_str() < key) {
             if matches!(self.next_odd()?, Flow::Stop) {
                 return Ok(Flow::Stop);
             }
+        }
+        Ok(Flow::On)
+    }
+
+    fn file(&mut self, dir: &File, name: Name, key: &str) -> Result<Flow> {
+        if key.len() > MAX_KEY_BYTES {
+            return Ok(Flow::On);
+        }
+        if matches!(self.odd_before(key)?, Flow::Stop) {
+            return Ok(Flow::Stop);
         }
         // A plain file hides an odd one of the same key.
         self.odd.next_if(|odd| odd.as_str() == key);

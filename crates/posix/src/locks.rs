@@ -42,6 +42,17 @@ impl Inner {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
+    /// Runs `act` with the lock of `key` held, if nobody holds it; `None` if somebody does, or the
+    /// lock cannot be had.
+    pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
+        if !self.config.if_match {
+            return Some(act());
+        }
+        let locks = self.lock_table(bucket).ok()?;
+        let _held = locks.try_lock(lock_byte(key)).ok()??;
+        locks.is_current().is_ok_and(|current| current).then(act)
+    }
+
     /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
     pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)

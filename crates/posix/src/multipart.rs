@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ChecksumType, CompleteOptions, CompletedPart, ETagPolicy, Error, ErrorKind, Expected, Hasher,
-    Key, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
-    multipart_etag,
+    Bucket, ChecksumType, CompleteOptions, CompletedPart, Content, ETagPolicy, Error, ErrorKind, Expected,
+    GetOptions, Hasher, Key, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number,
+    multipart_checksum, multipart_etag,
 };
 use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, rename, stat};
 
@@ -115,6 +115,27 @@ impl Inner {
             sink: PartSink::open(self, bucket, &found.dir, number, options.size_hint)?,
             dir: found.dir,
         })
+    }
+
+    /// Fills a part from (a range of) an object: within the kernel where nothing is to be computed of
+    /// the bytes, sharing extents where the file system can.
+    pub(crate) fn copy_part(
+        self: &Arc<Self>,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        let content = self.get(from.0, from.1, options)?.content;
+        let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
+        let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
+        match content {
+            Content::File(region) if writer.hasher.is_idle() => {
+                writer.sink.copy(&region.file, region.offset, region.len)?;
+                writer.hasher.skip(region.len);
+            }
+            content => content.for_each_chunk(|chunk| writer.write(chunk))?,
+        }
+        Box::new(writer).commit(&Expected::default())
     }
 
     pub(crate) fn list_parts(

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 
-use fordway_sys::{EntryKind, Errno, FileStat, read_dir, stat};
+use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, read_dir, stat};
 
 use crate::private::{is_settled, times};
 
@@ -65,10 +65,11 @@ impl Names {
         let mut names = Names::default();
         let mut unclear = Vec::new();
         read_dir(dir, |name, kind| {
-            let Some(name) = std::str::from_utf8(name).ok().filter(|name| wanted(name)) else { return };
+            let name = name_to_text(name);
             match kind {
-                EntryKind::Link | EntryKind::Unknown => unclear.push(name.to_owned()),
-                kind => names.push(name, kind),
+                _ if !wanted(&name) => {}
+                EntryKind::Link | EntryKind::Unknown => unclear.push(name.into_owned()),
+                kind => names.push(&name, kind),
             }
         })?;
         for name in &unclear {

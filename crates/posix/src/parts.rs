@@ -16,9 +16,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{Error, ErrorKind, PartInfo, Result};
-use fordway_sys::{Errno, Mode, OFlags, open_in, read_into_spare, stat, stat_in, write_all_at};
+use fordway_sys::{Errno, Mode, OFlags, copy_range, open_in, read_into_spare, stat, stat_in, write_all_at};
 
 use crate::Inner;
+use crate::copy::{append_range, for_each_piece, needs_plain_copy};
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::Place;
@@ -103,6 +104,22 @@ impl PartSink {
                 })?;
                 *written += bytes.len() as u64;
                 Ok(())
+            }
+        }
+    }
+
+    /// Appends `len` bytes of `file` from `offset`, within the kernel where it can.
+    /// Errors: `IncompleteBody` if the file is shorter by then, and those of a write.
+    pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
+        match self {
+            PartSink::Apart(staged) => append_range(staged, file, offset, len),
+            PartSink::InPlace { data, offset: start, limit, written } => {
+                debug_assert!(*written + len <= *limit, "the part was opened for {limit} bytes");
+                let copied = copy_range(file, offset, &*data, *start + *written, len)
+                    .or_else(|errno| if needs_plain_copy(errno) { Ok(0) } else { Err(errno) })
+                    .map_err(|errno| from_errno(errno, "copying the part"))?;
+                *written += copied;
+                for_each_piece(file, offset + copied, len - copied, |piece| self.write(piece))
             }
         }
     }

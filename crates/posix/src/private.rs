@@ -16,7 +16,7 @@ use fordway_store::{Bucket, Versioning};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, open_in, read_into_spare, stat, stat_in};
 
 use crate::dirs::HOLD;
-use crate::layout::{META, ODD, VERSIONING, private_dir};
+use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
@@ -39,6 +39,8 @@ pub(crate) struct Contents {
     pub(crate) has_odd: bool,
     /// Whether any record lies in a file of its own.
     pub(crate) has_meta: bool,
+    /// Whether any directory is an object.
+    pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: Versioning,
 }
@@ -160,7 +162,8 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
         Err(Errno::NOENT) => Versioning::Unversioned,
         Err(errno) => return Err(errno),
     };
-    Ok(Contents { exists: true, has_odd: has(ODD)?, has_meta: has(META)?, versioning })
+    let (has_odd, has_meta, has_markers) = (has(ODD)?, has(META)?, has(MARKERS)?);
+    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning })
 }
 
 /// What keeps versions keeps them when in doubt.

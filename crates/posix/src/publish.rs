@@ -37,6 +37,11 @@ impl Staged {
         let inner = self.inner.clone();
         let bucket = self.bucket.clone();
         let seen = inner.contents_for_write(&bucket)?;
+        if self.may_be_marker(key, &record, seen)
+            && let Some(made) = self.publish_marker(key, &mut record, conditions)?
+        {
+            return Ok(made);
+        }
         if seen.versioning == Versioning::Enabled {
             record.version = Some(new_version()?);
         }
@@ -116,7 +121,10 @@ impl Staged {
         for race in 0..MAX_RACES {
             give_way(race);
             let current = inner.locate(&bucket, key, contents)?;
-            let current_etag = current.as_ref().map(|(_, opened)| opened.etag());
+            let current_etag = match &current {
+                Some((_, opened)) => Some(opened.etag()),
+                None => inner.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
+            };
             conditions.check_write(current_etag.as_ref())?;
             let is_done = match &current {
                 Some((place, opened)) => {
@@ -133,6 +141,7 @@ impl Staged {
                 if is_versioned && version.is_none() {
                     inner.forget_null(&bucket, key)?;
                 }
+                inner.remove_marker(&bucket, key, contents)?;
                 return self.remove_hidden_odd(key, contents);
             }
         }

@@ -62,8 +62,15 @@ impl Inner {
         let (file, info) = opened.into_info();
         options.conditions.check_read(&info)?;
         let range = options.wanted(info.size, &parts)?;
-        let region = FileRegion { file: Arc::new(file), offset: range.start, len: range.end - range.start };
-        Ok(Object { info, range, content: Content::File(region) })
+        let content = match range.is_empty() {
+            // What is empty may be a directory.
+            true => Content::Bytes(Default::default()),
+            false => {
+                let (offset, len) = (range.start, range.end - range.start);
+                Content::File(FileRegion { file: Arc::new(file), offset, len })
+            }
+        };
+        Ok(Object { info, range, content })
     }
 
     /// Bytes alone: the record is read only where a condition asks for the tag in it.
@@ -182,10 +189,14 @@ impl Inner {
         {
             return Ok(Some(found));
         }
-        match self.contents(bucket)?.has_odd {
-            true => self.open_regular(&odd(bucket, key)),
-            false => Ok(None),
+        let contents = self.contents(bucket)?;
+        if contents.has_odd
+            && let Some(found) = self.open_regular(&odd(bucket, key))?
+        {
+            return Ok(Some(found));
         }
+        let marker = self.open_marker(bucket, key, contents)?;
+        Ok(marker.map(|marker| (marker.file, marker.stat)))
     }
 
     /// Opens the object's file at `place`; `None` if there is none.

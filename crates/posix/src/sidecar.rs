@@ -23,7 +23,7 @@ use crate::stage::Staged;
 /// Room on the stack for most records; a longer one costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
-const ATTRIBUTE_BYTES: usize = 3 * 1024;
+pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The most bytes of a record: 10,000 parts with their checksums, and then some.
 const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Free bytes beyond which a file system that says it is full means the attribute alone.

@@ -267,7 +267,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
 }
 
 /// What a write answers of a file with that state.
-fn made_of(record: &Record, stat: &FileStat) -> PutResult {
+pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),
         modified: system_time(stat.modified_ns),
@@ -279,7 +279,7 @@ fn made_of(record: &Record, stat: &FileStat) -> PutResult {
 /// A tag that no other version of any object has. While the file exists no other has its inode;
 /// when it is gone, a later one of that inode has another time, and where clocks are coarse or were
 /// set back, another number within a process and other random bits between processes.
-fn unique_etag(stat: &FileStat) -> ETag {
+pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
     let version = VERSIONS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);

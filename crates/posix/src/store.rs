@@ -142,6 +142,16 @@ impl Store for PosixStore {
         Ok(Box::new(writer.map_err(at("put part", bucket, key.as_str()))?))
     }
 
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        let copied = self.inner.copy_part(from, options, (bucket, key, upload, number));
+        copied.map_err(at("copy part", bucket, key.as_str()))
+    }
+
     fn list_parts(
         &self,
         bucket: &Bucket,

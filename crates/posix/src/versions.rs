@@ -70,7 +70,8 @@ pub(crate) fn new_version() -> Result<VersionId> {
     VersionId::new(format!("{:016x}{}", now_ns(), hidden_name()?))
 }
 
-fn now_ns() -> u64 {
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -221,6 +222,7 @@ impl Inner {
         if let Some((place, _)) = &current {
             self.remove_at(bucket, place, contents)?;
         }
+        self.remove_marker(bucket, key, contents)?;
         Ok(Deleted { version: Some(version), is_marker: true })
     }
 

@@ -1,6 +1,8 @@
 //! What POSIX programs do beneath a running store, and what the store makes of it.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -208,4 +210,69 @@ fn one_unreadable_file_hides_no_other() {
     if fs::read(at.join("b")).is_err() {
         assert_eq!(get(&store, &bucket, "b"), Err(ErrorKind::AccessDenied));
     }
+}
+
+/// Names of any bytes are keys: listed, read, replaced and deleted at the very file.
+#[test]
+fn names_that_are_no_utf8_are_keys() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let below = at.join(OsStr::from_bytes(b"d\xe9"));
+    fs::create_dir(&below).unwrap();
+    let file = below.join(OsStr::from_bytes(b"a\xff.txt"));
+    fs::write(&file, "posix").unwrap();
+    fs::write(at.join("é"), "plain").unwrap();
+    let name = "d\u{efe9}/a\u{efff}.txt";
+    assert_eq!(keys(&store, &bucket), [name, "é"]);
+    assert_eq!(get(&store, &bucket, name), Ok(b"posix".to_vec()));
+    store.put(&bucket, &key(name), b"s3", &PutOptions::default()).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"s3");
+    store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
+    assert!(!file.exists());
+
+    // What stands for the bytes of `é` without need is another key, which has no plain path.
+    let needless = "\u{efc3}\u{efa9}";
+    store.put(&bucket, &key(needless), b"apart", &PutOptions::default()).unwrap();
+    assert_eq!(get(&store, &bucket, "é"), Ok(b"plain".to_vec()));
+    assert_eq!(get(&store, &bucket, needless), Ok(b"apart".to_vec()));
+    assert_eq!(keys(&store, &bucket), ["é", needless]);
+}
+
+/// An empty key with a slash behind it is the directory of that name, and nothing else is.
+#[test]
+fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    let put = |name: &str, body: &[u8]| store.put(&bucket, &key(name), body, &PutOptions::default()).unwrap();
+    let delete = |name: &str| store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
+    fs::create_dir(at.join("posix")).unwrap();
+    let made = put("a/b/", b"").etag;
+    assert!(at.join("a/b").is_dir());
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
+    assert_eq!(get(&store, &bucket, "a/b/"), Ok(Vec::new()));
+    assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
+    assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
+
+    // What comes and goes in it leaves it alone.
+    put("a/b/c/d", b"x");
+    fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
+    assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
+    delete("a/b/c/d");
+    delete("a/b/e");
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
+
+    // With content it is a file apart; deleted, the directories go that were made for it.
+    put("a/b/", b"content");
+    assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
+    assert_eq!(keys(&store, &bucket), ["a/b/"]);
+    delete("a/b/");
+    assert_eq!(keys(&store, &bucket), [""; 0]);
+    put("a/b/", b"");
+    delete("a/b/");
+    assert!(!at.join("a").exists());
+    put("posix/", b"");
+    delete("posix/");
+    assert!(at.join("posix").is_dir());
 }

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -89,6 +89,10 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Response<
 /// Puts an object's content in place of the empty body that goes with it through the S3 layer.
 fn with_payload(response: Response<s3s::Body>) -> Response<ResponseBody> {
     let (mut parts, body) = response.into_parts();
+    if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
+        // The S3 layer sees to that for GET, but not for HEAD.
+        parts.status = StatusCode::PARTIAL_CONTENT;
+    }
     let body = match parts.extensions.remove::<Payload>() {
         Some(payload) => ResponseBody::content(payload),
         None if parts.status == StatusCode::NOT_MODIFIED => ResponseBody::empty(),

@@ -197,7 +197,6 @@ fn many_are_deleted_at_once() {
 fn what_would_only_seem_to_be_done_is_refused() {
     let fixture = serve();
     for (name, value) in [
-        ("x-amz-tagging", "a=b"),
         ("x-amz-server-side-encryption", "AES256"),
         ("x-amz-acl", "public-read"),
         ("x-amz-storage-class", "GLACIER"),

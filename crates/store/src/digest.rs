@@ -84,6 +84,14 @@ impl ChecksumType {
         }
     }
 
+    /// The type that says the most: of the whole content where `algorithm` can be combined.
+    pub const fn widest_of(algorithm: ChecksumAlgorithm) -> Self {
+        match algorithm {
+            ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => Self::Composite,
+            _ => Self::FullObject,
+        }
+    }
+
     /// Holds the type against what S3 has for `algorithm`. Errors: `InvalidArgument`.
     pub fn check(self, algorithm: ChecksumAlgorithm) -> Result<()> {
         use ChecksumAlgorithm::{Crc64Nvme, Sha1, Sha256};
@@ -219,6 +227,17 @@ impl Hasher {
             md5: (check_md5 || policy == ETagPolicy::Md5).then(md5::Md5::new),
             checksum: checksum.map(Running::new),
         }
+    }
+
+    /// Whether nothing is computed of the content: bytes need not pass by, and may be
+    /// [skipped](Hasher::skip).
+    pub fn is_idle(&self) -> bool {
+        self.md5.is_none() && self.checksum.is_none()
+    }
+
+    /// Counts bytes that went another way. They are in no digest.
+    pub fn skip(&mut self, bytes: u64) {
+        self.size += bytes;
     }
 
     /// Takes in the next bytes.

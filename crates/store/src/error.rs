@@ -122,6 +122,7 @@ struct Inner {
     lane: &'static str,
     target: String,
     tries: u32,
+    is_delete_marker: bool,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -136,6 +137,7 @@ impl Error {
             lane,
             target,
             tries: 1,
+            is_delete_marker: false,
             source: None,
         }))
     }
@@ -164,6 +166,17 @@ impl Error {
     pub fn after_tries(mut self, tries: u32) -> Self {
         self.0.tries = tries;
         self
+    }
+
+    /// Says that a delete marker is what was found in place of an object.
+    pub fn at_delete_marker(mut self) -> Self {
+        self.0.is_delete_marker = true;
+        self
+    }
+
+    /// Whether a delete marker is known to be what was found in place of an object.
+    pub fn is_at_delete_marker(&self) -> bool {
+        self.0.is_delete_marker
     }
 
     /// Which of the known ways to fail this is.

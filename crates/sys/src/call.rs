@@ -35,6 +35,7 @@ calls! {
     fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
+    fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
     fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
     fn fstat(file: impl AsFd) -> Stat = fs::fstat;
     fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;

@@ -6,6 +6,7 @@ use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Result;
 
 use crate::call::{self, statat};
+use crate::name::text_to_name;
 
 /// Room for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -55,7 +56,7 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
 /// What `name` in `dir` is, for an entry that was [`EntryKind::Unknown`]; a link is not followed.
 /// Cost: one `newfstatat`.
 pub fn kind_in(dir: impl AsFd, name: &str) -> Result<EntryKind> {
-    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let stat = statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
 }
 

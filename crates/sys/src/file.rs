@@ -11,6 +11,8 @@ use crate::call::{
     pread, pwrite, renameat, statat, statx, unlinkat,
 };
 
+use crate::name::text_to_name;
+
 /// Whether `linkat` takes `AT_EMPTY_PATH` from us; learned at the first refusal.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
@@ -61,12 +63,12 @@ pub fn stat(file: impl AsFd) -> Result<FileStat> {
 
 /// Describes `name` in `dir`, not following a link. Cost: one `newfstatat`.
 pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
-    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
+    statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
 }
 
 /// Opens `name` (one name, no path) in `dir`; a link is not followed.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-    openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+    openat(dir, &*text_to_name(name), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
 }
 
 /// Makes a file in `dir` that has no name until [`link_unnamed`] gives it one; a crash leaves nothing.
@@ -77,37 +79,38 @@ pub fn create_unnamed(dir: impl AsFd, mode: Mode) -> Result<OwnedFd> {
 
 /// Gives the unnamed `file` the name `name` in `dir`. Errors: `EXIST` if the name is taken.
 pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
+    let name = text_to_name(name);
     if LINK_BY_DESCRIPTOR.load(Ordering::Relaxed) {
-        match link_by_descriptor(&file, "", &dir, name, AtFlags::EMPTY_PATH) {
+        match link_by_descriptor(&file, "", &dir, &*name, AtFlags::EMPTY_PATH) {
             // ENOENT: not permitted to us (or the directory is gone, which the second way finds too).
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             done => return done,
         }
     }
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    linkat(CWD, path.as_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?;
+    linkat(CWD, path.as_str(), dir, &*name, AtFlags::SYMLINK_FOLLOW)?;
     LINK_BY_DESCRIPTOR.store(false, Ordering::Relaxed);
     Ok(())
 }
 
 /// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.
 pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    linkat(from_dir, from, to_dir, to, AtFlags::empty())
+    linkat(from_dir, &*text_to_name(from), to_dir, &*text_to_name(to), AtFlags::empty())
 }
 
 /// Renames `from` in one directory to `to` in another, replacing what is there.
 pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    renameat(from_dir, from, to_dir, to)
+    renameat(from_dir, &*text_to_name(from), to_dir, &*text_to_name(to))
 }
 
 /// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
-    unlinkat(dir, name, AtFlags::empty())
+    unlinkat(dir, &*text_to_name(name), AtFlags::empty())
 }
 
 /// Removes the empty directory `name`. Errors: `NOTEMPTY`.
 pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
-    match unlinkat(dir, name, AtFlags::REMOVEDIR) {
+    match unlinkat(dir, &*text_to_name(name), AtFlags::REMOVEDIR) {
         Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
         done => done,
     }
@@ -115,7 +118,7 @@ pub fn remove_dir(dir: impl AsFd, name: &str) -> Result<()> {
 
 /// Makes the directory `name`; says whether it is new.
 pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
-    match mkdirat(dir, name, mode) {
+    match mkdirat(dir, &*text_to_name(name), mode) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
         Err(error) => Err(error),

@@ -60,6 +60,18 @@ impl ByteLocks {
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
+    /// Holds the byte at `offset` if nobody else does, in this process or another.
+    /// Cost and errors: as [`ByteLocks::lock`].
+    pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
+        let Ok(stripe) = self.stripes[offset as usize % STRIPES].try_lock() else { return Ok(None) };
+        let byte = i64::from(offset);
+        match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
+            Ok(()) => Ok(Some(LockGuard { locks: self, byte, _stripe: stripe })),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Whether the lock file still has a name, so that others who open it come to the same locks.
     /// Cost: one `fstat`.
     pub fn is_current(&self) -> Result<bool> {

@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 use crate::call::{openat, openat2, readlinkat, statat};
+use crate::name::{name_to_text, text_to_name};
 
 /// The most symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -64,8 +65,9 @@ impl Root {
     fn open_by_kernel(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks to retry.
+        let path = text_to_name(path);
         for _ in 0..128 {
-            match openat2(&self.dir, path, flags, mode, resolve) {
+            match openat2(&self.dir, &*path, flags, mode, resolve) {
                 Err(Errno::AGAIN) => continue,
                 done => return done,
             }
@@ -108,10 +110,10 @@ impl Root {
                 continue;
             }
             if last {
-                return openat(here, name.as_str(), flags | OFlags::NOFOLLOW, mode);
+                return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
             }
             let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let next = openat(here, name.as_str(), step, Mode::empty())?;
+            let next = openat(here, &*text_to_name(&name), step, Mode::empty())?;
             levels.push(next);
         }
         let here = levels.last().ok_or(Errno::XDEV)?;
@@ -124,10 +126,11 @@ fn split(path: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 fn link_target(dir: impl AsFd, name: &str) -> Result<Option<String>> {
-    match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+    let name = text_to_name(name);
+    match statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
-            let target = readlinkat(&dir, name, Vec::new())?;
-            target.into_string().map(Some).map_err(|_| Errno::ILSEQ)
+            let target = readlinkat(&dir, &*name, Vec::new())?;
+            Ok(Some(name_to_text(target.as_bytes()).into_owned()))
         }
         Ok(_) | Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),

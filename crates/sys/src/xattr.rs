@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
-use crate::call::{self, fgetxattr, fsetxattr, lgetxattr};
+use crate::call::{self, fgetxattr, fremovexattr, fsetxattr, lgetxattr};
+use crate::name::text_to_name;
 
 /// The number of `getxattrat` on every architecture (Linux 6.13).
 const SYS_GETXATTRAT: libc::c_long = 464;
@@ -31,15 +32,17 @@ pub fn get_xattr_in<'b>(
     name: &CStr,
     buffer: &'b mut [u8],
 ) -> Result<Option<&'b [u8]>> {
+    let file_name = text_to_name(file_name);
     if HAS_GETXATTRAT.load(Ordering::Relaxed) {
-        let file_name = CString::new(file_name).map_err(|_| Errno::INVAL)?;
+        let file_name = CString::new(&*file_name).map_err(|_| Errno::INVAL)?;
         match getxattrat(dir.as_fd().as_raw_fd(), &file_name, name, buffer) {
             Err(Errno::NOSYS | Errno::PERM) => HAS_GETXATTRAT.store(false, Ordering::Relaxed),
             found => return Ok(absent_is_none(found)?.map(|length| &buffer[..length])),
         }
     }
-    let path = format!("/proc/self/fd/{}/{file_name}", dir.as_fd().as_raw_fd());
-    let length = absent_is_none(lgetxattr(path.as_str(), name, &mut *buffer))?;
+    let mut path = format!("/proc/self/fd/{}/", dir.as_fd().as_raw_fd()).into_bytes();
+    path.extend_from_slice(&file_name);
+    let length = absent_is_none(lgetxattr(path.as_slice(), name, &mut *buffer))?;
     Ok(length.map(|length| &buffer[..length]))
 }
 
@@ -47,6 +50,15 @@ pub fn get_xattr_in<'b>(
 /// `NOSPC`, `DQUOT` or `2BIG` where it does not fit.
 pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
+}
+
+/// Removes the attribute `name` of an open file; says whether there was one.
+pub fn remove_xattr(file: impl AsFd, name: &CStr) -> Result<bool> {
+    match fremovexattr(file, name) {
+        Ok(()) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 fn absent_is_none(result: Result<usize>) -> Result<Option<usize>> {

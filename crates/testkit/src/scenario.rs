@@ -41,7 +41,7 @@ pub type Snapshot = BTreeMap<String, Seen>;
 const NOTES: &str = "notes//of the client";
 
 /// Deletes an object that was put before.
-const DELETED: &str = "";
+const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must follow from the content (policy MD5), so that two runs
 /// can be compared.
@@ -76,6 +76,13 @@ pub const SCENARIOS: &[Scenario] = &[
         put(store, "k", format!("{LONG} and new").as_bytes())
     }),
     Scenario::new("delete a key with long metadata", &[("dir/k", LONG)], |store| delete(store, "dir/k")),
+    Scenario::new("put a directory", &[("other", "x")], |store| put(store, "a/b/", b"")),
+    Scenario::new("put over a directory", &[("a/", "")], |store| put(store, "a/", &new_value())),
+    Scenario::new("put a key below a directory", &[("a/", "")], |store| put(store, "a/b", &new_value())),
+    Scenario::new("delete a directory", &[("a/b/", ""), ("other", "x")], |store| delete(store, "a/b/")),
+    Scenario::new("delete the last key of a directory", &[("a/", ""), ("a/b/c", "x")], |store| {
+        delete(store, "a/b/c")
+    }),
     Scenario::new("tag a key", &[("k", "old")], |store| {
         store.set_tags(&bucket(), &key("k"), None, &[("made-by".to_owned(), "a scenario".to_owned())].into())
     }),

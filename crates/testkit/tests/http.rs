@@ -32,4 +32,9 @@ proptest! {
     fn random_operations_agree_with_the_model(operations in model::operations(60)) {
         model::check(&*open(), &operations);
     }
+
+    #[test]
+    fn versions_agree_with_the_model(operations in model::versioned_operations(60)) {
+        model::check(&*open(), &operations);
+    }
 }

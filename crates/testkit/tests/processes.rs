@@ -99,7 +99,7 @@ fn count_up(member: &mut Member) {
 
 /// Keys that all share: two in one directory, one that is no path, and three that are in each other's
 /// way as paths, so that where one lies depends on what is done to the others.
-const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y"];
+const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
 /// Operations of each kind, private and shared, before it is the turn of the other.
 const TURN: usize = 50;
 

@@ -60,6 +60,14 @@ pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, nanoseconds(fraction)?))
 }
 
+/// Writes `2009-10-12T17:50:30.000Z`; what is below a millisecond is dropped.
+pub fn format_iso8601(time: SystemTime) -> String {
+    let utc = Utc::from(time);
+    let (Utc { year, month, day, .. }, (hour, minute, second)) = (utc, utc.clock());
+    let ms = time.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
 /// Reads the date of an HTTP header, in any of the three forms of RFC 9110.
 pub fn parse_http(text: &str) -> Option<SystemTime> {
     httpdate::parse_http_date(text).ok()
@@ -123,6 +131,7 @@ mod tests {
         assert_eq!(parse_http("Fri, 24 May 2013 00:00:00 GMT"), Some(time));
         let leap = parse_iso8601("2024-02-29T23:59:59.25Z").unwrap();
         assert_eq!(leap, UNIX_EPOCH + Duration::new(1_709_251_199, 250_000_000));
+        assert_eq!(format_iso8601(leap), "2024-02-29T23:59:59.250Z");
     }
 
     #[test]

@@ -6,4 +6,5 @@ pub mod range;
 pub mod s3_error;
 pub mod s3_xml;
 pub mod sigv4;
+pub mod tagging;
 pub mod uri;

@@ -62,6 +62,7 @@ pub fn from_s3(status: u16, code: &str) -> ErrorKind {
         ("InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch", _) => {
             ErrorKind::BadDigest
         }
+        ("InvalidPartNumber", _) => ErrorKind::InvalidPart,
         ("RequestExpired" | "ExpiredToken" | "InvalidToken", _) => ErrorKind::AccessDenied,
         ("XMinioStorageFull", _) => ErrorKind::NoSpace,
         (_, 304) => ErrorKind::NotModified,

@@ -103,13 +103,13 @@ impl<S: Store> Target for StoreTarget<S> {
     }
 
     fn delete(&self, key: &Key) -> Result<()> {
-        self.store.delete(&self.bucket, key, &DeleteOptions::default())
+        self.store.delete(&self.bucket, key, &DeleteOptions::default()).map(drop)
     }
 
     fn clean_up(&self) -> Result<()> {
         let keys = self.list()?.into_iter().map(|(key, _)| Key::new(key)).collect::<Result<Vec<_>>>()?;
         for batch in keys.chunks(1000) {
-            self.store.delete_many(&self.bucket, batch).into_iter().collect::<Result<()>>()?;
+            self.store.delete_many(&self.bucket, batch).into_iter().try_for_each(|done| done.map(drop))?;
         }
         match self.store.delete_bucket(&self.bucket) {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),

@@ -22,7 +22,9 @@ impl Verifier {
     /// A verifier of the whole object; one that checks nothing if there is nothing to check.
     pub(crate) fn new(info: &ObjectInfo, verify: bool) -> Self {
         let size = Some(info.size);
-        Verifier(match (&info.checksum, info.etag.as_md5()) {
+        // One that was made of parts' checksums says nothing of the content as it is read.
+        let checksum = info.checksum.as_ref().filter(|checksum| checksum.parts.is_none());
+        Verifier(match (checksum, info.etag.as_md5()) {
             _ if !verify => None,
             (Some(checksum), _) => {
                 let hasher = Hasher::new(ETagPolicy::Fast, false, Some(checksum.algorithm));

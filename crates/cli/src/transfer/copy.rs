@@ -2,6 +2,7 @@
 
 use fordway_store::{
     Bucket, ByteRange, CompletedPart, Conditions, CopyOptions, GetOptions, Key, Metadata, PutOptions, Result,
+    Tags,
 };
 
 use super::Runner;
@@ -52,12 +53,16 @@ impl Runner<'_> {
     ) -> Result<u64> {
         let info = self.store().head(from.0, from.1, &GetOptions::default())?;
         let metadata = metadata.unwrap_or(info.metadata);
-        let options = PutOptions { metadata, conditions: self.conditions(), ..Default::default() };
+        let tags = match info.tag_count {
+            0 => Tags::new(),
+            _ => self.store().tags(from.0, from.1, None)?,
+        };
+        let options = PutOptions { metadata, tags, conditions: self.conditions(), ..Default::default() };
         let unchanged = Conditions::only_if(info.etag);
         self.in_parts(bucket, key, &options, |upload| {
             let copy = |(number, offset, len): (u16, u64, u64)| {
                 let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
-                let source = GetOptions { range, conditions: unchanged.clone() };
+                let source = GetOptions { range, conditions: unchanged.clone(), ..Default::default() };
                 let made = self.store().copy_part(from, &source, (bucket, key, upload, number))?;
                 self.advance(len)?;
                 Ok(CompletedPart::new(number, made.etag))

@@ -113,8 +113,11 @@ impl Runner<'_> {
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
-            let object =
-                self.store().get(from.0, from.1, &GetOptions { range, conditions: conditions.clone() })?;
+            let object = self.store().get(
+                from.0,
+                from.1,
+                &GetOptions { range, conditions: conditions.clone(), ..Default::default() },
+            )?;
             if object.range != (offset..offset + len) {
                 let why = format!("bytes {:?} came instead of {offset}..{}", object.range, offset + len);
                 return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fordway_store::{Bucket, Key, Result};
+use fordway_store::{Bucket, Deleted, Key, Result};
 
 use super::{Action, Runner, Task};
 use crate::address::Address;
@@ -60,12 +60,12 @@ impl<I: Iterator<Item = Result<Action>>> Iterator for Batches<I> {
 impl Runner<'_> {
     pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
         let results = match self.settings.dry_run {
-            true => keys.iter().map(|_| Ok(())).collect(),
+            true => keys.iter().map(|_| Ok(Deleted::default())).collect(),
             false => self.store().delete_many(bucket, keys),
         };
         for (key, result) in keys.iter().zip(results) {
             match result {
-                Ok(()) => self.removed(&Address::S3(bucket.clone(), key.as_str().to_owned())),
+                Ok(_) => self.removed(&Address::S3(bucket.clone(), key.as_str().to_owned())),
                 Err(error) => self.failed(&error),
             }
         }

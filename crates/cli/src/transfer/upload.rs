@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, CompletedPart, Conditions, Error, ErrorKind, FileRegion, Key, MAX_PARTS,
-    Metadata, PartOptions, PutOptions, Result, UploadId,
+    Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
+    FileRegion, Key, MAX_PARTS, Metadata, PartOptions, PutOptions, Result, UploadId,
 };
 
 use super::content::CHUNK_BYTES;
@@ -84,7 +84,7 @@ impl Runner<'_> {
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
                 self.pump("standard input", &mut (&mut input).take(part_bytes), writer, None)?;
-            parts.push(CompletedPart::new(number, made.etag));
+            parts.push(CompletedPart { number, etag: made.etag, checksum: made.checksum });
             total_bytes += bytes;
         }
         Err(Error::new(ErrorKind::EntityTooLarge, "standard input; raise --part-size"))
@@ -106,7 +106,7 @@ impl Runner<'_> {
                 let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
                 let mut region = FileRegion { offset, len, ..file.clone() };
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
-                Ok(CompletedPart::new(number, made.etag))
+                Ok(CompletedPart { number, etag: made.etag, checksum: made.checksum })
             };
             Ok((self.each_part(ranges, send)?, file.len))
         })
@@ -121,9 +121,10 @@ impl Runner<'_> {
         send: impl FnOnce(&UploadId) -> Result<(Vec<CompletedPart>, u64)>,
     ) -> Result<u64> {
         let upload = self.store().create_upload(bucket, key, options)?;
+        let done = CompleteOptions::conditions(options.conditions.clone());
         let sent = send(&upload).and_then(|(parts, bytes)| {
             self.context.interrupt.check()?;
-            self.store().complete_upload(bucket, key, &upload, &parts, &options.conditions)?;
+            self.store().complete_upload(bucket, key, &upload, &parts, &done)?;
             Ok(bytes)
         });
         if sent.is_err()
@@ -171,7 +172,8 @@ impl Runner<'_> {
             metadata.content_type = guess();
         }
         let (conditions, checksum) = (self.conditions(), self.checksum());
-        PutOptions { metadata, conditions, checksum, size_hint, ..Default::default() }
+        let checksum_type = checksum.map(ChecksumType::widest_of);
+        PutOptions { metadata, conditions, checksum, checksum_type, size_hint, ..Default::default() }
     }
 
     /// What must hold at the destination.

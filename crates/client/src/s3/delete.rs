@@ -2,44 +2,53 @@
 
 use std::collections::HashMap;
 
-use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, Key, Result};
+use fordway_store::{Bucket, DeleteOptions, Deleted, Error, ErrorKind, Key, Result};
 use fordway_wire::s3_error;
-use fordway_wire::s3_xml::{self, DeleteFailure};
+use fordway_wire::s3_xml::{self, DeleteFailure, DeleteOutcome};
 
-use super::headers::{OF_OBJECT, add_conditions};
+use super::headers::{OF_OBJECT, add_conditions, version};
 use super::request::Call;
 use super::session::Session;
 
 /// The most keys one request may name.
 const MAX_BATCH: usize = 1000;
 
-pub(super) fn delete(session: &Session, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
-    let mut call = Call::on_object("DELETE", "delete", bucket, key);
+pub(super) fn delete(
+    session: &Session,
+    bucket: &Bucket,
+    key: &Key,
+    options: &DeleteOptions,
+) -> Result<Deleted> {
+    let mut call = Call::on_object("DELETE", "delete", bucket, key).version(options.version.as_ref());
     let is_plain = options.conditions.is_empty();
     if !is_plain {
         call = call.once();
     }
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
-    match session.run_for_status(&call) {
+    let deleted = session.run(&call, |mut response| {
+        response.read_document()?;
+        let is_marker = response.header("x-amz-delete-marker") == Some("true");
+        Ok(Deleted { version: version(&response), is_marker })
+    });
+    match deleted {
         // Some services say so; S3 itself calls it success.
-        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(()),
+        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(Deleted::default()),
         other => other,
     }
 }
 
 /// One result per key, in order. Cost: a request per 1,000 keys.
-pub(super) fn delete_many(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+pub(super) fn delete_many(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
     keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
 }
 
-fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
     let document = s3_xml::delete(keys.iter().map(Key::as_str));
     let call = Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
-    let answer = session
-        .run(&call, |mut response| s3_xml::delete_result(&response.read_document()?))
-        .map(|failures| by_key(&failures));
+    let answer =
+        session.run(&call, |mut response| s3_xml::delete_result(&response.read_document()?)).map(ByKey::from);
     let result_of = |key: &Key| match &answer {
-        Ok(failures) => failures.get(key.as_str()).map_or(Ok(()), |failure| Err(explained(failure))),
+        Ok(outcome) => outcome.of(key),
         Err(error) => Err(Error::new(error.kind(), error.detail()).after_tries(error.tries())),
     };
     let named =
@@ -47,10 +56,31 @@ fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<
     keys.iter().map(|key| result_of(key).map_err(|error| named(error, key))).collect()
 }
 
-fn by_key(failures: &[DeleteFailure]) -> HashMap<String, DeleteFailure> {
-    let missing = |failure: &&DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
-    let real = failures.iter().filter(|failure| !missing(failure));
-    real.map(|failure| (failure.key.clone(), failure.clone())).collect()
+/// What became of each key of a batch. One that the server does not mention is gone.
+struct ByKey {
+    deleted: HashMap<String, Deleted>,
+    failures: HashMap<String, DeleteFailure>,
+}
+
+impl From<DeleteOutcome> for ByKey {
+    fn from(outcome: DeleteOutcome) -> Self {
+        let is_missing =
+            |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
+        let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));
+        ByKey {
+            deleted: outcome.deleted.into_iter().collect(),
+            failures: failures.map(|failure| (failure.key.clone(), failure)).collect(),
+        }
+    }
+}
+
+impl ByKey {
+    fn of(&self, key: &Key) -> Result<Deleted> {
+        match self.failures.get(key.as_str()) {
+            Some(failure) => Err(explained(failure)),
+            None => Ok(self.deleted.get(key.as_str()).cloned().unwrap_or_default()),
+        }
+    }
 }
 
 fn explained(failure: &DeleteFailure) -> Error {

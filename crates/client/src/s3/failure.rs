@@ -54,8 +54,12 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
     let status = response.status();
     let kind = kind_of(status, &said, call);
     let seconds = response.header("retry-after").and_then(range::digits);
+    let error = Error::new(kind, detail(&response, &said, kind, config, sent));
     Attempt {
-        error: Error::new(kind, detail(&response, &said, kind, config, sent)),
+        error: match response.header("x-amz-delete-marker") {
+            Some("true") => error.at_delete_marker(),
+            _ => error,
+        },
         may_pass: match call.replay {
             Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
             Replay::IfUnsent => matches!(status, 429 | 503),
@@ -76,6 +80,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
     match s3_error::from_s3(status, &said.code) {
         // Without a code, 404 speaks of what was asked for.
         ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::NoSuchBucket,
+        ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
         kind => kind,
     }
 }

@@ -3,9 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Metadata, ObjectInfo, Result,
+    Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Metadata, ObjectInfo,
+    PutResult, Result, Tags, VersionId,
 };
-use fordway_wire::{date, header_text};
+use fordway_wire::range::digits;
+use fordway_wire::{date, header_text, tagging};
 
 use super::request::Call;
 use crate::http::Response;
@@ -35,6 +37,13 @@ pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> R
         call.header(format!("{USER_PREFIX}{}", name.to_ascii_lowercase()), header_text::encode(value));
     }
     Ok(())
+}
+
+/// Adds the header of `tags`, if there are any.
+pub(super) fn add_tags(call: &mut Call, tags: &Tags) {
+    if !tags.is_empty() {
+        call.header("x-amz-tagging", tagging::encode(tags));
+    }
 }
 
 /// The names that conditions have on requests and on the sources of copies.
@@ -101,7 +110,26 @@ pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
     info.metadata = metadata(response);
     info.checksum = checksum(response);
+    info.version = version(response).filter(|version| !version.is_null());
+    let count = |name| response.header(name).and_then(digits);
+    info.tag_count = count("x-amz-tagging-count").map_or(0, |count| count as usize);
+    info.part_count = count("x-amz-mp-parts-count").and_then(|count| u16::try_from(count).ok());
     info
+}
+
+/// The version that an answer names.
+pub(super) fn version(response: &Response) -> Option<VersionId> {
+    VersionId::new(response.header("x-amz-version-id")?).ok()
+}
+
+/// What an answer says that a write made.
+pub(super) fn put_result(response: &Response) -> PutResult {
+    PutResult {
+        etag: etag(response),
+        modified: answered_at(response),
+        checksum: checksum(response),
+        version: version(response),
+    }
 }
 
 /// The tag that an answer states, or an empty one.
@@ -114,15 +142,16 @@ pub(super) fn answered_at(response: &Response) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
-/// The checksum of the whole object. That of a multipart upload made part by part (`...-3`) says
-/// nothing about the bytes as they are read, and is left out.
+/// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
+/// would be held against the bytes.
 fn checksum(response: &Response) -> Option<Checksum> {
     let found = |algorithm| {
         let value = response.header(checksum_header(algorithm))?;
         Checksum::from_base64(algorithm, value).ok()
     };
     let is_composite = response.header("x-amz-checksum-type") == Some("COMPOSITE");
-    ChecksumAlgorithm::ALL.into_iter().find_map(found).filter(|_| !is_composite)
+    let stated = ChecksumAlgorithm::ALL.into_iter().find_map(found);
+    stated.filter(|checksum| checksum.parts.is_some() || !is_composite)
 }
 
 fn metadata(response: &Response) -> Metadata {

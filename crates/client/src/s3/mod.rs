@@ -8,12 +8,14 @@ mod failure;
 mod headers;
 mod list;
 mod multipart;
+mod parts;
 mod profile;
 mod read;
 mod request;
 mod retry;
 mod session;
 mod store;
+mod versions;
 mod writer;
 
 pub use config::{Addressing, S3Config};

@@ -1,40 +1,38 @@
 //! The calls of multipart uploads.
 
 use fordway_store::{
-    Bucket, ByteRange, Checksum, ChecksumAlgorithm, CompletedPart, Conditions, GetOptions, Key, PartListing,
-    PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing, UploadsQuery, checked_part_number,
+    Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
+    ErrorKind, GetOptions, Key, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    UploadListing, UploadsQuery, checked_part_number,
 };
 use fordway_wire::range::format_range;
 use fordway_wire::s3_xml::{self, CompletedUpload, Copied};
 
 use super::headers::{
-    OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, answered_at, etag,
+    OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
+    version,
 };
 use super::request::{Call, base64_digest, base64_md5};
 use super::session::Session;
-use super::{failure, store};
+use super::{failure, parts, store};
 
 /// The most entries of one page.
 const MAX_PAGE: usize = 1000;
 
-/// The algorithm that an upload can be declared to have: one whose value for the whole follows from
-/// the parts'. A SHA cannot, and is not declared.
-pub(super) fn declarable(algorithm: Option<ChecksumAlgorithm>) -> Option<ChecksumAlgorithm> {
-    use ChecksumAlgorithm::{Crc32, Crc32c, Crc64Nvme};
-    algorithm.filter(|algorithm| matches!(algorithm, Crc32 | Crc32c | Crc64Nvme))
-}
-
+/// Starts an upload, declared to have the checksum that `options` ask for.
 pub(super) fn create(
     session: &Session,
     (bucket, key): (&Bucket, &Key),
     options: &PutOptions,
-    checksum: Option<ChecksumAlgorithm>,
 ) -> Result<UploadId> {
     let mut call = Call::on_object("POST", "create upload", bucket, key).query("uploads", "").once();
+    options.check_upload().map_err(|error| call.named(error))?;
     add_metadata(&mut call, &options.metadata)?;
-    if let Some(algorithm) = declarable(checksum) {
+    add_tags(&mut call, &options.tags);
+    if let Some(algorithm) = options.checksum {
+        let kind = options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         call.header("x-amz-checksum-algorithm", algorithm.name());
-        call.header("x-amz-checksum-type", "FULL_OBJECT");
+        call.header("x-amz-checksum-type", kind.name());
     }
     session.run(&call, |mut response| s3_xml::initiate_multipart_upload(&response.read_document()?))
 }
@@ -51,6 +49,8 @@ pub(super) struct Part<'a> {
 pub(super) enum PartCheck {
     /// By the algorithm that the upload was declared with.
     Checksum(ChecksumAlgorithm),
+    /// By a checksum that is known.
+    Known(Checksum),
     /// By an MD5 that is known, or is computed.
     Md5(Option<[u8; 16]>),
 }
@@ -65,20 +65,21 @@ impl<'a> Part<'a> {
     /// Sends the part's bytes; sending them twice is the same as once.
     pub(super) fn put(&self, session: &Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
         let mut call = self.call("put part")?.body(body);
-        let checksum = match check {
+        let sent = match check {
             PartCheck::Checksum(algorithm) => Some(Checksum::of(algorithm, body)),
+            PartCheck::Known(checksum) => Some(checksum),
             PartCheck::Md5(md5) => {
                 call.header("content-md5", md5.map_or_else(|| base64_md5(body), base64_digest));
                 None
             }
         };
-        if let Some(checksum) = &checksum {
+        if let Some(checksum) = &sent {
             add_checksum(&mut call, checksum);
         }
         session.run(&call, |mut response| {
             response.read_document()?;
-            let (etag, modified) = (etag(&response), answered_at(&response));
-            Ok(PutResult { etag, modified, checksum: checksum.clone() })
+            let made = put_result(&response);
+            Ok(PutResult { checksum: made.checksum.or_else(|| sent.clone()), ..made })
         })
     }
 
@@ -90,28 +91,40 @@ impl<'a> Part<'a> {
         options: &GetOptions,
     ) -> Result<PutResult> {
         let mut call = self.call("copy part")?;
-        call.header("x-amz-copy-source", store::copy_source(from));
+        call.header("x-amz-copy-source", store::copy_source(from, options.version.as_ref()));
         add_conditions(&mut call, &options.conditions, &OF_COPY_SOURCE);
-        if let Some(range) = options.range {
-            call.header("x-amz-copy-source-range", format_range(closed(session, from, range)?));
+        if let Some(range) = closed(session, from, options)? {
+            call.header("x-amz-copy-source-range", format_range(range));
         }
         session.run(&call, copied)
     }
 }
 
-/// The range with both ends, as copies want it. Cost: a HEAD, unless both are there.
-fn closed(session: &Session, from: (&Bucket, &Key), range: ByteRange) -> Result<ByteRange> {
-    if let ByteRange::Inclusive(..) = range {
-        return Ok(range);
+/// The range or part wanted with both ends, as copies want it. Cost: a HEAD, unless both are there,
+/// and for a part a request for where the parts lie.
+fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
+    let parts = match (options.range, options.part) {
+        (None, None) => return Ok(None),
+        (Some(range @ ByteRange::Inclusive(..)), None) => return Ok(Some(range)),
+        (_, None) => Vec::new(),
+        (_, Some(_)) => parts::object_parts(session, from, options)?,
+    };
+    let plain = GetOptions { version: options.version.clone(), ..Default::default() };
+    let wanted = options.wanted(store::head(session, from, &plain)?.size, &parts)?;
+    match wanted.is_empty() {
+        true => {
+            Err(Error::new(ErrorKind::InvalidRange, "the part has no bytes, and a copy cannot ask for none"))
+        }
+        false => Ok(Some(ByteRange::Inclusive(wanted.start, wanted.end - 1))),
     }
-    let size = store::head(session, from, &GetOptions::default())?.size;
-    range.resolve(size).map(|range| ByteRange::Inclusive(range.start, range.end - 1))
 }
 
 /// Reads the answer to a copy, which may be a failure under status 200.
 pub(super) fn copied(mut response: crate::http::Response) -> Result<PutResult> {
     match s3_xml::copied(&response.read_document()?)? {
-        Copied::Done(etag, modified) => Ok(PutResult { etag, modified, checksum: None }),
+        Copied::Done(etag, modified, checksum) => {
+            Ok(PutResult { etag, modified, checksum, version: version(&response) })
+        }
         Copied::Failed(said) => Err(failure::of_document(&said)),
     }
 }
@@ -120,18 +133,26 @@ pub(super) fn complete(
     session: &Session,
     (bucket, key, upload): (&Bucket, &Key, &UploadId),
     parts: &[CompletedPart],
-    conditions: &Conditions,
+    options: &CompleteOptions,
 ) -> Result<PutResult> {
     let document = s3_xml::complete_multipart_upload(parts);
     let mut call = Call::on_object("POST", "complete upload", bucket, key)
         .query("uploadId", upload.as_str())
         .document(&document)
         .once();
-    add_conditions(&mut call, conditions, &OF_OBJECT);
+    add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    if let Some(checksum) = &options.checksum {
+        add_checksum(&mut call, checksum);
+    }
+    if let Some(size) = options.size {
+        call.header("x-amz-mp-object-size", size.to_string());
+    }
     session.run(&call, |mut response| {
-        let modified = answered_at(&response);
         match s3_xml::complete_multipart_upload_result(&response.read_document()?)? {
-            CompletedUpload::Published(etag) => Ok(PutResult { etag, modified, checksum: None }),
+            CompletedUpload::Published(etag, checksum) => {
+                let (modified, version) = (answered_at(&response), version(&response));
+                Ok(PutResult { etag, modified, checksum, version })
+            }
             CompletedUpload::Failed(said) => Err(failure::of_document(&said)),
         }
     })

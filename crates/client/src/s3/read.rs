@@ -8,7 +8,7 @@ use fordway_store::{
     Bucket, ByteRange, Checksum, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
     Object, ObjectInfo, Result,
 };
-use fordway_wire::range::{format_range, parse_content_range};
+use fordway_wire::range::{digits, format_range, parse_content_range};
 
 use super::headers::{OF_OBJECT, add_conditions, object_info};
 use super::request::Call;
@@ -27,12 +27,15 @@ pub(super) fn call<'a>(
     (bucket, key): (&'a Bucket, &'a Key),
     options: &GetOptions,
 ) -> Call<'a> {
-    let mut call = Call::on_object(method, operation, bucket, key);
+    let mut call = Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
     if session.config.verify_reads {
         call.header("x-amz-checksum-mode", "ENABLED");
     }
     if let Some(range) = options.range.filter(|_| method == "GET") {
         call.header("range", format_range(range));
+    }
+    if let Some(part) = options.part.filter(|_| method == "GET") {
+        call = call.query("partNumber", part.to_string());
     }
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     call
@@ -57,11 +60,19 @@ enum Body {
 
 impl Opened {
     /// Errors: `InvalidRange`, `BadResponse`.
-    fn new(mut response: Response, wanted: Option<ByteRange>, verify: bool) -> Result<Self> {
+    fn new(mut response: Response, options: &GetOptions, verify: bool) -> Result<Self> {
+        let wanted = options.range;
         let (range, size, body) = match (response.status(), response.body_bytes()) {
             (206, length) => {
-                let (range, size) = partial(&response, wanted, length)?;
+                let (range, size) = match options.part {
+                    Some(_) => part(&response, length)?,
+                    None => partial(&response, wanted, length)?,
+                };
                 (range, size, Body::Streaming)
+            }
+            (_, _) if options.part.is_some_and(|number| number > 1) => {
+                let detail = "the server answered a whole object where a part was asked for";
+                return Err(Error::new(ErrorKind::BadResponse, detail));
             }
             (_, Some(size)) => {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
@@ -79,7 +90,7 @@ impl Opened {
         };
         let info = object_info(&response, size);
         let is_whole = range == (0..size);
-        let checksum = info.checksum.clone().filter(|_| verify && is_whole);
+        let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
         Ok(Opened { info, range, checksum, response, body })
     }
 
@@ -105,6 +116,23 @@ fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) 
     Ok((range, size))
 }
 
+/// Where a part lies, which only the server knows. One without bytes has no place to state.
+fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+    let stated = response.header("content-range").unwrap_or_default();
+    if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
+        return Ok((size..size, size));
+    }
+    match parse_content_range(stated) {
+        Some((range, Some(size))) if length.is_none_or(|length| length == range.end - range.start) => {
+            Ok((range, size))
+        }
+        _ => {
+            let detail = format!("the part came with the Content-Range {stated:?}");
+            Err(Error::new(ErrorKind::BadResponse, detail))
+        }
+    }
+}
+
 /// Passes over what a server sent before the wanted bytes because it knows no ranges.
 fn skip(response: &mut Response, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
@@ -121,7 +149,7 @@ fn skip(response: &mut Response, count: u64) -> Result<()> {
 pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
     let call = call(session, "GET", "get", (bucket, key), options);
     session.run(&call, |response| {
-        let opened = Opened::new(response, options.range, session.config.verify_reads)?;
+        let opened = Opened::new(response, options, session.config.verify_reads)?;
         let len = opened.len();
         let Opened { info, range, checksum, response, body } = opened;
         let content = match body {
@@ -144,7 +172,7 @@ pub(super) fn read(
 ) -> Result<u64> {
     let call = call(session, "GET", "get", (bucket, key), options);
     let done = session.run(&call, |response| {
-        let mut opened = Opened::new(response, options.range, session.config.verify_reads)?;
+        let mut opened = Opened::new(response, options, session.config.verify_reads)?;
         let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match opened.body {
             Body::Buffered(bytes) => *buffer = bytes,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersionId};
 use md5::Digest as _;
 
 use crate::http::Replay;
@@ -55,6 +55,19 @@ impl<'a> Call<'a> {
     pub(super) fn query(mut self, name: &'static str, value: impl Into<Cow<'a, str>>) -> Self {
         self.query.push((name, value.into()));
         self
+    }
+
+    /// Names a version of the object; `None` is the latest.
+    pub(super) fn version(self, version: Option<&VersionId>) -> Self {
+        match version {
+            Some(version) => self.query("versionId", version.as_str().to_owned()),
+            None => self,
+        }
+    }
+
+    /// Whether the query has a parameter of that name.
+    pub(super) fn names(&self, name: &str) -> bool {
+        self.query.iter().any(|(named, _)| *named == name)
     }
 
     pub(super) fn header(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Cow<'a, str>>) {

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketInfo, Checksum, CompletedPart, Conditions, CopyOptions, DeleteOptions, GetOptions, Key,
-    ListQuery, Listing, Object, ObjectInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
-    Result, Store, UploadId, UploadListing, UploadsQuery, Writer, checked_part_number,
+    Bucket, BucketInfo, Checksum, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
+    GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 use md5::Digest as _;
 
 use super::S3Config;
-use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, object_info};
+use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
 use super::multipart::{self, Part};
 use super::request::Call;
 use super::session::Session;
 use super::writer::{self, ObjectWriter, PartWriter};
-use super::{delete, list, read};
+use super::{delete, list, parts, read, versions};
 
 /// The lane's name.
 pub(super) const LANE: &str = "http";
@@ -51,9 +52,13 @@ impl S3Store {
 }
 
 /// The value of `x-amz-copy-source`.
-pub(super) fn copy_source((bucket, key): (&Bucket, &Key)) -> String {
+pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&VersionId>) -> String {
     let mut source = format!("/{bucket}/");
     uri::push_path(&mut source, key.as_str());
+    if let Some(version) = version {
+        source.push_str("?versionId=");
+        uri::push_query(&mut source, version.as_str());
+    }
     source
 }
 
@@ -98,6 +103,14 @@ impl Store for S3Store {
         self.session.run_for_status(&Call::on_bucket("DELETE", "delete bucket", bucket).once())
     }
 
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        versions::versioning(&self.session, bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        versions::set_versioning(&self.session, bucket, versioning)
+    }
+
     /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
     /// most 64 MiB. A missing bucket is found when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
@@ -124,11 +137,30 @@ impl Store for S3Store {
         head(&self.session, (bucket, key), options)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+    /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
+    /// were sent without checksums), one per part.
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        parts::object_parts(&self.session, (bucket, key), options)
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        let call = Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
+        let document = self.session.run_for_document(&call)?;
+        s3_xml::object_tags(&document).map_err(|error| call.named(error))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        let document = s3_xml::tagging(tags);
+        let call = Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
+        check_tags(tags).map_err(|error| call.named(error))?;
+        self.session.run_for_status(&call.document(&document))
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         delete::delete(&self.session, bucket, key, options)
     }
 
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<()>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
         delete::delete_many(&self.session, bucket, keys)
     }
 
@@ -143,10 +175,15 @@ impl Store for S3Store {
         if !options.conditions.is_empty() {
             call = call.once();
         }
-        call.header("x-amz-copy-source", copy_source(from));
+        call.header("x-amz-copy-source", copy_source(from, options.source_version.as_ref()));
         if let Some(metadata) = &options.metadata {
             call.header("x-amz-metadata-directive", "REPLACE");
             add_metadata(&mut call, metadata)?;
+        }
+        if let Some(tags) = &options.tags {
+            check_tags(tags).map_err(|error| call.named(error))?;
+            call.header("x-amz-tagging-directive", "REPLACE");
+            add_tags(&mut call, tags);
         }
         add_conditions(&mut call, &options.source_conditions, &OF_COPY_SOURCE);
         add_conditions(&mut call, &options.conditions, &OF_OBJECT);
@@ -157,11 +194,16 @@ impl Store for S3Store {
         list::list(&self.session, bucket, query)
     }
 
-    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        multipart::create(&self.session, (bucket, key), options, options.checksum)
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        versions::list(&self.session, bucket, query)
     }
 
-    /// Holds the part in memory until it is committed; a missing upload is found then.
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        multipart::create(&self.session, (bucket, key), options)
+    }
+
+    /// Holds the part in memory until it is committed; a missing upload is found then. To an upload
+    /// with a checksum S3 itself takes only parts of which the caller asks for the same one.
     fn part_writer(
         &self,
         bucket: &Bucket,
@@ -204,9 +246,9 @@ impl Store for S3Store {
         key: &Key,
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult> {
-        multipart::complete(&self.session, (bucket, key, upload), parts, conditions)
+        multipart::complete(&self.session, (bucket, key, upload), parts, options)
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {

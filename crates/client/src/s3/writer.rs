@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, CompletedPart, Digests, ETagPolicy, Error, ErrorKind, Expected,
-    Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
+    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Digests, ETagPolicy,
+    Error, ErrorKind, Expected, Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId,
+    Writer, check_tags,
 };
 
-use super::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, answered_at, etag};
-use super::multipart::{self, Part, PartCheck, declarable};
+use super::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
+use super::multipart::{self, Part, PartCheck};
 use super::request::{Call, base64_digest};
 use super::session::Session;
 use super::store::LANE;
@@ -29,7 +30,9 @@ pub(super) fn put(
         // Sent twice, "create only" would find what it made itself.
         call = call.once();
     }
+    check_tags(&options.tags).map_err(|error| call.named(error))?;
     add_metadata(&mut call, &options.metadata)?;
+    add_tags(&mut call, &options.tags);
     add_conditions(&mut call, &options.conditions, &OF_OBJECT);
     if let Some(checksum) = checksum {
         add_checksum(&mut call, checksum);
@@ -40,8 +43,7 @@ pub(super) fn put(
     let checksum = checksum.filter(|_| options.checksum.is_some());
     session.run(&call, |mut response| {
         response.read_document()?;
-        let (etag, modified) = (etag(&response), answered_at(&response));
-        Ok(PutResult { etag, modified, checksum: checksum.cloned() })
+        Ok(PutResult { checksum: checksum.cloned(), ..put_result(&response) })
     })
 }
 
@@ -137,8 +139,14 @@ impl Writer for ObjectWriter {
             self.flush()?;
         }
         let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
-        let made = upload.complete(&self.options)?;
-        Ok(PutResult { checksum: found.checksum, ..made })
+        // The whole has another checksum than what its parts' make, if it is a SHA.
+        let checksum = found.checksum.filter(|sum| {
+            self.options.checksum.is_some()
+                && ChecksumType::widest_of(sum.algorithm) == ChecksumType::FullObject
+        });
+        let conditions = self.options.conditions.clone();
+        let made = upload.complete(&CompleteOptions { conditions, checksum, size: Some(found.size) })?;
+        Ok(PutResult { checksum: made.checksum.filter(|_| self.options.checksum.is_some()), ..made })
     }
 }
 
@@ -151,8 +159,10 @@ fn check(hasher: Hasher, options: &PutOptions, expected: &Expected) -> Result<Di
 
 impl Started {
     fn new(session: &Arc<Session>, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Result<Self> {
-        let checksum = declarable(options.checksum.or(session.config.checksum));
-        let id = multipart::create(session, (bucket, key), options, checksum)?;
+        let checksum = options.checksum.or(session.config.checksum);
+        let checksum_type = checksum.map(ChecksumType::widest_of);
+        let options = PutOptions { checksum, checksum_type, ..options.clone() };
+        let id = multipart::create(session, (bucket, key), &options)?;
         Ok(Started {
             session: session.clone(),
             bucket: bucket.clone(),
@@ -174,14 +184,14 @@ impl Started {
         }
         let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.id, number };
         let check = self.checksum.map_or(PartCheck::Md5(None), PartCheck::Checksum);
-        let etag = part.put(&self.session, body, check)?.etag;
-        self.parts.push(CompletedPart::new(number, etag));
+        let PutResult { etag, checksum, .. } = part.put(&self.session, body, check)?;
+        self.parts.push(CompletedPart { number, etag, checksum });
         Ok(())
     }
 
-    fn complete(mut self, options: &PutOptions) -> Result<PutResult> {
+    fn complete(mut self, options: &CompleteOptions) -> Result<PutResult> {
         let target = (&self.bucket, &self.key, &self.id);
-        let made = multipart::complete(&self.session, target, &self.parts, &options.conditions)?;
+        let made = multipart::complete(&self.session, target, &self.parts, options)?;
         self.is_completed = true;
         Ok(made)
     }
@@ -205,6 +215,7 @@ pub(super) struct PartWriter {
     key: Key,
     upload: UploadId,
     number: u16,
+    checksum: Option<ChecksumAlgorithm>,
     body: Vec<u8>,
 }
 
@@ -220,6 +231,7 @@ impl PartWriter {
             key: key.clone(),
             upload: upload.clone(),
             number,
+            checksum: options.checksum,
             body: Vec::with_capacity(options.size_hint.unwrap_or_default().min(SINGLE_PUT_BYTES) as usize),
         }
     }
@@ -232,14 +244,16 @@ impl Writer for PartWriter {
     }
 
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
-        let algorithm = expected.checksum.as_ref().map(|checksum| checksum.algorithm);
-        let mut hasher = Hasher::new(ETagPolicy::Md5, true, algorithm);
+        let stated = expected.checksum.as_ref().map(|checksum| checksum.algorithm);
+        let algorithm = self.checksum.or(stated);
+        let is_md5_wanted = algorithm.is_none() || expected.md5.is_some();
+        let mut hasher = Hasher::new(ETagPolicy::Fast, is_md5_wanted, algorithm);
         hasher.update(&self.body);
         let found = hasher
             .finish(expected)
             .map_err(|error| error.during("put part", LANE, self.bucket.as_str(), self.key.as_str()))?;
         let part = Part { bucket: &self.bucket, key: &self.key, upload: &self.upload, number: self.number };
-        let made = part.put(&self.session, &self.body, PartCheck::Md5(found.md5))?;
-        Ok(PutResult { checksum: found.checksum, ..made })
+        let check = found.checksum.map_or(PartCheck::Md5(found.md5), PartCheck::Known);
+        part.put(&self.session, &self.body, check)
     }
 }

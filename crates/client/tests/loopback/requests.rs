@@ -5,8 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, Expected, GetOptions,
-    ListQuery, Metadata, PutOptions, Store, UploadId,
+    Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind,
+    Expected, GetOptions, ListQuery, Metadata, PutOptions, Store, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -119,7 +119,12 @@ fn a_long_stream_is_a_multipart_upload() {
     assert!(seen[2].header("x-amz-checksum-crc64nvme").is_some());
     assert_eq!(seen[4].header("if-none-match"), Some("*"));
     let document = String::from_utf8(seen[4].body.clone()).unwrap();
-    assert!(document.contains("<Part><PartNumber>3</PartNumber><ETag>\"p3\"</ETag></Part>"), "{document}");
+    let last = Checksum::of(ChecksumAlgorithm::Crc64Nvme, &seen[3].body).to_base64();
+    let part = format!(
+        "<Part><PartNumber>3</PartNumber><ETag>\"p3\"</ETag><ChecksumCRC64NVME>{last}</ChecksumCRC64NVME></Part>"
+    );
+    assert!(document.contains(&part), "{document}");
+    assert_eq!(seen[4].header("x-amz-mp-object-size"), Some(body.len().to_string().as_str()));
 }
 
 #[test]
@@ -151,6 +156,8 @@ fn copies_name_their_source_and_conditions() {
     let server = Server::answering(vec![answer(200, "", done)]);
     let options = CopyOptions {
         metadata: Some(Metadata::default()),
+        tags: Some([("n".to_owned(), "a b".to_owned())].into()),
+        source_version: Some(VersionId::new("v/1").unwrap()),
         source_conditions: Conditions::only_if(ETag::new("s")),
         conditions: Conditions::create_only(),
     };
@@ -158,7 +165,9 @@ fn copies_name_their_source_and_conditions() {
         server.store(|_| {}).copy((&bucket(), &key("a b+c")), &bucket(), &key("l"), &options).unwrap();
     assert_eq!(copied.etag, ETag::new("c"));
     let seen = server.seen();
-    assert_eq!(seen[0].header("x-amz-copy-source"), Some("/bucket/a%20b%2Bc"));
+    assert_eq!(seen[0].header("x-amz-copy-source"), Some("/bucket/a%20b%2Bc?versionId=v%2F1"));
+    assert_eq!(seen[0].header("x-amz-tagging"), Some("n=a%20b"));
+    assert_eq!(seen[0].header("x-amz-tagging-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-metadata-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-copy-source-if-match"), Some("\"s\""));
     assert_eq!(seen[0].header("if-none-match"), Some("*"));

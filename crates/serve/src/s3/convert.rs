@@ -3,29 +3,34 @@
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Key, Metadata,
+    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error, ErrorKind, Key,
+    Metadata, Tags, VersionId,
 };
 use fordway_wire::header_text::decode;
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use fordway_wire::tagging;
+use http::{HeaderMap, HeaderName, header};
 use s3s::dto::{self, ETagCondition, Timestamp};
 
-use super::error::{Failure, Outcome};
+use super::error::Outcome;
 
 /// The names a request is about.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// Only the one version there is can be named. Errors: `NoSuchVersion`.
-pub(super) fn only_current_version(version: Option<&str>) -> Outcome<()> {
-    match version {
-        None | Some("" | "null") => Ok(()),
-        Some(other) => Err(Failure::new(
-            "NoSuchVersion",
-            StatusCode::NOT_FOUND,
-            format!("{other:?}: objects have no versions here; leave versionId out"),
-        )),
-    }
+/// The version a request names, if it names one. Errors: `NoSuchVersion`.
+pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
+    Ok(named.filter(|name| !name.is_empty()).map(VersionId::new).transpose()?)
+}
+
+/// A version as S3 sends it.
+pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
+    version.map(|version| version.as_str().to_owned())
+}
+
+/// The tags in `x-amz-tagging`. Errors: `InvalidTag`.
+pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
+    Ok(tagging::decode(header.unwrap_or_default())?)
 }
 
 /// A count that S3 sends as a signed number, at most `max`. Errors: `InvalidArgument`.
@@ -178,7 +183,7 @@ pub(super) fn one_checksum(fields: [(ChecksumAlgorithm, Option<&str>); 5]) -> Ou
     }
 }
 
-/// Writes a checksum into the fields of an answer, which have the same names in each.
+/// Writes an optional checksum into the fields of an answer, which have the same names in each.
 macro_rules! put_checksum {
     ($output:expr, $checksum:expr) => {
         if let Some(checksum) = $checksum {
@@ -203,13 +208,25 @@ pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     })
 }
 
+/// What a checksum is computed from, as a client names it. Errors: `InvalidArgument`.
+pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
+    ChecksumType::from_name(name).ok_or_else(|| {
+        let detail = format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE");
+        Error::new(ErrorKind::InvalidArgument, detail).into()
+    })
+}
+
+/// What a checksum is computed from, as S3 sends it.
+pub(super) fn type_of(checksum: &Checksum) -> dto::ChecksumType {
+    dto::ChecksumType::from_static(checksum.checksum_type().name())
+}
+
 /// Refuses what a writer asks for and would believe it had got. Errors: `NotImplemented`.
 macro_rules! refuse_unsupported {
     ($input:expr) => {
         $crate::s3::convert::refuse(&[
             ("x-amz-server-side-encryption", $input.server_side_encryption.is_some()),
             ("x-amz-server-side-encryption-customer-key", $input.sse_customer_key.is_some()),
-            ("x-amz-tagging", $input.tagging.is_some()),
             ("x-amz-object-lock-mode", $input.object_lock_mode.is_some()),
             ("x-amz-object-lock-legal-hold", $input.object_lock_legal_hold_status.is_some()),
             ("x-amz-website-redirect-location", $input.website_redirect_location.is_some()),

@@ -11,6 +11,9 @@ use crate::body::STALLED;
 /// Carries the code of an error beside its document, because an answer to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
+/// Says that what is there in place of an object is a delete marker.
+const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
+
 /// Results of the operations in this module.
 pub(super) type Outcome<T> = Result<T, Failure>;
 
@@ -48,7 +51,11 @@ impl From<Error> for Failure {
         if status.is_server_error() {
             tracing::error!(%error, "a request failed");
         }
-        Failure::new(code, status, message(&error))
+        let mut failure = Failure::new(code, status, message(&error));
+        if error.is_at_delete_marker() {
+            failure.add_header(DELETE_MARKER_HEADER, HeaderValue::from_static("true"));
+        }
+        failure
     }
 }
 

@@ -1,13 +1,19 @@
 //! Each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks
 //! signatures and writes answers; what it has no method for here it answers with NotImplemented.
 
+mod attributes;
 mod buckets;
 mod convert;
+mod copy;
+mod delete;
 mod error;
 mod list;
 mod multipart;
 mod objects;
+mod tagging;
 mod upload;
+mod uploads;
+mod versions;
 
 use std::sync::Arc;
 
@@ -76,9 +82,10 @@ impl Frontend {
         Ok(())
     }
 
-    fn object_exists(&self, bucket: &str, key: &str) -> Outcome<()> {
+    fn object_exists(&self, bucket: &str, key: &str, version: Option<&str>) -> Outcome<()> {
         let (bucket, key) = names(bucket, key)?;
-        self.store.head(&bucket, &key, &GetOptions::default())?;
+        let options = GetOptions { version: convert::version(version)?, ..Default::default() };
+        self.store.head(&bucket, &key, &options)?;
         Ok(())
     }
 }
@@ -124,7 +131,21 @@ impl S3 for Frontend {
         &self,
         request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        plain(self.bucket_exists(request.input.bucket).map(|()| GetBucketVersioningOutput::default()))
+        plain(versions::get(&*self.store, request.input.bucket))
+    }
+
+    async fn put_bucket_versioning(
+        &self,
+        request: S3Request<PutBucketVersioningInput>,
+    ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
+        plain(versions::put(&*self.store, request.input))
+    }
+
+    async fn list_object_versions(
+        &self,
+        request: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        versions::list(&*self.store, &self.owner, request.input).map_err(|Failure(error)| error)
     }
 
     async fn get_bucket_acl(
@@ -172,8 +193,8 @@ impl S3 for Frontend {
         &self,
         request: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
-        let owner = self.owner.clone();
-        let exists = self.object_exists(&request.input.bucket, &request.input.key);
+        let (owner, input) = (self.owner.clone(), request.input);
+        let exists = self.object_exists(&input.bucket, &input.key, input.version_id.as_deref());
         plain(exists.map(|()| GetObjectAclOutput {
             grants: Some(buckets::full_control(&owner)),
             owner: Some(owner),
@@ -181,13 +202,32 @@ impl S3 for Frontend {
         }))
     }
 
-    /// Tags are refused on every write, so that no object has any.
     async fn get_object_tagging(
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let exists = self.object_exists(&request.input.bucket, &request.input.key);
-        plain(exists.map(|()| GetObjectTaggingOutput { tag_set: Vec::new(), version_id: None }))
+        plain(tagging::get(&*self.store, request.input))
+    }
+
+    async fn put_object_tagging(
+        &self,
+        request: S3Request<PutObjectTaggingInput>,
+    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
+        plain(tagging::put(&*self.store, request.input))
+    }
+
+    async fn delete_object_tagging(
+        &self,
+        request: S3Request<DeleteObjectTaggingInput>,
+    ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
+        plain(tagging::delete(&*self.store, request.input))
+    }
+
+    async fn get_object_attributes(
+        &self,
+        request: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        plain(attributes::get(&*self.store, request.input))
     }
 
     async fn list_objects(
@@ -231,21 +271,21 @@ impl S3 for Frontend {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        plain(objects::delete(&*self.store, request.input))
+        plain(delete::one(&*self.store, request.input))
     }
 
     async fn delete_objects(
         &self,
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        plain(objects::delete_many(&*self.store, request.input))
+        plain(delete::many(&*self.store, request.input))
     }
 
     async fn copy_object(
         &self,
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
-        plain(objects::copy(&*self.store, request))
+        plain(copy::copy(&*self.store, request))
     }
 
     async fn create_multipart_upload(
@@ -291,6 +331,6 @@ impl S3 for Frontend {
         &self,
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        plain(multipart::list_uploads(&*self.store, request.input))
+        plain(uploads::list(&*self.store, request.input))
     }
 }

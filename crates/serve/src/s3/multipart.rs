@@ -1,24 +1,23 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    Bucket, CompletedPart, ETag, Error, ErrorKind, PartsQuery, PutOptions, Store, UploadId, UploadsQuery,
-    checked_part_number,
+    ChecksumType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, PartInfo, PartsQuery, PutOptions,
+    Store, UploadId, checked_part_number,
 };
 use s3s::S3Request;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput,
-    ListMultipartUploadsInput, ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, MultipartUpload,
-    Part, UploadPartCopyInput, UploadPartCopyOutput,
+    ListPartsInput, ListPartsOutput, Part, UploadPartCopyInput, UploadPartCopyOutput,
 };
 
 use super::convert::{
-    algorithm, count, etag, metadata_of, names, page_size, put_checksum, read_conditions, refuse,
-    refuse_unsupported, size, timestamp, write_conditions,
+    algorithm, checksum_type, count, etag, metadata_of, names, page_size, put_checksum, read_conditions,
+    refuse, refuse_unsupported, size, stated_checksum, tags, timestamp, type_of, version_name,
+    write_conditions,
 };
+use super::copy::{copy_source, copy_source_options};
 use super::error::Outcome;
-use super::list::Encoding;
-use super::objects::{copy_source, copy_source_options};
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -37,14 +36,22 @@ pub(super) fn create(
     refuse_unsupported!(input)?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let checksum = input.checksum_algorithm.as_ref().map(|name| algorithm(name.as_str())).transpose()?;
-    let options = PutOptions { metadata: metadata_of!(input, &headers), checksum, ..Default::default() };
+    let stated_type = input.checksum_type.as_ref().map(|name| checksum_type(name.as_str())).transpose()?;
+    let options = PutOptions {
+        metadata: metadata_of!(input, &headers),
+        tags: tags(input.tagging.as_deref())?,
+        checksum,
+        checksum_type: stated_type,
+        ..Default::default()
+    };
+    let kind = stated_type.or(checksum.map(ChecksumType::default_of));
     let upload = store.create_upload(&bucket, &key, &options)?;
     Ok(CreateMultipartUploadOutput {
         bucket: Some(input.bucket),
         key: Some(input.key),
         upload_id: Some(upload.as_str().to_owned()),
         checksum_algorithm: input.checksum_algorithm,
-        checksum_type: input.checksum_type,
+        checksum_type: kind.map(|kind| s3s::dto::ChecksumType::from_static(kind.name())),
         ..Default::default()
     })
 }
@@ -53,14 +60,14 @@ pub(super) fn copy_part(store: &dyn Store, input: UploadPartCopyInput) -> Outcom
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let upload = UploadId::new(input.upload_id)?;
     let number = part_number(input.part_number)?;
-    let (from_bucket, from_key) = copy_source(&input.copy_source)?;
+    let (from_bucket, from_key, version) = copy_source(&input.copy_source)?;
     let conditions = read_conditions(
         input.copy_source_if_match,
         input.copy_source_if_none_match,
         input.copy_source_if_modified_since,
         input.copy_source_if_unmodified_since,
     );
-    let options = copy_source_options(input.copy_source_range.as_deref(), conditions)?;
+    let options = copy_source_options(input.copy_source_range.as_deref(), version.clone(), conditions)?;
     let copied = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
     let made = copied.map_err(as_copy_condition)?;
     let mut result = CopyPartResult {
@@ -69,7 +76,11 @@ pub(super) fn copy_part(store: &dyn Store, input: UploadPartCopyInput) -> Outcom
         ..Default::default()
     };
     put_checksum!(result, &made.checksum);
-    Ok(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() })
+    Ok(UploadPartCopyOutput {
+        copy_part_result: Some(result),
+        copy_source_version_id: version_name(version),
+        ..Default::default()
+    })
 }
 
 /// A copy answers 412 where a read would answer 304.
@@ -85,27 +96,42 @@ pub(super) fn complete(
     input: CompleteMultipartUploadInput,
 ) -> Outcome<CompleteMultipartUploadOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
+    let options = CompleteOptions {
+        checksum: stated_checksum!(input)?,
+        size: input.mpu_object_size.map(stated_size).transpose()?,
+        conditions: write_conditions(input.if_match, input.if_none_match),
+    };
     let upload = UploadId::new(input.upload_id)?;
     let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
     let parts = parts.into_iter().map(completed_part).collect::<Outcome<Vec<_>>>()?;
-    let conditions = write_conditions(input.if_match, input.if_none_match);
-    let made = store.complete_upload(&bucket, &key, &upload, &parts, &conditions)?;
+    let made = store.complete_upload(&bucket, &key, &upload, &parts, &options)?;
     let mut output = CompleteMultipartUploadOutput {
         location: Some(format!("/{}/{}", input.bucket, input.key)),
         bucket: Some(input.bucket),
         key: Some(input.key),
         e_tag: etag(&made.etag),
+        checksum_type: made.checksum.as_ref().map(type_of),
+        version_id: version_name(made.version),
         ..Default::default()
     };
     put_checksum!(output, &made.checksum);
     Ok(output)
 }
 
+fn stated_size(bytes: i64) -> Outcome<u64> {
+    let negative = |_| Error::new(ErrorKind::InvalidArgument, "x-amz-mp-object-size is negative");
+    Ok(u64::try_from(bytes).map_err(negative)?)
+}
+
 fn completed_part(part: s3s::dto::CompletedPart) -> Outcome<CompletedPart> {
     let missing = |what| Error::new(ErrorKind::InvalidArgument, format!("a part without {what}"));
     let number = part.part_number.ok_or_else(|| missing("PartNumber"))?;
-    let tag = part.e_tag.ok_or_else(|| missing("ETag"))?;
-    Ok(CompletedPart::new(part_number(number)?, ETag::new(tag.value())))
+    let tag = part.e_tag.as_ref().ok_or_else(|| missing("ETag"))?;
+    Ok(CompletedPart {
+        number: part_number(number)?,
+        etag: ETag::new(tag.value()),
+        checksum: stated_checksum!(part)?,
+    })
 }
 
 pub(super) fn abort(
@@ -126,13 +152,7 @@ pub(super) fn list_parts(store: &dyn Store, input: ListPartsInput) -> Outcome<Li
     let query = PartsQuery { after, max_parts: page_size(input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| i32::from(part.number));
-    let parts = listing.parts.into_iter().map(|part| Part {
-        part_number: Some(i32::from(part.number)),
-        size: size(part.size),
-        e_tag: etag(&part.etag),
-        last_modified: timestamp(part.modified),
-        ..Default::default()
-    });
+    let parts = listing.parts.into_iter().map(listed_part);
     Ok(ListPartsOutput {
         bucket: Some(input.bucket),
         key: Some(input.key),
@@ -146,39 +166,14 @@ pub(super) fn list_parts(store: &dyn Store, input: ListPartsInput) -> Outcome<Li
     })
 }
 
-pub(super) fn list_uploads(
-    store: &dyn Store,
-    input: ListMultipartUploadsInput,
-) -> Outcome<ListMultipartUploadsOutput> {
-    let grouped = input.delimiter.as_deref().is_some_and(|delimiter| !delimiter.is_empty());
-    refuse(&[("a delimiter in ListMultipartUploads", grouped)])?;
-    let bucket = Bucket::new(input.bucket.as_str())?;
-    let query = UploadsQuery {
-        prefix: input.prefix.clone().unwrap_or_default(),
-        key_after: input.key_marker.clone().filter(|marker| !marker.is_empty()),
-        upload_after: input.upload_id_marker.clone().filter(|marker| !marker.is_empty()),
-        max_uploads: page_size(input.max_uploads, PAGE_MAX)?,
+fn listed_part(part: PartInfo) -> Part {
+    let mut listed = Part {
+        part_number: Some(i32::from(part.number)),
+        size: size(part.size),
+        e_tag: etag(&part.etag),
+        last_modified: timestamp(part.modified),
+        ..Default::default()
     };
-    let listing = store.list_uploads(&bucket, &query)?;
-    let encoding = Encoding::new(input.encoding_type.as_ref())?;
-    let last = listing.uploads.last().filter(|_| listing.truncated).cloned();
-    let uploads = listing.uploads.into_iter().map(|upload| MultipartUpload {
-        key: Some(encoding.apply(&upload.key)),
-        upload_id: Some(upload.upload.as_str().to_owned()),
-        initiated: timestamp(upload.started),
-        ..Default::default()
-    });
-    Ok(ListMultipartUploadsOutput {
-        bucket: Some(input.bucket),
-        prefix: Some(encoding.apply(&query.prefix)),
-        key_marker: input.key_marker.as_deref().map(|marker| encoding.apply(marker)),
-        upload_id_marker: input.upload_id_marker,
-        next_key_marker: last.as_ref().map(|upload| encoding.apply(&upload.key)),
-        next_upload_id_marker: last.map(|upload| upload.upload.as_str().to_owned()),
-        max_uploads: count(query.max_uploads),
-        is_truncated: Some(listing.truncated),
-        uploads: Some(uploads.collect()),
-        encoding_type: input.encoding_type,
-        ..Default::default()
-    })
+    put_checksum!(listed, &part.checksum);
+    listed
 }

@@ -1,62 +1,63 @@
-//! Reading, deleting and copying objects.
+//! Reading objects.
 
 use std::collections::BTreeMap;
+use std::ops::Range as Bytes;
 
-use fordway_store::{
-    ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, ObjectInfo, Store,
-};
+use fordway_store::{ByteRange, Error, ErrorKind, GetOptions, ObjectInfo, Store};
 use fordway_wire::header_text;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
-use s3s::dto::{
-    ChecksumMode, ChecksumType, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource,
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
-    GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, MetadataDirective, Range,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use s3s::dto::{ChecksumMode, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range};
 use s3s::{S3Request, S3Response};
 
 use super::convert::{
-    conditions_of, etag, metadata_of, names, only_current_version, put_checksum, read_conditions, refuse,
-    refuse_unsupported, size, timestamp, write_conditions,
+    count, etag, names, put_checksum, read_conditions, size, timestamp, type_of, version, version_name,
 };
-use super::error::{Failure, Outcome, message};
+use super::error::{Failure, Outcome};
+use super::multipart::part_number;
 use crate::body::Payload;
 
 /// What S3 answers for an object that was stored without a type.
 const DEFAULT_TYPE: &str = "binary/octet-stream";
-/// The most keys one DeleteObjects may name (S3's limit).
-const DELETE_KEYS_MAX: usize = 1000;
+/// How many tags an object has; the S3 layer knows it only of GET.
+const TAG_COUNT_HEADER: HeaderName = HeaderName::from_static("x-amz-tagging-count");
+
+/// The options of a read: GET and HEAD have fields of the same names.
+macro_rules! read_options {
+    ($input:expr, $range:expr) => {
+        GetOptions {
+            range: $range,
+            part: $input.part_number.map(part_number).transpose()?,
+            version: version($input.version_id.as_deref())?,
+            conditions: read_conditions(
+                $input.if_match,
+                $input.if_none_match,
+                $input.if_modified_since,
+                $input.if_unmodified_since,
+            ),
+        }
+    };
+}
 
 pub(super) fn get(
     store: &dyn Store,
     request: S3Request<GetObjectInput>,
 ) -> Outcome<S3Response<GetObjectOutput>> {
     let input = request.input;
-    only_current_version(input.version_id.as_deref())?;
-    refuse(&[("partNumber", input.part_number.is_some())])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
-    let conditions = read_conditions(
-        input.if_match,
-        input.if_none_match,
-        input.if_modified_since,
-        input.if_unmodified_since,
-    );
-    let options = GetOptions { range: input.range.map(byte_range), conditions };
+    let options = read_options!(input, input.range.map(byte_range));
     let found = store.get(&bucket, &key, &options);
-    let object = found.map_err(|error| {
-        let current = || store.head(&bucket, &key, &GetOptions::default());
-        explained(error, current)
-    })?;
+    let object =
+        found.map_err(|error| explained(error, &options, |plain| store.head(&bucket, &key, plain)))?;
 
-    let part = options.range.is_some();
+    let is_partial = options.range.is_some() || options.part.is_some();
     let wants_checksum = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
     let expires = object.info.metadata.expires.clone().filter(|_| input.response_expires.is_none());
-    let size_bytes = object.info.size;
-    let mut output = describe(object.info, wants_checksum && !part);
+    let (size_bytes, tags) = (object.info.size, object.info.tag_count);
+    let mut output = describe(object.info, wants_checksum && !is_partial);
     output.content_length = size(object.content.len());
-    output.content_range =
-        part.then(|| format!("bytes {}-{}/{size_bytes}", object.range.start, object.range.end - 1));
+    output.content_range = is_partial.then(|| content_range(&object.range, size_bytes));
     let mut response = S3Response::new(output);
-    response.headers = expires_header(expires);
+    response.headers = extra_headers(expires, tags);
     response.extensions.insert(Payload::new(object.content)?);
     Ok(response)
 }
@@ -66,28 +67,37 @@ pub(super) fn head(
     request: S3Request<HeadObjectInput>,
 ) -> Outcome<S3Response<HeadObjectOutput>> {
     let input = request.input;
-    only_current_version(input.version_id.as_deref())?;
-    refuse(&[("partNumber", input.part_number.is_some())])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
-    let conditions = read_conditions(
-        input.if_match,
-        input.if_none_match,
-        input.if_modified_since,
-        input.if_unmodified_since,
-    );
-    let found = store.head(&bucket, &key, &GetOptions { range: None, conditions });
-    let info = found.map_err(|error| {
-        let current = || store.head(&bucket, &key, &GetOptions::default());
-        explained(error, current)
-    })?;
+    let options = read_options!(input, None);
+    let explain = |error| explained(error, &options, |plain| store.head(&bucket, &key, plain));
+    let info = store.head(&bucket, &key, &options).map_err(explain)?;
+    let wanted = match options.part {
+        None => 0..info.size,
+        Some(_) => {
+            let parts = store.object_parts(&bucket, &key, &options).map_err(explain)?;
+            options.wanted(info.size, &parts).map_err(explain)?
+        }
+    };
+    let is_partial = options.part.is_some();
     let wants_checksum = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
-    let expires = info.metadata.expires.clone();
-    let length = size(info.size);
-    let output = HeadObjectOutput { content_length: length, ..without_body(describe(info, wants_checksum)) };
-    Ok(S3Response::with_headers(output, expires_header(expires)))
+    let (size_bytes, expires, tags) = (info.size, info.metadata.expires.clone(), info.tag_count);
+    let output = HeadObjectOutput {
+        content_length: size(wanted.end - wanted.start),
+        content_range: is_partial.then(|| content_range(&wanted, size_bytes)),
+        ..without_body(describe(info, wants_checksum && !is_partial))
+    };
+    Ok(S3Response::with_headers(output, extra_headers(expires, tags)))
 }
 
-fn byte_range(range: Range) -> ByteRange {
+/// An empty part has no first and last byte; only the object's size is stated beside it.
+fn content_range(range: &Bytes<u64>, size_bytes: u64) -> String {
+    match range.is_empty() {
+        true => format!("bytes */{size_bytes}"),
+        false => format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1),
+    }
+}
+
+pub(super) fn byte_range(range: Range) -> ByteRange {
     match range {
         Range::Int { first, last: Some(last) } => ByteRange::Inclusive(first, last),
         Range::Int { first, last: None } => ByteRange::From(first),
@@ -96,12 +106,20 @@ fn byte_range(range: Range) -> ByteRange {
 }
 
 /// Adds what HTTP wants beside some errors: the tag beside 304, the size beside 416
-/// (RFC 9110 sections 15.4.5 and 15.5.17).
-fn explained(error: Error, current: impl FnOnce() -> fordway_store::Result<ObjectInfo>) -> Failure {
+/// (RFC 9110 sections 15.4.5 and 15.5.17). `describe` looks at the object with nothing asked of it.
+fn explained(
+    error: Error,
+    options: &GetOptions,
+    describe: impl FnOnce(&GetOptions) -> fordway_store::Result<ObjectInfo>,
+) -> Failure {
     let kind = error.kind();
+    if kind == ErrorKind::InvalidPart {
+        let message = super::error::message(&error);
+        return Failure::new("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message);
+    }
     let mut failure = Failure::from(error);
     if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
-        && let Ok(info) = current()
+        && let Ok(info) = describe(&GetOptions { version: options.version.clone(), ..Default::default() })
     {
         let (name, value) = match kind {
             ErrorKind::NotModified => (header::ETAG, format!("\"{}\"", info.etag)),
@@ -114,10 +132,12 @@ fn explained(error: Error, current: impl FnOnce() -> fordway_store::Result<Objec
     failure
 }
 
-/// The S3 layer knows `Expires` only as a time; it is answered as it was written.
-fn expires_header(expires: Option<String>) -> HeaderMap {
-    let value = expires.and_then(|text| HeaderValue::try_from(text).ok());
-    value.map(|value| (header::EXPIRES, value)).into_iter().collect()
+/// What the S3 layer does not write as it is: it knows `Expires` only as a time, and tags only of GET.
+fn extra_headers(expires: Option<String>, tag_count: usize) -> HeaderMap {
+    let expires = expires.and_then(|text| HeaderValue::try_from(text).ok());
+    let expires = expires.map(|value| (header::EXPIRES, value));
+    let tags = (tag_count > 0).then(|| (TAG_COUNT_HEADER, HeaderValue::from(tag_count)));
+    expires.into_iter().chain(tags).collect()
 }
 
 /// User metadata as headers can carry it.
@@ -138,12 +158,13 @@ fn describe(info: ObjectInfo, with_checksum: bool) -> GetObjectOutput {
         content_disposition: metadata.content_disposition,
         cache_control: metadata.cache_control,
         metadata: (!metadata.user.is_empty()).then(|| user_headers(metadata.user)),
+        parts_count: info.part_count.and_then(|parts| count(parts.into())),
+        version_id: version_name(info.version),
         ..Default::default()
     };
-    if let Some(checksum) = info.checksum.filter(|_| with_checksum) {
-        put_checksum!(output, Some(&checksum));
-        output.checksum_type = Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT));
-    }
+    let checksum = info.checksum.filter(|_| with_checksum);
+    output.checksum_type = checksum.as_ref().map(type_of);
+    put_checksum!(output, &checksum);
     output
 }
 
@@ -164,114 +185,8 @@ fn without_body(output: GetObjectOutput) -> HeadObjectOutput {
         checksum_sha1: output.checksum_sha1,
         checksum_sha256: output.checksum_sha256,
         checksum_type: output.checksum_type,
+        parts_count: output.parts_count,
+        version_id: output.version_id,
         ..Default::default()
     }
-}
-
-pub(super) fn delete(store: &dyn Store, input: DeleteObjectInput) -> Outcome<DeleteObjectOutput> {
-    only_current_version(input.version_id.as_deref())?;
-    refuse(&[
-        ("x-amz-if-match-size", input.if_match_size.is_some()),
-        ("x-amz-if-match-last-modified-time", input.if_match_last_modified_time.is_some()),
-    ])?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let options = DeleteOptions { conditions: write_conditions(input.if_match, None) };
-    store.delete(&bucket, &key, &options)?;
-    Ok(DeleteObjectOutput::default())
-}
-
-pub(super) fn delete_many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<DeleteObjectsOutput> {
-    let bucket = fordway_store::Bucket::new(input.bucket)?;
-    let objects = input.delete.objects;
-    if objects.is_empty() || objects.len() > DELETE_KEYS_MAX {
-        let message = format!("name 1 to {DELETE_KEYS_MAX} keys, not {}", objects.len());
-        return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
-    }
-    for object in &objects {
-        only_current_version(object.version_id.as_deref())?;
-        let conditional =
-            object.e_tag.is_some() || object.size.is_some() || object.last_modified_time.is_some();
-        refuse(&[("a condition on a key of DeleteObjects", conditional)])?;
-    }
-    store.head_bucket(&bucket)?;
-
-    let quiet = input.delete.quiet.unwrap_or(false);
-    let (mut keys, mut errors, mut deleted) = (Vec::with_capacity(objects.len()), Vec::new(), Vec::new());
-    for object in objects {
-        match fordway_store::Key::new(object.key.clone()) {
-            Ok(key) => keys.push(key),
-            Err(error) => errors.push(not_deleted(object.key, &error)),
-        }
-    }
-    for (key, result) in keys.iter().zip(store.delete_many(&bucket, &keys)) {
-        match result {
-            Ok(()) if quiet => {}
-            Ok(()) => {
-                deleted.push(DeletedObject { key: Some(key.as_str().to_owned()), ..Default::default() });
-            }
-            Err(error) => errors.push(not_deleted(key.as_str().to_owned(), &error)),
-        }
-    }
-    Ok(DeleteObjectsOutput { deleted: Some(deleted), errors: Some(errors), request_charged: None })
-}
-
-fn not_deleted(key: String, error: &Error) -> s3s::dto::Error {
-    let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
-    s3s::dto::Error {
-        code: Some(code.to_owned()),
-        key: Some(key),
-        message: Some(message(error)),
-        version_id: None,
-    }
-}
-
-pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Outcome<CopyObjectOutput> {
-    let (mut input, headers) = (request.input, request.headers);
-    refuse_unsupported!(input)?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let (from_bucket, from_key) = copy_source(&input.copy_source)?;
-    let replaces = input
-        .metadata_directive
-        .as_ref()
-        .is_some_and(|directive| directive.as_str() == MetadataDirective::REPLACE);
-    let source_conditions = read_conditions(
-        input.copy_source_if_match.take(),
-        input.copy_source_if_none_match.take(),
-        input.copy_source_if_modified_since.take(),
-        input.copy_source_if_unmodified_since.take(),
-    );
-    let metadata = replaces.then(|| metadata_of!(input, &headers));
-    let options = CopyOptions { metadata, source_conditions, conditions: conditions_of(&headers)? };
-    let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options)?;
-
-    let mut result = CopyObjectResult {
-        e_tag: etag(&made.etag),
-        last_modified: timestamp(made.modified),
-        ..Default::default()
-    };
-    put_checksum!(result, &made.checksum);
-    Ok(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() })
-}
-
-/// The object that a copy reads.
-pub(super) fn copy_source(source: &CopySource) -> Outcome<(fordway_store::Bucket, fordway_store::Key)> {
-    match source {
-        CopySource::Bucket { bucket, key, version_id } => {
-            only_current_version(version_id.as_deref())?;
-            names(bucket, key)
-        }
-        _ => {
-            Err(Error::new(ErrorKind::NotImplemented, "copy from /bucket/key; there are no access points")
-                .into())
-        }
-    }
-}
-
-/// What a copied part asks of its source, with the range it takes.
-pub(super) fn copy_source_options(range: Option<&str>, conditions: Conditions) -> Outcome<GetOptions> {
-    let range = range.map(Range::parse).transpose();
-    let range = range.map_err(|_| {
-        Error::new(ErrorKind::InvalidArgument, "x-amz-copy-source-range is not bytes=first-last")
-    })?;
-    Ok(GetOptions { range: range.map(byte_range), conditions })
 }

@@ -10,14 +10,12 @@ use fordway_store::{
     Checksum, ChecksumAlgorithm, Error, ErrorKind, Expected, PartOptions, PutOptions, Store,
 };
 use http::{HeaderMap, StatusCode};
-use s3s::dto::{
-    ChecksumType, PutObjectInput, PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput,
-};
+use s3s::dto::{PutObjectInput, PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput};
 use s3s::{S3Request, TrailingHeaders};
 
 use super::convert::{
-    algorithm, etag, metadata_of, names, put_checksum, refuse, refuse_unsupported, stated_checksum,
-    write_conditions,
+    algorithm, etag, metadata_of, names, put_checksum, refuse, refuse_unsupported, stated_checksum, tags,
+    type_of, version_name, write_conditions,
 };
 use super::error::{Failure, Outcome, unreadable_body};
 use super::multipart::part_number;
@@ -34,21 +32,24 @@ pub(super) async fn put(store: &dyn Store, request: S3Request<PutObjectInput>) -
     };
     let options = PutOptions {
         metadata: metadata_of!(input, &headers),
+        tags: tags(input.tagging.as_deref())?,
         conditions: write_conditions(input.if_match, input.if_none_match),
-        etag_policy: None,
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
         size_hint: checks.size,
+        ..Default::default()
     };
     let mut writer = store.writer(&bucket, &key, &options)?;
     receive(input.body, |data| writer.write(data)).await?;
     let made = writer.commit(&checks.expected()?)?;
 
-    let mut output = PutObjectOutput { e_tag: etag(&made.etag), ..Default::default() };
-    if made.checksum.is_some() {
-        put_checksum!(output, &made.checksum);
-        output.checksum_type = Some(ChecksumType::from_static(ChecksumType::FULL_OBJECT));
-    }
+    let mut output = PutObjectOutput {
+        e_tag: etag(&made.etag),
+        checksum_type: made.checksum.as_ref().map(type_of),
+        version_id: version_name(made.version),
+        ..Default::default()
+    };
+    put_checksum!(output, &made.checksum);
     Ok(output)
 }
 

@@ -98,7 +98,7 @@ impl BucketState {
     /// The latest version, or the one asked for.
     pub(super) fn object(&self, key: &Key, version: Option<&VersionId>) -> Result<&Stored> {
         let latest = self.objects.get(key.as_str());
-        let Some(wanted) = version else { return latest.ok_or_else(|| ErrorKind::NoSuchKey.into()) };
+        let Some(wanted) = version else { return latest.ok_or_else(|| self.missing(key)) };
         if let Some(found) = latest.filter(|latest| latest.id() == *wanted) {
             return Ok(found);
         }
@@ -106,9 +106,18 @@ impl BucketState {
         match older.rev().find(|version| version.id() == *wanted) {
             Some(Version::Object(found)) => Ok(found),
             Some(Version::Marker(..)) => {
-                Err(Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker"))
+                let why = "the version is a delete marker";
+                Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker())
             }
             None => Err(Error::new(ErrorKind::NoSuchVersion, wanted.as_str())),
+        }
+    }
+
+    fn missing(&self, key: &Key) -> Error {
+        let error = Error::from(ErrorKind::NoSuchKey);
+        match self.older.contains_key(key.as_str()) {
+            true => error.at_delete_marker(),
+            false => error,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fordway_store::CompletedPart;
+use fordway_store::{Checksum, CompletedPart, Tags, Versioning};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
@@ -12,16 +12,25 @@ pub fn complete_multipart_upload(parts: &[CompletedPart]) -> String {
     for part in parts {
         let _infallible = write!(body, "<Part><PartNumber>{}</PartNumber><ETag>\"", part.number);
         push_escaped(&mut body, part.etag.as_str());
-        body.push_str("\"</ETag></Part>");
+        body.push_str("\"</ETag>");
+        push_checksum(&mut body, part.checksum.as_ref());
+        body.push_str("</Part>");
     }
     body.push_str("</CompleteMultipartUpload>");
     body
 }
 
-/// The body that deletes `keys`; the server is asked to name only those that fail.
+fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
+    if let Some(checksum) = checksum {
+        let (name, text) = (checksum.algorithm.name(), checksum.to_base64());
+        let _infallible = write!(body, "<Checksum{name}>{text}</Checksum{name}>");
+    }
+}
+
+/// The body that deletes `keys`; the server is asked to say of each what became of it.
 pub fn delete<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     let mut body = opened("Delete", 4096);
-    body.push_str("<Quiet>true</Quiet>");
+    body.push_str("<Quiet>false</Quiet>");
     for key in keys {
         body.push_str("<Object><Key>");
         push_escaped(&mut body, key);
@@ -40,7 +49,40 @@ pub fn create_bucket_configuration(region: &str) -> String {
     body
 }
 
-fn opened(root: &str, capacity: usize) -> String {
+/// The body that has a bucket keep versions, or no longer.
+pub fn versioning_configuration(versioning: Versioning) -> String {
+    let mut body = opened("VersioningConfiguration", 128);
+    match versioning {
+        Versioning::Unversioned => {}
+        Versioning::Enabled => body.push_str("<Status>Enabled</Status>"),
+        Versioning::Suspended => body.push_str("<Status>Suspended</Status>"),
+    }
+    body.push_str("</VersioningConfiguration>");
+    body
+}
+
+/// The body that replaces an object's tags.
+pub fn tagging(tags: &Tags) -> String {
+    let mut body = opened("Tagging", 128 * tags.len());
+    body.push_str("<TagSet>");
+    for (name, value) in tags {
+        body.push_str("<Tag>");
+        push_element(&mut body, "Key", name);
+        push_element(&mut body, "Value", value);
+        body.push_str("</Tag>");
+    }
+    body.push_str("</TagSet></Tagging>");
+    body
+}
+
+/// Appends an element that holds `text`.
+pub(super) fn push_element(to: &mut String, name: &str, text: &str) {
+    let _infallible = write!(to, "<{name}>");
+    push_escaped(to, text);
+    let _infallible = write!(to, "</{name}>");
+}
+
+pub(super) fn opened(root: &str, capacity: usize) -> String {
     let mut body = String::with_capacity(capacity + 128);
     let _infallible = write!(body, "<{root} xmlns=\"{NAMESPACE}\">");
     body
@@ -65,7 +107,7 @@ fn push_escaped(to: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use fordway_store::ETag;
+    use fordway_store::{ChecksumAlgorithm, ETag};
     use proptest::prelude::*;
 
     use super::super::for_each_element;
@@ -89,6 +131,10 @@ mod tests {
         assert_eq!(texts(&body, "Part/ETag"), ["\"t\"", "\"t\""]);
         let body = create_bucket_configuration("eu-west-1");
         assert_eq!(texts(&body, "LocationConstraint"), ["eu-west-1"]);
+        let sum = Checksum::of(ChecksumAlgorithm::Crc32, b"123456789");
+        let body = complete_multipart_upload(&[CompletedPart { checksum: Some(sum), ..part(1) }]);
+        assert_eq!(texts(&body, "Part/ChecksumCRC32"), ["y/Q5Jg=="]);
+        assert_eq!(texts(&versioning_configuration(Versioning::Suspended), "Status"), ["Suspended"]);
     }
 
     proptest! {

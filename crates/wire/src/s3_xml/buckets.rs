@@ -1,10 +1,10 @@
-//! The list of buckets.
+//! The list of buckets, and what is said of one.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::Result;
+use fordway_store::{Result, Versioning};
 
-use super::{for_each_element, time};
+use super::{bad, for_each_element, time};
 
 /// A bucket as the server names it; it may have a name that is none by our rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,35 @@ pub fn list_all_my_buckets(document: &[u8]) -> Result<(Vec<ListedBucket>, Option
     Ok((buckets, next))
 }
 
+/// Reads a `VersioningConfiguration`. Errors: `BadResponse`.
+pub fn bucket_versioning(document: &[u8]) -> Result<Versioning> {
+    let mut found = Versioning::Unversioned;
+    for_each_element(document, "VersioningConfiguration", |path, text| {
+        if path == "Status" {
+            found = match text.trim() {
+                "Enabled" => Versioning::Enabled,
+                "Suspended" => Versioning::Suspended,
+                other => return Err(bad(format!("the versioning status is {other:?}"))),
+            };
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::versioning_configuration;
     use super::*;
+
+    #[test]
+    fn versioning_both_ways() {
+        for state in [Versioning::Unversioned, Versioning::Enabled, Versioning::Suspended] {
+            assert_eq!(bucket_versioning(versioning_configuration(state).as_bytes()).unwrap(), state);
+        }
+        let odd = b"<VersioningConfiguration><Status>Maybe</Status></VersioningConfiguration>";
+        assert!(bucket_versioning(odd).is_err());
+    }
 
     #[test]
     fn reads_names_and_times() {

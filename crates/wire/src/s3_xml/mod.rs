@@ -12,23 +12,30 @@ mod error;
 mod list;
 mod multipart;
 mod objects;
+mod versions;
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::{ETag, Error, ErrorKind, Result};
+use fordway_store::{Checksum, ChecksumAlgorithm, ETag, Error, ErrorKind, Result};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-pub use bodies::{complete_multipart_upload, create_bucket_configuration, delete};
-pub use buckets::{ListedBucket, list_all_my_buckets};
+pub use bodies::{
+    complete_multipart_upload, create_bucket_configuration, delete, tagging, versioning_configuration,
+};
+pub use buckets::{ListedBucket, bucket_versioning, list_all_my_buckets};
 pub use error::{ErrorDocument, error_document};
 pub use list::{ListBucketPage, list_bucket};
 pub use multipart::{
     CompletedUpload, UploadsPage, complete_multipart_upload_result, initiate_multipart_upload, list_parts,
     list_uploads,
 };
-pub use objects::{Copied, DeleteFailure, copied, delete_result};
+pub use objects::{
+    AttributesPage, Copied, DeleteFailure, DeleteOutcome, copied, delete_result, object_attributes,
+    object_tags,
+};
+pub use versions::{VersionsAnswer, list_versions, list_versions_result};
 
 /// Calls `at_end` with the path below the root and the text of every element, when it ends. The
 /// name of the root must start with `kind`.
@@ -133,6 +140,13 @@ fn etag(text: &str) -> ETag {
     ETag::new(text)
 }
 
+/// The checksum in an element called `name`; `None` for an element of another kind, and for a value
+/// that is none, as a checksum is an extra.
+fn checksum(name: &str, text: &str) -> Option<Checksum> {
+    let algorithm = ChecksumAlgorithm::from_name(name.strip_prefix("Checksum")?)?;
+    Checksum::from_base64(algorithm, text.trim()).ok()
+}
+
 /// The element `path` must have been there. Errors: `BadResponse`.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
     value.ok_or_else(|| bad(format!("the answer has no {path}")))
@@ -163,6 +177,8 @@ mod tests {
             complete_multipart_upload_result(document),
             copied(document),
             (list_parts(document), list_uploads(document), delete_result(document)),
+            (list_versions(document), object_tags(document), object_attributes(document)),
+            bucket_versioning(document),
         );
     }
 
@@ -185,6 +201,10 @@ mod tests {
         assert_eq!(list_parts(page).unwrap_err().kind(), ErrorKind::BadResponse);
         assert_eq!(list_uploads(page).unwrap_err().kind(), ErrorKind::BadResponse);
         assert_eq!(delete_result(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(list_versions(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(object_tags(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(object_attributes(page).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(bucket_versioning(page).unwrap_err().kind(), ErrorKind::BadResponse);
     }
 
     proptest! {
@@ -195,7 +215,7 @@ mod tests {
 
         #[test]
         fn no_text_like_xml_makes_a_parser_panic(
-            document in "(<|>|/|&|;|#|a|Key|Contents|ListBucketResult|\"|!|\\[|CDATA| ){0,60}"
+            document in "(<|>|/|&|;|#|a|Key|Contents|ListBucketResult|ListVersionsResult|Version|TagSet|Tagging|\"|!|\\[|CDATA| ){0,60}"
         ) {
             parse_all(document.as_bytes());
         }

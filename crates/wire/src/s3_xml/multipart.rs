@@ -2,16 +2,18 @@
 
 use std::time::UNIX_EPOCH;
 
-use fordway_store::{ETag, PartInfo, PartListing, Result, UploadId, UploadListing, UploadSummary};
+use fordway_store::{Checksum, ETag, PartInfo, PartListing, Result, UploadId, UploadListing, UploadSummary};
 
-use super::{ErrorDocument, decoded, error_document, etag, for_each_element, number, required, time};
+use super::{
+    ErrorDocument, checksum, decoded, error_document, etag, for_each_element, number, required, time,
+};
 
 /// How a completion ended. S3 sends the status before it has joined the parts, so that a failure
 /// may arrive under status 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompletedUpload {
-    /// The object is there, with this tag.
-    Published(ETag),
+    /// The object is there, with this tag, and with this checksum where the parts had one.
+    Published(ETag, Option<Checksum>),
     /// It is not.
     Failed(ErrorDocument),
 }
@@ -35,14 +37,15 @@ pub fn complete_multipart_upload_result(document: &[u8]) -> Result<CompletedUplo
     if let Some(error) = error_document(document)? {
         return Ok(CompletedUpload::Failed(error));
     }
-    let mut tag = None;
+    let (mut tag, mut sum) = (None, None);
     for_each_element(document, "CompleteMultipartUpload", |path, text| {
-        if path == TAG {
-            tag = Some(etag(text));
+        match path {
+            TAG => tag = Some(etag(text)),
+            other => sum = checksum(other, text).or(sum.take()),
         }
         Ok(())
     })?;
-    required(tag, TAG).map(CompletedUpload::Published)
+    Ok(CompletedUpload::Published(required(tag, TAG)?, sum))
 }
 
 /// Reads a `ListPartsResult`. Errors: `BadResponse`.
@@ -58,7 +61,10 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
             "Part/LastModified" => part.modified = time(text),
             "Part" => listing.parts.push(std::mem::replace(&mut part, blank())),
             "IsTruncated" => listing.truncated = text.trim() == "true",
-            _ => {}
+            other => {
+                let found = other.strip_prefix("Part/").and_then(|name| checksum(name, text));
+                part.checksum = found.or(part.checksum.take());
+            }
         }
         Ok(())
     })?;
@@ -116,7 +122,7 @@ mod tests {
         assert_eq!(initiate_multipart_upload(started).unwrap().as_str(), "VX.pY/x");
         let done =
             b"<CompleteMultipartUploadResult><ETag>&#34;x-2&#34;</ETag></CompleteMultipartUploadResult>";
-        let published = CompletedUpload::Published(ETag::new("x-2"));
+        let published = CompletedUpload::Published(ETag::new("x-2"), None);
         assert_eq!(complete_multipart_upload_result(done).unwrap(), published);
         let nothing = initiate_multipart_upload(b"<InitiateMultipartUploadResult/>");
         assert_eq!(nothing.unwrap_err().kind(), ErrorKind::BadResponse);
@@ -127,16 +133,18 @@ mod tests {
         let document = b"<?xml version=\"1.0\"?>  \n <Error><Code>InternalError</Code></Error>";
         match complete_multipart_upload_result(document).unwrap() {
             CompletedUpload::Failed(error) => assert_eq!(error.code, "InternalError"),
-            CompletedUpload::Published(_) => panic!("an error was taken for success"),
+            CompletedUpload::Published(..) => panic!("an error was taken for success"),
         }
     }
 
     #[test]
     fn listings() {
-        let parts =
-            b"<ListPartsResponse><Part><PartNumber>2</PartNumber><ETag>\"t\"</ETag><Size>9</Size></Part>\
+        let parts = b"<ListPartsResponse><Part><PartNumber>2</PartNumber><ETag>\"t\"</ETag><Size>9</Size>\
+            <ChecksumCRC32>y/Q5Jg==</ChecksumCRC32></Part>\
             <IsTruncated>true</IsTruncated></ListPartsResponse>";
         let listing = list_parts(parts).unwrap();
+        let sum = listing.parts[0].checksum.as_ref().map(Checksum::to_base64);
+        assert_eq!(sum.as_deref(), Some("y/Q5Jg=="));
         assert_eq!((listing.parts[0].number, listing.parts[0].size, listing.truncated), (2, 9, true));
         let uploads = b"<ListMultipartUploadsResult><EncodingType>url</EncodingType>\
             <NextKeyMarker>a%20b</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>\

@@ -2,9 +2,10 @@
 
 use fordway_cli::Interrupt;
 use fordway_store::{
-    Bucket, BucketInfo, CompletedPart, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions,
-    Key, ListQuery, Listing, MemoryStore, Object, ObjectInfo, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, Result, Store, UploadId, UploadListing, UploadsQuery, Writer,
+    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
+    ErrorKind, GetOptions, Key, ListQuery, Listing, MemoryStore, Object, ObjectInfo, ObjectPart, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 
 use super::corrupted;
@@ -58,6 +59,14 @@ impl Store for FaultyStore {
         self.inner.delete_bucket(bucket)
     }
 
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.inner.versioning(bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.inner.set_versioning(bucket, versioning)
+    }
+
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.check("put", bucket, key)?;
         self.inner.writer(bucket, key, options)
@@ -81,7 +90,21 @@ impl Store for FaultyStore {
         self.inner.head(bucket, key, options)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<()> {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.inner.object_parts(bucket, key, options)
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.check("get tags", bucket, key)?;
+        self.inner.tags(bucket, key, version)
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.check("set tags", bucket, key)?;
+        self.inner.set_tags(bucket, key, version, tags)
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         self.check("delete", bucket, key)?;
         self.inner.delete(bucket, key, options)
     }
@@ -99,6 +122,10 @@ impl Store for FaultyStore {
 
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.inner.list(bucket, query)
+    }
+
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.inner.list_versions(bucket, query)
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -139,9 +166,9 @@ impl Store for FaultyStore {
         key: &Key,
         upload: &UploadId,
         parts: &[CompletedPart],
-        conditions: &Conditions,
+        options: &CompleteOptions,
     ) -> Result<PutResult> {
-        self.inner.complete_upload(bucket, key, upload, parts, conditions)
+        self.inner.complete_upload(bucket, key, upload, parts, options)
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {

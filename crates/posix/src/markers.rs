@@ -1,0 +1,161 @@
+//! Keys that end in a slash and hold nothing: the directories that they name, with a record of their
+//! own. What makes folders through S3 makes directories that POSIX sees.
+//!
+//! The first such key of a bucket makes the file `markers` in its private directory; where that is
+//! missing, nobody looks for them. All changes are made with the key's lock held. A key that holds
+//! something, or cannot be a directory, lies at its odd place, which hides a marker.
+
+use std::fs::File;
+
+use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, Versioning};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat};
+
+use crate::Inner;
+use crate::delete::is_marked;
+use crate::errors::from_errno;
+use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, private_dir, split};
+use crate::private::Contents;
+use crate::read::Opened;
+use crate::record::{Record, Seal};
+use crate::sidecar::{ATTRIBUTE_BYTES, read_record};
+use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, made_of, unique_etag};
+use crate::versions::now_ns;
+
+impl Inner {
+    /// The directory that is the object `key`, opened, if there is one.
+    pub(crate) fn open_marker(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: Contents,
+    ) -> Result<Option<Opened>> {
+        let Some(path) = marked_dir(bucket, key).filter(|_| contents.has_markers) else { return Ok(None) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match self.root.open_beneath(&path, flags, Mode::empty()) {
+            Ok(dir) => opened(dir),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
+            Err(errno) => Err(from_errno(errno, "opening")),
+        }
+    }
+
+    /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
+    /// was one.
+    pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<bool> {
+        let Some(marker) = self.open_marker(bucket, key, contents)? else { return Ok(false) };
+        let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
+        if let Some(path) = marked_dir(bucket, key) {
+            let (parent, name) = split(&path);
+            let is_pruned = self
+                .open_dir(parent)
+                .is_ok_and(|parent| is_marked(&parent, name) && remove_dir(&parent, name).is_ok());
+            if is_pruned {
+                self.prune(bucket, parent, contents);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Whether the directory at `path`, which is empty, can be removed by somebody who does not hold
+    /// the lock of the key that it would be. `remove` is called with that lock held, if it is free.
+    pub(crate) fn unless_marker(
+        &self,
+        bucket: &Bucket,
+        path: &str,
+        contents: Contents,
+        remove: impl FnOnce() -> bool,
+    ) -> bool {
+        if !contents.has_markers {
+            return remove();
+        }
+        let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());
+        let Some(key) = key else { return remove() };
+        let removed = self.locked_if_free(bucket, &key, || match self.open_marker(bucket, &key, contents) {
+            Ok(None) => remove(),
+            _ => false,
+        });
+        removed.unwrap_or_default()
+    }
+
+    fn say_that_there_are_markers(&self, bucket: &Bucket, contents: Contents) -> Result<()> {
+        if contents.has_markers {
+            return Ok(());
+        }
+        let private = self.parent_of(bucket, &private_dir(bucket))?;
+        open_in(&private, MARKERS, OFlags::WRONLY | OFlags::CREATE, FILE_MODE)
+            .map_err(|errno| from_errno(errno, "making a directory an object"))?;
+        self.private.forget(bucket);
+        Ok(())
+    }
+}
+
+impl Staged {
+    /// Whether what is staged may become a directory rather than a file.
+    pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: Contents) -> bool {
+        self.written() == 0
+            && record.parts.is_empty()
+            && contents.versioning == Versioning::Unversioned
+            && marked_dir(&self.bucket, key).is_some()
+    }
+
+    /// Publishes the empty object `key` as a directory; `None` if it has to be a file.
+    pub(crate) fn publish_marker(
+        &self,
+        key: &Key,
+        record: &mut Record,
+        conditions: &Conditions,
+    ) -> Result<Option<PutResult>> {
+        let (inner, bucket) = (&self.inner, &self.bucket);
+        inner.locked(bucket, key, |contents| {
+            let apart = match contents.has_odd {
+                true => inner.open_file(bucket, &odd(bucket, key))?,
+                false => None,
+            };
+            if apart.is_some() || contents.versioning != Versioning::Unversioned {
+                return Ok(None);
+            }
+            let current = inner.open_marker(bucket, key, contents)?;
+            conditions.check_write(current.map(|marker| marker.etag()).as_ref())?;
+            inner.say_that_there_are_markers(bucket, contents)?;
+            self.mark(key, record)
+        })
+    }
+
+    fn mark(&self, key: &Key, record: &mut Record) -> Result<Option<PutResult>> {
+        let Some(path) = marked_dir(&self.bucket, key) else { return Ok(None) };
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let dir = match self.inner.parent_of(&self.bucket, &path) {
+                Ok(dir) => dir,
+                // A file is in the way.
+                Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let failed = |errno| from_errno(errno, "making a directory an object");
+            let dir =
+                open_in(&dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
+            let state = FileStat { size: 0, modified_ns: now_ns() as i64, ..stat(&dir).map_err(failed)? };
+            record.seal = Some(Seal::of(&state));
+            let etag = record.etag.clone().unwrap_or_else(|| unique_etag(&state));
+            let packed = Record { etag: Some(etag.clone()), ..record.clone() }.encode();
+            if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {
+                return Ok(None);
+            }
+            // A delete that knew of no markers yet may have pruned the directory.
+            if stat(&dir).map_err(failed)?.links > 0 {
+                record.etag = Some(etag);
+                return Ok(Some(made_of(record, &state)));
+            }
+            self.inner.dirs.forget(&path);
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+}
+
+/// The directory as an object, if it has a record.
+fn opened(dir: File) -> Result<Option<Opened>> {
+    let record = read_record(&dir)?;
+    let Some(seal) = record.seal else { return Ok(None) };
+    let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+    let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
+    Ok(Some(Opened { file: dir, stat, record }))
+}

@@ -1,0 +1,102 @@
+//! Deleting objects and versions of them.
+
+use fordway_store::{Bucket, Conditions, DeleteOptions, Deleted, ETag, Error, Key, Store};
+use http::StatusCode;
+use s3s::dto::{
+    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
+    ObjectIdentifier,
+};
+
+use super::convert::{names, refuse, version, version_name, write_conditions};
+use super::error::{Failure, Outcome, message};
+
+/// The most keys one DeleteObjects may name (S3's limit).
+const KEYS_MAX: usize = 1000;
+
+pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<DeleteObjectOutput> {
+    refuse(&[
+        ("x-amz-if-match-size", input.if_match_size.is_some()),
+        ("x-amz-if-match-last-modified-time", input.if_match_last_modified_time.is_some()),
+    ])?;
+    let (bucket, key) = names(&input.bucket, &input.key)?;
+    let conditions = write_conditions(input.if_match, None);
+    let options = DeleteOptions { conditions, version: version(input.version_id.as_deref())? };
+    let deleted = store.delete(&bucket, &key, &options)?;
+    Ok(DeleteObjectOutput {
+        delete_marker: deleted.is_marker.then_some(true),
+        version_id: version_name(deleted.version),
+        request_charged: None,
+    })
+}
+
+pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<DeleteObjectsOutput> {
+    let bucket = Bucket::new(input.bucket)?;
+    let objects = input.delete.objects;
+    if objects.is_empty() || objects.len() > KEYS_MAX {
+        let message = format!("name 1 to {KEYS_MAX} keys, not {}", objects.len());
+        return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
+    }
+    for object in &objects {
+        let conditional = object.size.is_some() || object.last_modified_time.is_some();
+        refuse(&[("a condition other than ETag on a key of DeleteObjects", conditional)])?;
+    }
+    store.head_bucket(&bucket)?;
+
+    let quiet = input.delete.quiet.unwrap_or(false);
+    let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+    for (object, result) in objects.iter().zip(results(store, &bucket, &objects)) {
+        match result {
+            Ok(_) if quiet => {}
+            Ok(done) => deleted.push(as_deleted(object, done)),
+            Err(error) => errors.push(not_deleted(object, &error)),
+        }
+    }
+    Ok(DeleteObjectsOutput { deleted: Some(deleted), errors: Some(errors), request_charged: None })
+}
+
+/// One result per object, in order: in one call of the store where keys are all that is named.
+fn results(
+    store: &dyn Store,
+    bucket: &Bucket,
+    objects: &[ObjectIdentifier],
+) -> Vec<fordway_store::Result<Deleted>> {
+    let is_plain = |object: &ObjectIdentifier| object.version_id.is_none() && object.e_tag.is_none();
+    let keys = objects.iter().filter(|object| is_plain(object)).map(|object| Key::new(object.key.as_str()));
+    match keys.collect::<fordway_store::Result<Vec<_>>>() {
+        Ok(keys) if keys.len() == objects.len() => store.delete_many(bucket, &keys),
+        _ => objects.iter().map(|object| remove(store, bucket, object)).collect(),
+    }
+}
+
+fn remove(store: &dyn Store, bucket: &Bucket, object: &ObjectIdentifier) -> fordway_store::Result<Deleted> {
+    let key = Key::new(object.key.as_str())?;
+    let version = object.version_id.as_deref().filter(|name| !name.is_empty());
+    let options = DeleteOptions {
+        version: version.map(fordway_store::VersionId::new).transpose()?,
+        conditions: object
+            .e_tag
+            .as_ref()
+            .map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag.value()))),
+    };
+    store.delete(bucket, &key, &options)
+}
+
+/// A version that was asked for is named; a delete marker is, whether it was made or removed.
+fn as_deleted(object: &ObjectIdentifier, done: Deleted) -> DeletedObject {
+    DeletedObject {
+        key: Some(object.key.clone()),
+        version_id: object.version_id.clone(),
+        delete_marker: done.is_marker.then_some(true),
+        delete_marker_version_id: version_name(done.version.filter(|_| done.is_marker)),
+    }
+}
+
+fn not_deleted(object: &ObjectIdentifier, error: &Error) -> s3s::dto::Error {
+    let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
+    s3s::dto::Error {
+        code: Some(code.to_owned()),
+        key: Some(object.key.clone()),
+        message: Some(message(error)),
+        version_id: object.version_id.clone(),
+    }
+}

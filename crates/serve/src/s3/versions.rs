@@ -1,0 +1,77 @@
+//! Versioning of buckets, and their versions listed.
+
+use bytes::Bytes;
+use fordway_store::{Bucket, Content, Error, ErrorKind, MAX_KEYS, Store, Versioning, VersionsQuery};
+use fordway_wire::s3_xml::{VersionsAnswer, list_versions_result};
+use http::StatusCode;
+use s3s::S3Response;
+use s3s::dto::{
+    BucketVersioningStatus, GetBucketVersioningOutput, ListObjectVersionsInput, ListObjectVersionsOutput,
+    MFADelete, Owner, PutBucketVersioningInput, PutBucketVersioningOutput,
+};
+
+use super::convert::{page_size, refuse, version};
+use super::error::{Failure, Outcome};
+use super::list::Encoding;
+use crate::body::Payload;
+
+pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
+    let status = match store.versioning(&Bucket::new(bucket)?)? {
+        Versioning::Unversioned => None,
+        Versioning::Enabled => Some(BucketVersioningStatus::ENABLED),
+        Versioning::Suspended => Some(BucketVersioningStatus::SUSPENDED),
+    };
+    Ok(GetBucketVersioningOutput {
+        status: status.map(BucketVersioningStatus::from_static),
+        mfa_delete: None,
+    })
+}
+
+pub(super) fn put(store: &dyn Store, input: PutBucketVersioningInput) -> Outcome<PutBucketVersioningOutput> {
+    let asked = input.versioning_configuration;
+    let wants_mfa = asked.mfa_delete.is_some_and(|mfa| mfa.as_str() == MFADelete::ENABLED);
+    refuse(&[("MfaDelete", wants_mfa)])?;
+    let versioning = match asked.status.as_ref().map(BucketVersioningStatus::as_str) {
+        Some(BucketVersioningStatus::ENABLED) => Versioning::Enabled,
+        Some(BucketVersioningStatus::SUSPENDED) => Versioning::Suspended,
+        _ => {
+            let message = "the Status of versioning is Enabled or Suspended";
+            return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
+        }
+    };
+    store.set_versioning(&Bucket::new(input.bucket)?, versioning)?;
+    Ok(PutBucketVersioningOutput::default())
+}
+
+/// The document is written here: the S3 layer would make two lists of versions and delete markers.
+pub(super) fn list(
+    store: &dyn Store,
+    owner: &Owner,
+    input: ListObjectVersionsInput,
+) -> Outcome<S3Response<ListObjectVersionsOutput>> {
+    let bucket = Bucket::new(input.bucket)?;
+    let query = VersionsQuery {
+        prefix: input.prefix.unwrap_or_default(),
+        delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),
+        key_after: input.key_marker.filter(|marker| !marker.is_empty()),
+        version_after: version(input.version_id_marker.as_deref())?,
+        max_keys: page_size(input.max_keys, MAX_KEYS)?,
+    };
+    if query.version_after.is_some() && query.key_after.is_none() {
+        let detail = "a version-id-marker needs a key-marker";
+        return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
+    }
+    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let page = store.list_versions(&bucket, &query)?;
+    let answer = VersionsAnswer {
+        bucket: bucket.as_str(),
+        query: &query,
+        encode: &|name| encoding.apply(name),
+        is_url_encoded: matches!(encoding, Encoding::Url),
+        owner: owner.id.as_deref().unwrap_or_default(),
+    };
+    let document = Bytes::from(list_versions_result(&answer, &page));
+    let mut response = S3Response::new(ListObjectVersionsOutput::default());
+    response.extensions.insert(Payload::new(Content::Bytes(document))?);
+    Ok(response)
+}

@@ -1,0 +1,81 @@
+//! Tags over HTTP.
+
+mod client;
+
+use client::{Answer, Call, Fixture, serve};
+
+const TWO: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag><Tag><Key>b c</Key>\
+                   <Value/></Tag></TagSet></Tagging>";
+
+fn tagging(fixture: &Fixture, method: &str, key: &str, body: &str) -> Answer {
+    fixture.client.send(&Call::on(method, key).query("tagging").body(body))
+}
+
+fn tags(fixture: &Fixture, key: &str) -> Vec<(String, String)> {
+    let answer = tagging(fixture, "GET", key, "").ok();
+    answer.elements("Key").into_iter().zip(answer.elements("Value")).collect()
+}
+
+fn owned(tags: &[(&str, &str)]) -> Vec<(String, String)> {
+    tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn tags_are_set_read_and_removed() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", "x=y&empty").body("z")).ok();
+    assert_eq!(tags(&fixture, "k"), owned(&[("empty", ""), ("x", "y")]));
+    for method in ["GET", "HEAD"] {
+        let answer = fixture.client.send(&Call::on(method, "k")).ok();
+        assert_eq!(answer.header("x-amz-tagging-count"), Some("2"), "{method}");
+    }
+    tagging(&fixture, "PUT", "k", TWO).ok();
+    assert_eq!(tags(&fixture, "k"), owned(&[("a", "1"), ("b c", "")]));
+    assert_eq!(tagging(&fixture, "DELETE", "k", "").status, 204);
+    assert!(tags(&fixture, "k").is_empty());
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().header("x-amz-tagging-count"), None);
+    assert_eq!(tagging(&fixture, "PUT", "none", TWO).error(), (404, "NoSuchKey".to_owned()));
+}
+
+#[test]
+fn tags_that_cannot_be_are_refused() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("z")).ok();
+    let tag = |name: &str| format!("<Tag><Key>{name}</Key><Value>v</Value></Tag>");
+    let set = |tags: &str| format!("<Tagging><TagSet>{tags}</TagSet></Tagging>");
+    let eleven: String = (0..11).map(|at| tag(&at.to_string())).collect();
+    for bad in [eleven, [tag("a"), tag("a")].concat(), tag(&"x".repeat(129)), tag("")] {
+        let answer = tagging(&fixture, "PUT", "k", &set(&bad));
+        assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
+    }
+    for bad in ["a=1&a=2", "a=%FF"] {
+        let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", bad).body("new"));
+        assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
+    }
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
+}
+
+#[test]
+fn copies_keep_tags_or_replace_them() {
+    let fixture = serve();
+    fixture.client.send(&Call::new("PUT", "/plain-bucket")).ok();
+    let put = Call::new("PUT", "/plain-bucket/from").header("x-amz-tagging", "x=y").body("z");
+    fixture.client.send(&put).ok();
+    let copy = |to| Call::on("PUT", to).header("x-amz-copy-source", "/plain-bucket/from");
+    // Without the directive, the header says nothing.
+    fixture.client.send(&copy("kept").header("x-amz-tagging", "n=1")).ok();
+    assert_eq!(tags(&fixture, "kept"), owned(&[("x", "y")]));
+    let replaced = copy("new").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "n=1");
+    fixture.client.send(&replaced).ok();
+    assert_eq!(tags(&fixture, "new"), owned(&[("n", "1")]));
+    let start = Call::on("POST", "big").query("uploads").header("x-amz-tagging", "u=1");
+    let upload = fixture.client.send(&start).ok().element("UploadId").unwrap();
+    let query = format!("partNumber=1&uploadId={upload}");
+    let part = fixture.client.send(&Call::on("PUT", "big").query(&query).body("x")).ok();
+    let body = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{}</ETag></Part></CompleteMultipartUpload>",
+        part.header("etag").unwrap()
+    );
+    fixture.client.send(&Call::on("POST", "big").query(&format!("uploadId={upload}")).body(body)).ok();
+    assert_eq!(tags(&fixture, "big"), owned(&[("u", "1")]));
+}

@@ -1,0 +1,183 @@
+//! Versions over HTTP: kept, named, listed, marked as deleted, removed.
+
+mod client;
+
+use client::{Answer, BUCKET, Call, Fixture, bucket, serve};
+use fordway_store::{Bucket, Store, Versioning};
+
+const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+
+fn versioned() -> Fixture {
+    let fixture = serve();
+    fixture.store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+    fixture
+}
+
+fn on_bucket(fixture: &Fixture, query: &str) -> Answer {
+    fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query(query))
+}
+
+/// Puts `body` and answers the version's name.
+fn put(fixture: &Fixture, key: &str, body: &str) -> String {
+    let made = fixture.client.send(&Call::on("PUT", key).body(body)).ok();
+    made.header("x-amz-version-id").unwrap().to_owned()
+}
+
+#[test]
+fn a_bucket_says_whether_it_keeps_versions() {
+    let fixture = serve();
+    let set = |body: &str| {
+        fixture.client.send(&Call::new("PUT", format!("/{BUCKET}")).query("versioning").body(body))
+    };
+    assert_eq!(on_bucket(&fixture, "versioning").ok().element("Status"), None);
+    set(ENABLED).ok();
+    assert_eq!(on_bucket(&fixture, "versioning").ok().element("Status").as_deref(), Some("Enabled"));
+    set(&ENABLED.replace("Enabled", "Suspended")).ok();
+    assert_eq!(on_bucket(&fixture, "versioning").ok().element("Status").as_deref(), Some("Suspended"));
+    assert_eq!(set("<VersioningConfiguration/>").error(), (400, "MalformedXML".to_owned()));
+    let mfa = ENABLED.replace("</Status>", "</Status><MfaDelete>Enabled</MfaDelete>");
+    assert_eq!(set(&mfa).error(), (501, "NotImplemented".to_owned()));
+    let none = fixture.client.send(&Call::new("GET", "/nowhere").query("versioning"));
+    assert_eq!(none.error(), (404, "NoSuchBucket".to_owned()));
+}
+
+#[test]
+fn an_unversioned_bucket_names_no_versions() {
+    let fixture = serve();
+    assert_eq!(fixture.client.send(&Call::on("PUT", "k").body("x")).ok().header("x-amz-version-id"), None);
+    let answer = fixture.client.send(&Call::on("GET", "k").query("versionId=null")).ok();
+    assert_eq!((answer.text().as_str(), answer.header("x-amz-version-id")), ("x", None));
+    assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId"), ["null"]);
+    let other = fixture.client.send(&Call::on("GET", "k").query("versionId=other"));
+    assert_eq!(other.error(), (404, "NoSuchVersion".to_owned()));
+}
+
+#[test]
+fn versions_are_read_by_name() {
+    let fixture = versioned();
+    let (one, two) = (put(&fixture, "k", "one"), put(&fixture, "k", "two!"));
+    for (query, version, body) in [
+        (String::new(), &two, "two!"),
+        (format!("versionId={one}"), &one, "one"),
+        (format!("versionId={two}"), &two, "two!"),
+    ] {
+        let got = fixture.client.send(&Call::on("GET", "k").query(&query)).ok();
+        assert_eq!((got.text().as_str(), got.header("x-amz-version-id")), (body, Some(version.as_str())));
+        let head = fixture.client.send(&Call::on("HEAD", "k").query(&query)).ok();
+        assert_eq!(head.header("content-length"), Some(body.len().to_string().as_str()));
+        assert_eq!(head.header("x-amz-version-id"), Some(version.as_str()));
+    }
+}
+
+#[test]
+fn a_version_is_copied() {
+    let fixture = versioned();
+    let plain = Bucket::new("plain-bucket").unwrap();
+    fixture.store.create_bucket(&plain).unwrap();
+    fixture.store.set_versioning(&plain, Versioning::Enabled).unwrap();
+    let put = |body: &str| fixture.client.send(&Call::new("PUT", "/plain-bucket/k").body(body)).ok();
+    let one = put("one").header("x-amz-version-id").unwrap().to_owned();
+    put("two");
+    let source = format!("/plain-bucket/k?versionId={one}");
+    let copied = fixture.client.send(&Call::on("PUT", "copy").header("x-amz-copy-source", source)).ok();
+    assert_eq!(copied.header("x-amz-copy-source-version-id"), Some(one.as_str()));
+    assert!(copied.header("x-amz-version-id").is_some());
+    assert_eq!(fixture.client.send(&Call::on("GET", "copy")).ok().text(), "one");
+}
+
+#[test]
+fn a_delete_marker_hides_and_is_removed() {
+    let fixture = versioned();
+    let one = put(&fixture, "k", "one");
+    let marked = fixture.client.send(&Call::on("DELETE", "k")).ok();
+    assert_eq!(marked.header("x-amz-delete-marker"), Some("true"));
+    let marker = marked.header("x-amz-version-id").unwrap().to_owned();
+
+    let hidden = fixture.client.send(&Call::on("GET", "k"));
+    assert_eq!(hidden.error(), (404, "NoSuchKey".to_owned()));
+    assert_eq!(hidden.header("x-amz-delete-marker"), Some("true"));
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "k")).header("x-amz-delete-marker"), Some("true"));
+    let by_name = format!("versionId={marker}");
+    let itself = fixture.client.send(&Call::on("GET", "k").query(&by_name));
+    assert_eq!(itself.error(), (405, "MethodNotAllowed".to_owned()));
+    assert_eq!(itself.header("x-amz-delete-marker"), Some("true"));
+    assert_eq!(fixture.client.send(&Call::on("GET", "none")).header("x-amz-delete-marker"), None);
+    let older = fixture.client.send(&Call::on("GET", "k").query(&format!("versionId={one}"))).ok();
+    assert_eq!(older.text(), "one");
+
+    let removed = fixture.client.send(&Call::on("DELETE", "k").query(&by_name)).ok();
+    assert_eq!(removed.header("x-amz-delete-marker"), Some("true"));
+    assert_eq!(removed.header("x-amz-version-id"), Some(marker.as_str()));
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "one");
+}
+
+#[test]
+fn names_of_listed_versions_are_encoded_when_asked() {
+    let fixture = versioned();
+    put(&fixture, "a%20b", "one");
+    let listed = on_bucket(&fixture, "encoding-type=url&versions").ok();
+    assert_eq!(listed.element("EncodingType").as_deref(), Some("url"));
+    assert_eq!(listed.header("content-type"), Some("application/xml"));
+    assert_eq!(listed.elements("Key"), ["a%20b"]);
+    assert_eq!(on_bucket(&fixture, "versions").ok().elements("Key"), ["a b"]);
+}
+
+#[test]
+fn pages_of_versions() {
+    let fixture = versioned();
+    let names =
+        [("d/x", "1"), ("d/x", "2"), ("e", "3"), ("e", "4")].map(|(key, body)| put(&fixture, key, body));
+    fixture.client.send(&Call::on("DELETE", "e")).ok();
+    let whole = on_bucket(&fixture, "versions").ok();
+    assert_eq!(whole.elements("VersionId")[..2], [names[1].clone(), names[0].clone()]);
+    assert_eq!(whole.elements("VersionId")[3..], [names[3].clone(), names[2].clone()]);
+    assert_eq!(whole.elements("IsLatest"), ["true", "false", "true", "false", "false"]);
+    let text = whole.text();
+    assert!(text.find("<DeleteMarker>").unwrap() < text.find(&names[3]).unwrap(), "{text}");
+
+    let first = on_bucket(&fixture, "max-keys=2&versions&delimiter=%2F").ok();
+    assert_eq!(
+        (first.element("IsTruncated").as_deref(), first.elements("VersionId").len()),
+        (Some("true"), 1)
+    );
+    assert_eq!(first.elements("Prefix"), ["", "d/"]);
+    let (key, version) =
+        (first.element("NextKeyMarker").unwrap(), first.element("NextVersionIdMarker").unwrap());
+    let query =
+        format!("delimiter=%2F&key-marker={}&version-id-marker={version}&versions", key.replace('/', "%2F"));
+    let rest = on_bucket(&fixture, &query).ok();
+    assert_eq!(rest.elements("VersionId"), [names[3].clone(), names[2].clone()]);
+    assert_eq!(rest.element("IsTruncated").as_deref(), Some("false"));
+    let alone = on_bucket(&fixture, "version-id-marker=x&versions");
+    assert_eq!(alone.error(), (400, "InvalidArgument".to_owned()));
+}
+
+#[test]
+fn many_versions_are_deleted_at_once() {
+    let fixture = versioned();
+    let (one, two) = (put(&fixture, "k", "one"), put(&fixture, "k", "two"));
+    let delete = |objects: &str| {
+        let body = format!("<Delete>{objects}</Delete>");
+        fixture.client.send(&Call::new("POST", format!("/{BUCKET}")).query("delete").body(body)).ok()
+    };
+    let marked = delete("<Object><Key>k</Key></Object>");
+    let marker = marked.element("DeleteMarkerVersionId").unwrap();
+    assert_eq!(
+        (marked.element("DeleteMarker").as_deref(), marked.element("VersionId")),
+        (Some("true"), None)
+    );
+    let named = |version: &str| format!("<Object><Key>k</Key><VersionId>{version}</VersionId></Object>");
+    let removed = delete(&format!("{}{}", named(&marker), named(&two)));
+    assert_eq!(removed.elements("VersionId"), [marker.clone(), two]);
+    assert_eq!(removed.elements("DeleteMarkerVersionId"), [marker]);
+    assert_eq!(
+        fixture.client.send(&Call::on("GET", "k")).ok().header("x-amz-version-id"),
+        Some(one.as_str())
+    );
+
+    let refused = delete("<Object><Key>k</Key><ETag>\"other\"</ETag></Object>");
+    assert_eq!(refused.element("Code").as_deref(), Some("PreconditionFailed"));
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "one");
+    let fits = "<Object><Key>k</Key><ETag>\"f97c5d29941bfb1b2fdab0874906ab82\"</ETag></Object>";
+    assert_eq!(delete(fits).element("DeleteMarker").as_deref(), Some("true"));
+}
