@@ -171,10 +171,16 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
 fn read_versioning(file: OwnedFd) -> Result<Versioning, Errno> {
     let mut text = Vec::new();
     read_into_spare(&file, &mut text, 0, 64)?;
-    Ok(match text.trim_ascii() == SUSPENDED.as_bytes() {
-        true => Versioning::Suspended,
-        false => Versioning::Enabled,
-    })
+    Ok(versioning_of(&text).unwrap_or(Versioning::Enabled))
+}
+
+/// What the content of `versioning` means; `None` if nothing.
+pub(crate) fn versioning_of(text: &[u8]) -> Option<Versioning> {
+    match std::str::from_utf8(text.trim_ascii()) {
+        Ok(ENABLED) => Some(Versioning::Enabled),
+        Ok(SUSPENDED) => Some(Versioning::Suspended),
+        _ => None,
+    }
 }
 
 pub(crate) fn times(stat: &FileStat) -> (i64, i64) {
