@@ -18,7 +18,7 @@ use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, private_dir, split};
 use crate::private::Contents;
 use crate::read::Opened;
 use crate::record::{Record, Seal};
-use crate::sidecar::{ATTRIBUTE_BYTES, read_record};
+use crate::sidecar::{ATTRIBUTE_BYTES, Attribute, read_attribute};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
 use crate::{Durability, Inner};
@@ -34,10 +34,21 @@ impl Inner {
         let Some(path) = marked_dir(bucket, key).filter(|_| contents.has_markers) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.root.open_beneath(&path, flags, Mode::empty()) {
-            Ok(dir) => opened(dir),
+            Ok(dir) => self.marker_in(bucket, dir),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(from_errno(errno, "opening")),
         }
+    }
+
+    /// The directory as an object, if it has a record.
+    fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<Opened>> {
+        let Attribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
+            return Ok(None);
+        };
+        let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+        let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
+        let record = self.load_record(bucket, &dir, &stat)?;
+        Ok(Some(Opened { file: dir, stat, record }))
     }
 
     /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
@@ -154,13 +165,4 @@ impl Staged {
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
-}
-
-/// The directory as an object, if it has a record.
-fn opened(dir: File) -> Result<Option<Opened>> {
-    let record = read_record(&dir)?;
-    let Some(seal) = record.seal else { return Ok(None) };
-    let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
-    let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
-    Ok(Some(Opened { file: dir, stat, record }))
 }

@@ -30,7 +30,7 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// An open file's attribute.
-enum Attribute {
+pub(crate) enum Attribute {
     Absent,
     Found(Record),
     /// The file system has none.
@@ -166,7 +166,7 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
 }
 
 /// Errors: `Corrupt`.
-fn read_attribute(file: &File) -> Result<Attribute> {
+pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
     let found = |bytes: Option<&[u8]>| match bytes {
         None => Ok(Attribute::Absent),
         Some(bytes) => decode_record(bytes).map(Attribute::Found),

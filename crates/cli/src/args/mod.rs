@@ -17,7 +17,7 @@ use clap_complete::Shell;
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 
 /// S3 over a directory, in this process or over HTTP.
