@@ -198,9 +198,14 @@ def test_versions_are_kept_named_and_listed(store: fordway.Store) -> None:
     older = store.head(BUCKET, "k").version
     store.put(BUCKET, "k", b"newer!")
     assert older is not None
-    assert (store.get(BUCKET, "k", version=older), store.head(BUCKET, "k", version=older).size) == (b"older", 5)
+    assert (store.get(BUCKET, "k", version=older), store.head(BUCKET, "k", version=older).size) == (
+        b"older",
+        5,
+    )
     store.delete(BUCKET, "k")
-    found = [(entry.is_delete_marker, entry.is_latest, entry.size) for entry in store.list_versions(BUCKET, "k")]
+    found = [
+        (entry.is_delete_marker, entry.is_latest, entry.size) for entry in store.list_versions(BUCKET, "k")
+    ]
     assert found == [(True, True, None), (False, False, 6), (False, False, 5)]
     marker = next(store.list_versions(BUCKET)).version
     store.delete(BUCKET, "k", version=marker)

@@ -45,7 +45,9 @@ def code(error) -> str:
 
 def test_versions(s3, versioned: str) -> None:
     assert s3.get_bucket_versioning(Bucket=versioned)["Status"] == "Enabled"
-    one, two = (s3.put_object(Bucket=versioned, Key="d/ü k", Body=body)["VersionId"] for body in (b"1", b"22"))
+    one, two = (
+        s3.put_object(Bucket=versioned, Key="d/ü k", Body=body)["VersionId"] for body in (b"1", b"22")
+    )
     assert s3.get_object(Bucket=versioned, Key="d/ü k", VersionId=one)["Body"].read() == b"1"
     assert s3.head_object(Bucket=versioned, Key="d/ü k")["VersionId"] == two
     marked = s3.delete_object(Bucket=versioned, Key="d/ü k")
@@ -71,7 +73,9 @@ def test_pages_of_versions_and_their_removal(s3, versioned: str) -> None:
     for number in range(7):
         s3.put_object(Bucket=versioned, Key=f"p/{number % 3} +", Body=b"x")
     s3.delete_object(Bucket=versioned, Key="p/0 +")
-    pages = s3.get_paginator("list_object_versions").paginate(Bucket=versioned, PaginationConfig={"PageSize": 2})
+    pages = s3.get_paginator("list_object_versions").paginate(
+        Bucket=versioned, PaginationConfig={"PageSize": 2}
+    )
     pages = list(pages)
     entries = [entry for page in pages for entry in page.get("Versions", []) + page.get("DeleteMarkers", [])]
     assert (len(pages), len(entries)) == (4, 8)
