@@ -2,14 +2,54 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, MAX_KEY_BYTES, Result, Store};
+use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Result, Store};
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat};
 
-use crate::layout::join;
+use crate::layout::{PRIVATE_DIR, decode, join, odd_dir, versions_dir};
 use crate::{Inner, PosixStore};
 
 /// How many entries are looked at between two words about progress.
 pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
+
+/// What the files of a walk are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Objects at the paths that their keys spell.
+    Plain,
+    /// Objects whose keys are no paths.
+    Odd,
+    /// Old versions and delete markers.
+    Versions,
+}
+
+/// A part of a bucket, of which one directory holds all files.
+pub(crate) struct Area<'b> {
+    pub(crate) bucket: &'b Bucket,
+    pub(crate) held: Held,
+    /// The directory, relative to the root.
+    pub(crate) top: String,
+}
+
+impl<'b> Area<'b> {
+    /// All objects and versions of a bucket. The odd ones come before the plain ones that may hide them.
+    pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
+        [
+            Area { bucket, held: Held::Odd, top: odd_dir(bucket) },
+            Area { bucket, held: Held::Plain, top: bucket.as_str().to_owned() },
+            Area { bucket, held: Held::Versions, top: versions_dir(bucket) },
+        ]
+    }
+
+    /// The key that a path below `top` is the encoded form of.
+    pub(crate) fn decode(&self, path: &str) -> Option<Key> {
+        path.get(self.top.len() + 1..).and_then(decode)
+    }
+
+    /// Whether `name` in the directory `path` is what we keep beside the objects.
+    pub(crate) fn is_private(&self, path: &str, name: &[u8]) -> bool {
+        name == PRIVATE_DIR.as_bytes() && path == self.bucket.as_str()
+    }
+}
 
 impl PosixStore {
     /// The buckets to look at: those named, which must exist, or else all.

@@ -30,7 +30,7 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// An open file's attribute.
-enum Attribute {
+pub(crate) enum Attribute {
     Absent,
     Found(Record),
     /// The file system has none.
@@ -81,7 +81,8 @@ impl Inner {
     }
 
     /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
-    /// it. Cost: one `fgetxattr`. Errors: `Corrupt`.
+    /// it. A record that is still said to be apart lacks the sidecar file that has the rest.
+    /// Cost: one `fgetxattr`. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         match read_attribute(file)? {
             Attribute::Absent => Ok(Record::default()),
@@ -94,8 +95,8 @@ impl Inner {
         }
     }
 
-    /// The record in the sidecar file, if there is one and it is this file's.
-    fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
+    /// The record in the sidecar file, if there is one and it is this file's. Errors: `Corrupt`.
+    pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let path = place_of(bucket, stat).path();
         let file = match self.root.open_beneath(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
@@ -105,7 +106,8 @@ impl Inner {
         };
         let mut bytes = Vec::new();
         read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
-        let record = decode_record(&bytes)?;
+        let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
+        let record = Record::decode(&bytes).ok_or_else(corrupt)?;
         Ok((record.seal == Some(Seal::of(stat))).then_some(record))
     }
 
@@ -150,18 +152,21 @@ impl Record {
 
 /// Where the sidecar file of a file with that state lies.
 fn place_of(bucket: &Bucket, stat: &FileStat) -> Place<'static> {
-    Place { dir: meta_dir(bucket).into(), name: format!("{:016x}", stat.inode).into() }
+    Place { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
 
-/// The open file's attribute, and nothing of a sidecar file. Errors: `Corrupt`.
-pub(crate) fn read_record(file: &File) -> Result<Record> {
-    match read_attribute(file)? {
-        Attribute::Found(record) => Ok(record),
-        Attribute::Absent | Attribute::Unsupported => Ok(Record::default()),
-    }
+/// The name of the sidecar file of an inode.
+pub(crate) fn sidecar_name(inode: u64) -> String {
+    format!("{inode:016x}")
 }
 
-fn read_attribute(file: &File) -> Result<Attribute> {
+/// The inode whose sidecar file has that name; `None` for what is not ours.
+pub(crate) fn inode_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
+}
+
+/// Errors: `Corrupt`.
+pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
     let found = |bytes: Option<&[u8]>| match bytes {
         None => Ok(Attribute::Absent),
         Some(bytes) => decode_record(bytes).map(Attribute::Found),

@@ -12,6 +12,7 @@
 //! the other name says nothing. All this is done with the key's lock held.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,18 +32,18 @@ use crate::layout::{
 };
 use crate::private::{Contents, ENABLED, SUSPENDED};
 use crate::read::{Opened, info_of, system_time};
-use crate::stage::{FILE_MODE, Staged, hidden_name};
+use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, hidden_name};
 
 /// What ends the name of a delete marker.
 const MARKER: &str = "-marker";
 
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Archived {
+pub(crate) struct Archived {
     /// The time in ns at which it ceased to be the latest, or a little later: no two are alike.
     order: u64,
-    version: VersionId,
-    is_marker: bool,
+    pub(crate) version: VersionId,
+    pub(crate) is_marker: bool,
 }
 
 impl Archived {
@@ -51,7 +52,8 @@ impl Archived {
         format!("{:016x}-{}{marker}", self.order, self.version)
     }
 
-    fn parse(name: &str) -> Option<Self> {
+    /// Reads a name; `None` for what is not ours.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         let (order, rest) = name.split_once('-')?;
         let (version, is_marker) = rest.strip_suffix(MARKER).map_or((rest, false), |version| (version, true));
         let found = Archived {
@@ -151,9 +153,27 @@ impl Inner {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         let kept = Archived { order: after(&archived), version, is_marker: false };
-        let dir = self.parent_of(bucket, &versions_of(bucket, key))?;
-        link_unnamed(&current.file, &dir, &kept.name())
-            .map_err(|errno| from_errno(errno, "keeping the old version"))
+        self.among_versions(bucket, key, |dir| link_unnamed(&current.file, dir, &kept.name()))
+    }
+
+    /// Makes a name in the directory of the key's versions. That is made anew where it is gone: another
+    /// process may have removed the last name in it while this one holds it open.
+    fn among_versions(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        make: impl Fn(&Dir) -> Result<(), Errno>,
+    ) -> Result<()> {
+        let path = versions_of(bucket, key);
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let dir = self.parent_of(bucket, &path)?;
+            match make(&dir) {
+                Err(_) if dir.is_removed() => self.dirs.forget(&path),
+                done => return done.map_err(|errno| from_errno(errno, "naming a version")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// Removes the version `null` that was kept, now that there is another.
@@ -207,11 +227,8 @@ impl Inner {
     }
 
     fn make_marker(&self, bucket: &Bucket, key: &Key, marker: &Archived) -> Result<()> {
-        let dir = self.parent_of(bucket, &versions_of(bucket, key))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        open_in(&dir, &marker.name(), flags, FILE_MODE)
-            .map(drop)
-            .map_err(|errno| from_errno(errno, "making the delete marker"))
+        self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
     /// Removes one version for good; the newest that is left becomes the latest.
@@ -252,7 +269,7 @@ impl Inner {
 
     /// Makes `newest` the latest version in place of that at `place`, which goes.
     fn promote_over(&self, bucket: &Bucket, key: &Key, newest: &Archived, place: &Place) -> Result<()> {
-        let from = self.versions_held(bucket, key)?;
+        let from = self.versions_opened(bucket, key)?;
         let to = self.parent_of(bucket, &place.dir)?;
         rename(&from, &newest.name(), &to, &place.name)
             .map_err(|errno| from_errno(errno, "making an old version the latest"))
@@ -260,7 +277,7 @@ impl Inner {
 
     /// Makes `newest` the latest version of a key that has none; it keeps its name among the old ones.
     fn promote(&self, bucket: &Bucket, key: &Key, newest: &Archived) -> Result<()> {
-        let from = self.versions_held(bucket, key)?;
+        let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
             let to = match self.parent_of(bucket, &place.dir) {
@@ -280,10 +297,9 @@ impl Inner {
         Ok(())
     }
 
-    fn versions_held(&self, bucket: &Bucket, key: &Key) -> Result<Dir> {
-        self.dirs
-            .open(&self.root, &versions_of(bucket, key))
-            .map_err(|errno| from_errno(errno, "opening the versions"))
+    /// Opened anew: one that is held may have been removed and made again by another process.
+    fn versions_opened(&self, bucket: &Bucket, key: &Key) -> Result<File> {
+        self.open_dir(&versions_of(bucket, key)).map_err(|errno| from_errno(errno, "opening the versions"))
     }
 
     /// Removes the directory at `path` if nothing is in it.

@@ -160,7 +160,7 @@ impl Checksum {
     }
 
     /// The checksum of the parts' checksums, in order.
-    pub(crate) fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
+    pub fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
         let mut running = Running::new(algorithm);
         parts.iter().for_each(|part| running.update(&part.value));
         Checksum { parts: u16::try_from(parts.len()).ok(), ..running.finish() }

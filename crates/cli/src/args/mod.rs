@@ -19,7 +19,7 @@ use fordway_store::VersionId;
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use fordway_store::{Checksum, Digests, ETag, ETagPolicy, Expected, Hasher, Result};
+use fordway_store::{Checksum, Digests, ETag, ETagPolicy, Expected, Hasher, ObjectPart, Result};
 use fordway_sys::{Errno, read_into_spare, stat};
 
 use super::{Check, FindingKind, is_sealed};
@@ -11,23 +11,55 @@ use crate::record::Record;
 /// Content read at a time: enough to hide a system call, little enough to stay in the cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Content between two words about progress.
-const PROGRESS_CHUNKS: u64 = 16;
+const PROGRESS_BYTES: u64 = 16 * CHUNK_BYTES as u64;
+
+/// A stretch of content, and what its digests must be.
+struct Piece<'r> {
+    /// The part's number, where it is one.
+    part: Option<u16>,
+    size: u64,
+    md5: Option<[u8; 16]>,
+    checksum: Option<&'r Checksum>,
+}
 
 /// Whether a record has something that the content can be held against.
 pub(super) fn can_be_checked(record: &Record) -> bool {
-    record.checksum.is_some() || stored_md5(record).is_some()
+    !pieces_of(record).is_empty()
+}
+
+/// The content as a whole, or its parts where only they have digests; nothing where nothing has.
+fn pieces_of(record: &Record) -> Vec<Piece<'_>> {
+    let Some(seal) = record.seal else { return Vec::new() };
+    let (md5, checksum) = (record.etag.as_ref().and_then(ETag::as_md5), record.checksum.as_ref());
+    if checksum.is_some_and(|checksum| checksum.parts.is_some()) {
+        return record.parts.iter().map(piece_of_part).collect::<Option<_>>().unwrap_or_default();
+    }
+    match md5.is_some() || checksum.is_some() {
+        true => vec![Piece { part: None, size: seal.size, md5, checksum }],
+        false => Vec::new(),
+    }
+}
+
+fn piece_of_part(part: &ObjectPart) -> Option<Piece<'_>> {
+    let checksum = part.checksum.as_ref()?;
+    Some(Piece { part: Some(part.number), size: part.size, md5: None, checksum: Some(checksum) })
 }
 
 impl Check<'_> {
     /// Reads the sealed `file` and compares. Cost: its content once, and what its digests cost.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
-        if !can_be_checked(record) {
+        let pieces = pieces_of(record);
+        if pieces.is_empty() {
             return Ok(());
         }
-        let algorithm = record.checksum.as_ref().map(|checksum| checksum.algorithm);
-        let mut hasher = Hasher::new(ETagPolicy::Fast, stored_md5(record).is_some(), algorithm);
-        if let Err(errno) = self.read_all(file, &mut hasher)? {
-            return self.unreadable(path, errno, "reading");
+        let (mut offset, mut wrong) = (0, None);
+        for piece in &pieces {
+            let mut hasher = piece.hasher();
+            if let Err(errno) = self.read_stretch(file, offset, piece.size, &mut hasher)? {
+                return self.unreadable(path, errno, "reading");
+            }
+            wrong = wrong.or(piece.difference(&hasher.finish(&Expected::default())?));
+            offset += piece.size;
         }
         let now = match stat(file) {
             Ok(now) => now,
@@ -37,51 +69,76 @@ impl Check<'_> {
             return self.changed(path, record, &now);
         }
         self.summary.read_files += 1;
-        match difference(record, &hasher.finish(&Expected::default())?) {
+        match wrong.or_else(|| misfit(record, offset)) {
             Some(detail) => self.found(FindingKind::Corrupt, path, detail),
             None => Ok(()),
         }
     }
 
-    fn read_all(&mut self, file: &File, hasher: &mut Hasher) -> Result<Result<(), Errno>> {
-        let mut offset = 0;
-        loop {
+    /// Reads `len` bytes from `start`, or up to the end of the file.
+    fn read_stretch(
+        &mut self,
+        file: &File,
+        start: u64,
+        len: u64,
+        hasher: &mut Hasher,
+    ) -> Result<Result<(), Errno>> {
+        let mut done = 0;
+        while done < len {
             self.buffer.clear();
-            match read_into_spare(file, &mut self.buffer, offset, CHUNK_BYTES) {
-                Ok(0) => return Ok(Ok(())),
+            let wanted = (len - done).min(CHUNK_BYTES as u64) as usize;
+            match read_into_spare(file, &mut self.buffer, start + done, wanted) {
+                Ok(0) => break,
                 Ok(got) => {
                     hasher.update(&self.buffer);
-                    offset += got as u64;
+                    done += got as u64;
                     self.summary.read_bytes += got as u64;
-                    if got < CHUNK_BYTES {
-                        return Ok(Ok(()));
-                    }
                 }
                 Err(errno) => return Ok(Err(errno)),
             }
-            if (offset / CHUNK_BYTES as u64).is_multiple_of(PROGRESS_CHUNKS) {
+            if done.is_multiple_of(PROGRESS_BYTES) {
                 self.progress()?;
             }
         }
+        Ok(Ok(()))
     }
 }
 
-fn stored_md5(record: &Record) -> Option<[u8; 16]> {
-    record.etag.as_ref().and_then(ETag::as_md5)
-}
-
-/// What is stored and what was found, where they differ.
-fn difference(record: &Record, found: &Digests) -> Option<String> {
-    if stored_md5(record).is_some() && found.md5 != stored_md5(record) {
-        let now = ETag::from_md5(found.md5.unwrap_or_default());
-        let stored = record.etag.as_ref()?;
-        return Some(format!("the content's MD5 is {now}, the stored ETag says {stored}"));
+impl Piece<'_> {
+    fn hasher(&self) -> Hasher {
+        let algorithm = self.checksum.map(|checksum| checksum.algorithm);
+        Hasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
-    if record.checksum != found.checksum {
-        let stored = record.checksum.as_ref()?;
-        let (name, stored) = (stored.algorithm.name(), stored.to_base64());
+
+    /// What is stored and what was found, where they differ.
+    fn difference(&self, found: &Digests) -> Option<String> {
+        let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
+        if let Some(stored) = self.md5
+            && found.md5 != self.md5
+        {
+            let (now, stored) = (ETag::from_md5(found.md5.unwrap_or_default()), ETag::from_md5(stored));
+            return Some(format!("{what}'s MD5 is {now}, the stored ETag says {stored}"));
+        }
+        let stored = self.checksum.filter(|stored| found.checksum.as_ref() != Some(stored))?;
         let now = found.checksum.as_ref().map(Checksum::to_base64).unwrap_or_default();
-        return Some(format!("the content's {name} is {now}, the stored one is {stored}"));
+        Some(format!(
+            "{what}'s {} is {now}, the stored one is {}",
+            stored.algorithm.name(),
+            stored.to_base64()
+        ))
     }
-    None
+}
+
+/// How the record contradicts itself: its pieces, `size` bytes together, are not the object.
+fn misfit(record: &Record, size: u64) -> Option<String> {
+    let sealed = record.seal?.size;
+    if size != sealed {
+        return Some(format!("its parts have {size} bytes, the object has {sealed}"));
+    }
+    let stored = record.checksum.as_ref().filter(|stored| stored.parts.is_some())?;
+    let sums: Vec<&Checksum> = record.parts.iter().filter_map(|part| part.checksum.as_ref()).collect();
+    let made = Checksum::composite(stored.algorithm, &sums);
+    let (name, made_text, stored_text) = (stored.algorithm.name(), made.to_base64(), stored.to_base64());
+    (made != *stored)
+        .then(|| format!("the {name} of its parts' is {made_text}, the stored one is {stored_text}"))
 }

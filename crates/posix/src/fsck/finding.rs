@@ -54,9 +54,16 @@ findings! {
     /// The content is not what the stored MD5 or checksum says, although size and time are.
     Corrupt = "corrupt", Corrupt,
         "restore it from a copy; do not write over it before you have one";
-    /// The attribute `user.fordway` does not decode.
+    /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, does not decode.
     BadRecord = "bad-record", Corrupt,
-        "restore the attribute, or remove it (setfattr -x user.fordway) to accept the content without metadata";
+        "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
+    /// The attribute says that the rest of the record lies in a sidecar file, and that is gone, or is
+    /// of another version. The content is whole; metadata, tags and parts of the object are lost.
+    RecordMissing = "record-missing", Corrupt,
+        "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
+    /// The file `.fordway/versioning` says neither that old versions are kept nor that they are not.
+    BadVersioning = "bad-versioning", Corrupt,
+        "old versions are kept as long as it is so; set the bucket's versioning anew with an S3 client";
     /// The record of a multipart upload, or of a part, does not decode, or names no key.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have it start again";
@@ -69,6 +76,12 @@ findings! {
     /// A name below `.fordway/odd` that no key has.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";
+    /// A name below `.fordway/versions` that no version has.
+    VersionName = "version-name", Note,
+        "move it away; no S3 client can see it";
+    /// A name below `.fordway/meta` that no sidecar file has.
+    SidecarName = "sidecar-name", Note,
+        "move it away; nothing reads it";
     /// A key of more than 1,024 bytes.
     LongKey = "long-key", Note,
         "shorten the path; S3 clients cannot name it";

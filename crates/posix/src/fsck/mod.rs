@@ -5,6 +5,7 @@
 
 mod content;
 mod finding;
+mod private;
 mod uploads;
 
 use std::fs::File;
@@ -15,10 +16,11 @@ use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, get_xattr_in, open_i
 pub use finding::{Finding, FindingKind, Severity};
 
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, PRIVATE_DIR, decode, join, odd_dir};
+use crate::layout::{ATTRIBUTE, join};
 use crate::record::{Record, Seal};
-use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{RECORD_BYTES, read_record};
+use crate::scan::{Area, Held, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::RECORD_BYTES;
+use crate::versions::Archived;
 use crate::{Inner, PosixStore};
 use finding::show_name;
 
@@ -45,7 +47,7 @@ pub enum FsckEvent<'e> {
 pub struct FsckSummary {
     /// Directory entries looked at.
     pub entries: u64,
-    /// Files among them: objects, and parts of uploads.
+    /// Files among them: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
     /// Content in those files.
     pub size_bytes: u64,
@@ -75,20 +77,16 @@ impl PosixStore {
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let mut check = Check { inner: &self.inner, read: options.read, tell, summary, buffer };
         for bucket in &buckets {
-            check.tree(&Area { bucket, odd: None }, bucket.as_str())?;
-            let odd = odd_dir(bucket);
-            check.tree(&Area { bucket, odd: Some(&odd) }, &odd)?;
+            for area in Area::all(bucket) {
+                check.tree(&area)?;
+            }
             check.uploads(bucket)?;
+            check.sidecar_names(bucket)?;
+            check.versioning(bucket)?;
         }
         check.progress()?;
         Ok(check.summary)
     }
-}
-
-/// Which objects of a bucket are looked at: the plain ones, or those below the directory `odd`.
-struct Area<'a> {
-    bucket: &'a Bucket,
-    odd: Option<&'a str>,
 }
 
 struct Check<'c> {
@@ -101,20 +99,19 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    fn tree(&mut self, area: &Area, path: &str) -> Result<()> {
-        match self.inner.open_to_scan(path) {
-            Ok(dir) => self.directory(area, &dir, path),
+    fn tree(&mut self, area: &Area) -> Result<()> {
+        match self.inner.open_to_scan(&area.top) {
+            Ok(dir) => self.directory(area, &dir, &area.top),
             Err(Errno::NOENT) => Ok(()),
-            Err(errno) => self.unreadable(path, errno, "opening"),
+            Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
     }
 
     fn directory(&mut self, area: &Area, dir: &File, path: &str) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            let is_private = name == PRIVATE_DIR.as_bytes() && path == area.bucket.as_str();
             match std::str::from_utf8(name) {
-                _ if is_private => Ok(()),
+                _ if area.is_private(path, name) => Ok(()),
                 Ok(name) => self.entry(area, dir, path, name, kind),
                 Err(_) => self.found(FindingKind::NotUtf8, join(path, &show_name(name)), ""),
             }
@@ -127,7 +124,7 @@ impl Check<'_> {
             EntryKind::Dir => self.child(area, dir, path, name),
             EntryKind::File => {
                 self.name(area, path, name)?;
-                self.file(dir, path, name)
+                self.file(area.bucket, dir, path, name)
             }
             EntryKind::Link => self.link(join(path, name)),
             EntryKind::Other => self.found(FindingKind::SpecialFile, join(path, name), ""),
@@ -148,27 +145,27 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the file's name is a key's.
+    /// Whether the file's name is a key's, or an old version's.
     fn name(&mut self, area: &Area, path: &str, name: &str) -> Result<()> {
-        match area.odd {
-            Some(odd) => {
-                let path = join(path, name);
-                match path.get(odd.len() + 1..).and_then(decode) {
-                    Some(_) => Ok(()),
-                    None => self.found(FindingKind::OddName, path, ""),
-                }
-            }
-            None => {
-                let key_bytes = path.len() - area.bucket.as_str().len() + name.len();
-                match key_bytes <= MAX_KEY_BYTES {
-                    true => Ok(()),
-                    false => {
-                        let detail = format!("the key has {key_bytes} bytes");
-                        self.found(FindingKind::LongKey, join(path, name), detail)
-                    }
-                }
-            }
+        let place = join(path, name);
+        let is_ours = match area.held {
+            Held::Plain => return self.plain_name(area, place),
+            Held::Odd => area.decode(&place).is_some(),
+            Held::Versions => area.decode(path).is_some() && Archived::parse(name).is_some(),
+        };
+        match (is_ours, area.held) {
+            (true, _) => Ok(()),
+            (false, Held::Versions) => self.found(FindingKind::VersionName, place, ""),
+            (false, _) => self.found(FindingKind::OddName, place, ""),
         }
+    }
+
+    fn plain_name(&mut self, area: &Area, place: String) -> Result<()> {
+        let key_bytes = place.len() - area.top.len() - 1;
+        if key_bytes <= MAX_KEY_BYTES {
+            return Ok(());
+        }
+        self.found(FindingKind::LongKey, place, format!("the key has {key_bytes} bytes"))
     }
 
     fn link(&mut self, path: String) -> Result<()> {
@@ -182,7 +179,7 @@ impl Check<'_> {
     }
 
     /// Checks the file `name` of `dir`, by name where that is enough.
-    fn file(&mut self, dir: &File, path: &str, name: &str) -> Result<()> {
+    fn file(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let stat = match stat_in(dir, name) {
             Ok(stat) if stat.is_file => stat,
             // Something else has taken its place.
@@ -195,18 +192,18 @@ impl Check<'_> {
         match get_xattr_in(dir, name, ATTRIBUTE, &mut short) {
             Ok(None) | Err(Errno::NOENT) => Ok(()),
             Ok(Some(bytes)) if self.is_fine(bytes, &stat) => Ok(()),
-            _ => self.opened(dir, &join(path, name), name),
+            _ => self.opened(bucket, dir, &join(path, name), name),
         }
     }
 
     /// Whether there is no need to open the file.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
         let Some(record) = Record::decode(record) else { return false };
-        is_sealed(&record, stat) && !(self.read && content::can_be_checked(&record))
+        is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
     }
 
     /// Checks a file whose state and record must be those of one version.
-    fn opened(&mut self, dir: &File, path: &str, name: &str) -> Result<()> {
+    fn opened(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match open_in(dir, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -218,12 +215,13 @@ impl Check<'_> {
             Ok(_) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "looking at"),
         };
-        match read_record(&file) {
+        match self.inner.load_record(bucket, &file, &stat) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }
             Err(error) => self.found(FindingKind::Unreadable, path, error.to_string()),
             Ok(record) if !is_sealed(&record, &stat) => self.changed(path, &record, &stat),
+            Ok(record) if record.is_apart => self.found(FindingKind::RecordMissing, path, ""),
             Ok(record) if self.read => self.content(path, &file, &record),
             Ok(_) => Ok(()),
         }

@@ -23,14 +23,14 @@ impl Check<'_> {
             self.looked_at_one()?;
             let shown = join(&path, &show_name(name));
             match std::str::from_utf8(name).ok().and_then(|name| UploadId::new(name).ok()) {
-                Some(id) => self.upload(&dir, &shown, &id),
+                Some(id) => self.upload(bucket, &dir, &shown, &id),
                 None => self.found(FindingKind::StrayPart, shown, "it is no upload"),
             }
         })?;
         read.or_else(|errno| self.unreadable(&path, errno, "reading"))
     }
 
-    fn upload(&mut self, uploads: &File, path: &str, id: &UploadId) -> Result<()> {
+    fn upload(&mut self, bucket: &Bucket, uploads: &File, path: &str, id: &UploadId) -> Result<()> {
         let dir = match open_child(uploads, id.as_str()) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
@@ -44,7 +44,7 @@ impl Check<'_> {
             self.looked_at_one()?;
             match std::str::from_utf8(name) {
                 Ok(name) if known_kind(&dir, name, kind) == EntryKind::File => {
-                    self.file_of_upload(&dir, path, name)
+                    self.file_of_upload(bucket, &dir, path, name)
                 }
                 _ => self.stray(join(path, &show_name(name))),
             }
@@ -52,10 +52,10 @@ impl Check<'_> {
         read.or_else(|errno| self.unreadable(path, errno, "reading"))
     }
 
-    fn file_of_upload(&mut self, dir: &File, path: &str, name: &str) -> Result<()> {
+    fn file_of_upload(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         match role_of(name) {
             Some(Role::Upload) => Ok(()),
-            Some(Role::PartBytes) => self.file(dir, path, name),
+            Some(Role::PartBytes) => self.file(bucket, dir, path, name),
             Some(Role::PartRecord) => match self.inner.read_upload(path, name) {
                 Ok(_) => Ok(()),
                 Err(error) => self.bad_record(join(path, name), &error),

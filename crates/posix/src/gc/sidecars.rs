@@ -1,0 +1,175 @@
+//! Records kept apart whose object is gone, or was changed since.
+//!
+//! A sidecar file is called by the inode of its object's file, so only a look at every file of the
+//! bucket tells that there is none. A file that is renamed meanwhile can be missed by one look: a
+//! sidecar file goes when two came to no file that it is of.
+
+use std::collections::HashSet;
+use std::fs::File;
+
+use fordway_store::{Bucket, Result};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, link, remove_file, rename, stat, stat_in};
+
+use super::sweep::{Sweep, newest_ns, size_freed};
+use super::{Garbage, GarbageKind};
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{join, meta_dir};
+use crate::scan::{each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::{inode_of, sidecar_name};
+use crate::stage::hidden_name;
+
+/// Looks at the whole bucket that must come to no file of a sidecar file's.
+const LOOKS: usize = 2;
+
+impl Sweep<'_> {
+    pub(super) fn sidecars(&mut self, bucket: &Bucket) -> Result<()> {
+        let path = meta_dir(bucket);
+        let mut orphans = self.old_sidecars(bucket, &path)?;
+        for _ in 0..LOOKS {
+            if orphans.is_empty() || !self.strike_living(bucket, &mut orphans)? {
+                return Ok(());
+            }
+        }
+        let dir = match self.inner.open_to_scan(&path) {
+            Ok(dir) => dir,
+            Err(errno) => return self.failed(bucket, errno, "opening", &path),
+        };
+        let mut orphans: Vec<u64> = orphans.into_iter().collect();
+        orphans.sort_unstable();
+        orphans.into_iter().try_for_each(|inode| self.sidecar(bucket, &dir, &path, inode))
+    }
+
+    /// The inodes of all sidecar files that no writer is at work on.
+    fn old_sidecars(&mut self, bucket: &Bucket, path: &str) -> Result<HashSet<u64>> {
+        let mut inodes = HashSet::new();
+        let limit = self.options.staged_age;
+        self.each_below(bucket, path, |sweep, dir, name| {
+            let is_old = || stat_in(dir, name).is_ok_and(|stat| !sweep.is_younger(newest_ns(&stat), limit));
+            inodes.extend(inode_of(name).filter(|_| is_old()));
+            Ok(())
+        })?;
+        Ok(inodes)
+    }
+
+    /// Strikes the inodes that files of the bucket have, if the sidecar file is of that file; says
+    /// whether all files were seen.
+    fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
+        match self.inner.open_to_scan(bucket.as_str()) {
+            Ok(dir) => self.strike_in(bucket, &dir, bucket.as_str(), orphans),
+            Err(errno) => self.failed(bucket, errno, "opening", bucket.as_str()).map(|()| false),
+        }
+    }
+
+    fn strike_in(
+        &mut self,
+        bucket: &Bucket,
+        dir: &File,
+        path: &str,
+        orphans: &mut HashSet<u64>,
+    ) -> Result<bool> {
+        let mut saw_all = true;
+        let read = each_entry(dir, |name, kind| {
+            self.looked_at_one()?;
+            // What is called otherwise, no key leads to.
+            let Ok(name) = std::str::from_utf8(name) else { return Ok(()) };
+            saw_all &= self.strike_entry(bucket, (dir, path, name), kind, orphans)?;
+            Ok(())
+        })?;
+        match read {
+            Ok(()) => Ok(saw_all),
+            Err(errno) => self.failed(bucket, errno, "reading", path).map(|()| false),
+        }
+    }
+
+    fn strike_entry(
+        &mut self,
+        bucket: &Bucket,
+        (dir, path, name): (&File, &str, &str),
+        kind: EntryKind,
+        orphans: &mut HashSet<u64>,
+    ) -> Result<bool> {
+        let found = match known_kind(dir, name, kind) {
+            EntryKind::Dir => return self.strike_child(bucket, (dir, path, name), orphans),
+            EntryKind::File => stat_in(dir, name),
+            EntryKind::Link => self.inner.followed(&join(path, name)),
+            EntryKind::Unknown | EntryKind::Other => return Ok(true),
+        };
+        match found {
+            // A link to a directory may lead to files of other buckets, which have sidecar files here.
+            Ok(stat) if stat.is_dir => Ok(false),
+            Ok(stat) => {
+                if orphans.contains(&stat.inode) && self.inner.is_described(bucket, &stat) {
+                    orphans.remove(&stat.inode);
+                }
+                Ok(true)
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
+            Err(errno) => self.failed(bucket, errno, "looking at", &join(path, name)).map(|()| false),
+        }
+    }
+
+    fn strike_child(
+        &mut self,
+        bucket: &Bucket,
+        (parent, path, name): (&File, &str, &str),
+        orphans: &mut HashSet<u64>,
+    ) -> Result<bool> {
+        let Some(path) = path_of_child(bucket, path, name) else { return Ok(true) };
+        if path == meta_dir(bucket) {
+            return Ok(true);
+        }
+        match open_child(parent, name) {
+            Ok(dir) => self.strike_in(bucket, &dir, &path, orphans),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(true),
+            Err(errno) => self.failed(bucket, errno, "opening", &path).map(|()| false),
+        }
+    }
+
+    fn sidecar(&mut self, bucket: &Bucket, meta: &File, path: &str, inode: u64) -> Result<()> {
+        let name = sidecar_name(inode);
+        let Ok(stat) = stat_in(meta, &name) else { return Ok(()) };
+        if self.is_younger(newest_ns(&stat), self.options.staged_age) {
+            return Ok(());
+        }
+        let (kind, size_bytes) = (GarbageKind::Sidecar, size_freed(&stat));
+        let garbage = Garbage { kind, path: join(path, &name), size_bytes };
+        let inner = self.inner;
+        self.remove(bucket, garbage, || inner.remove_if_same(bucket, meta, &name, &stat)).map(drop)
+    }
+}
+
+impl Inner {
+    /// The state of what the link at `path` leads to.
+    fn followed(&self, path: &str) -> Result<FileStat, Errno> {
+        self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
+    }
+
+    /// Whether the sidecar file of a file with that state is of that very file, or may be.
+    fn is_described(&self, bucket: &Bucket, stat: &FileStat) -> bool {
+        stat.is_file && !matches!(self.read_sidecar(bucket, stat), Ok(None))
+    }
+
+    /// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may be
+    /// that of a new object by now. It is moved aside first, so that none is removed unseen.
+    fn remove_if_same(&self, bucket: &Bucket, meta: &File, name: &str, seen: &FileStat) -> Result<bool> {
+        let failed = |errno| from_errno(errno, "removing");
+        let (aside, hidden) = (self.tmp_dir(bucket)?, hidden_name()?);
+        match rename(meta, name, &aside, &hidden) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(failed(errno)),
+        }
+        let now = stat_in(&aside, &hidden).map_err(failed)?;
+        let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
+        if !is_same {
+            // Unless there is an even newer one.
+            link(&aside, &hidden, meta, name).or_else(|errno| match errno {
+                Errno::EXIST => Ok(()),
+                errno => Err(failed(errno)),
+            })?;
+        }
+        remove_file(&aside, &hidden).map_err(failed)?;
+        Ok(is_same)
+    }
+}

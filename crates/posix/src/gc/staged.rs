@@ -1,0 +1,27 @@
+//! Files that a writer staged and never published.
+
+use fordway_store::{Bucket, Result};
+use fordway_sys::{remove_file, stat_in};
+
+use super::sweep::{Sweep, newest_ns, removed, size_freed};
+use super::{Garbage, GarbageKind};
+use crate::layout::{join, tmp_dir};
+
+impl Sweep<'_> {
+    pub(super) fn staged_files(&mut self, bucket: &Bucket) -> Result<()> {
+        let path = tmp_dir(bucket);
+        let limit = self.options.staged_age;
+        self.each_below(bucket, &path, |sweep, dir, name| {
+            let Ok(stat) = stat_in(dir, name) else { return Ok(()) };
+            if !stat.is_file || sweep.is_younger(newest_ns(&stat), limit) {
+                return Ok(());
+            }
+            let garbage = Garbage {
+                kind: GarbageKind::StagedFile,
+                path: join(&path, name),
+                size_bytes: size_freed(&stat),
+            };
+            sweep.remove(bucket, garbage, || removed(remove_file(dir, name))).map(drop)
+        })
+    }
+}
