@@ -77,7 +77,7 @@ class Store:
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (0 without one).
+        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
 
         Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
         into the result; smaller ones are copied once, which costs less than it saves.
