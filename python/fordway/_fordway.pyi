@@ -62,8 +62,8 @@ class Store:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
         `bytes` are written from where they lie; any other buffer of bytes is copied once first.
-        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never replaces;
-        `if_match=etag` replaces only while the object still has that ETag.
+        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
+        replaces; `if_match=etag` replaces only while the object still has that ETag.
 
         Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
         """
@@ -77,7 +77,7 @@ class Store:
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Returns the object (or a `version` of it), or `length` bytes of it from byte `start` (0 without one).
+        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
 
         Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
         into the result; smaller ones are copied once, which costs less than it saves.
