@@ -95,5 +95,5 @@ impl Inner {
 }
 
 fn unreadable(errno: Errno) -> Error {
-    from_errno(errno, "looking into the bucket's .fordway")
+    from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
 }

@@ -87,7 +87,7 @@ findings! {
         "shorten the path; S3 clients cannot name it";
     /// A name that is not UTF-8.
     NotUtf8 = "not-utf8", Note,
-        "rename it (convmv); S3 clients cannot name it, nor anything below it";
+        "rename it (convmv); S3 clients see private characters in place of such bytes";
     /// A symbolic link that leads outside the root, or in a circle.
     LinkOutside = "link-outside", Note,
         "replace it by what it leads to, or a link within the root; it is refused to S3 clients";

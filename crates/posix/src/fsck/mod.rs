@@ -11,7 +11,10 @@ mod uploads;
 use std::fs::File;
 
 use fordway_store::{Bucket, Error, ErrorKind, MAX_KEY_BYTES, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, stat, stat_in};
+use fordway_sys::{
+    EntryKind, Errno, FileStat, Mode, OFlags, get_xattr_in, name_to_text, open_in, stat, stat_in,
+    text_to_name,
+};
 
 pub use finding::{Finding, FindingKind, Severity};
 
@@ -110,11 +113,14 @@ impl Check<'_> {
     fn directory(&mut self, area: &Area, dir: &File, path: &str) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            match std::str::from_utf8(name) {
-                _ if area.is_private(path, name) => Ok(()),
-                Ok(name) => self.entry(area, dir, path, name, kind),
-                Err(_) => self.found(FindingKind::NotUtf8, join(path, &show_name(name)), ""),
+            if area.is_private(path, name) {
+                return Ok(());
             }
+            let text = name_to_text(name);
+            if std::str::from_utf8(name).is_err() {
+                self.found(FindingKind::NotUtf8, join(path, &text), "")?;
+            }
+            self.entry(area, dir, path, &text, kind)
         })?;
         read.or_else(|errno| self.unreadable(path, errno, "reading"))
     }
@@ -254,7 +260,8 @@ impl Check<'_> {
             Severity::Corrupt => &mut self.summary.corrupt,
         };
         *count += 1;
-        (self.tell)(FsckEvent::Found(Finding { kind, path: path.into(), detail: detail.into() }))
+        let path = show_name(&text_to_name(&path.into()));
+        (self.tell)(FsckEvent::Found(Finding { kind, path, detail: detail.into() }))
     }
 
     fn looked_at_one(&mut self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What else lies in a bucket's private directory.
 
 use fordway_store::{Bucket, Result};
-use fordway_sys::{Errno, Mode, OFlags, read_into_spare};
+use fordway_sys::{Errno, Mode, OFlags, name_to_text, read_into_spare};
 
 use super::finding::show_name;
 use super::{Check, FindingKind};
@@ -26,7 +26,7 @@ impl Check<'_> {
             self.looked_at_one()?;
             match std::str::from_utf8(name).ok().and_then(inode_of) {
                 Some(_) => Ok(()),
-                None => self.found(FindingKind::SidecarName, join(&path, &show_name(name)), ""),
+                None => self.found(FindingKind::SidecarName, join(&path, &name_to_text(name)), ""),
             }
         })?;
         read.or_else(|errno| self.unreadable(&path, errno, "reading"))

@@ -3,9 +3,8 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Error, ErrorKind, Result, UploadId};
-use fordway_sys::{EntryKind, Errno, stat};
+use fordway_sys::{EntryKind, Errno, name_to_text, stat};
 
-use super::finding::show_name;
 use super::{Check, FindingKind};
 use crate::layout::{join, uploads_dir};
 use crate::parts::{CLOSED, Role, UPLOAD, role_of};
@@ -21,7 +20,7 @@ impl Check<'_> {
         };
         let read = each_entry(&dir, |name, _| {
             self.looked_at_one()?;
-            let shown = join(&path, &show_name(name));
+            let shown = join(&path, &name_to_text(name));
             match std::str::from_utf8(name).ok().and_then(|name| UploadId::new(name).ok()) {
                 Some(id) => self.upload(bucket, &dir, &shown, &id),
                 None => self.found(FindingKind::StrayPart, shown, "it is no upload"),
@@ -46,7 +45,7 @@ impl Check<'_> {
                 Ok(name) if known_kind(&dir, name, kind) == EntryKind::File => {
                     self.file_of_upload(bucket, &dir, path, name)
                 }
-                _ => self.stray(join(path, &show_name(name))),
+                _ => self.stray(join(path, &name_to_text(name))),
             }
         })?;
         read.or_else(|errno| self.unreadable(path, errno, "reading"))

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::fs::File;
 
 use fordway_store::{Bucket, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, link, remove_file, rename, stat, stat_in};
+use fordway_sys::{
+    EntryKind, Errno, FileStat, Mode, OFlags, link, name_to_text, remove_file, rename, stat, stat_in,
+};
 
 use super::sweep::{Sweep, newest_ns, size_freed};
 use super::{Garbage, GarbageKind};
@@ -71,9 +73,7 @@ impl Sweep<'_> {
         let mut saw_all = true;
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            // What is called otherwise, no key leads to.
-            let Ok(name) = std::str::from_utf8(name) else { return Ok(()) };
-            saw_all &= self.strike_entry(bucket, (dir, path, name), kind, orphans)?;
+            saw_all &= self.strike_entry(bucket, (dir, path, &name_to_text(name)), kind, orphans)?;
             Ok(())
         })?;
         match read {

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 
-use fordway_store::Result;
-use fordway_sys::{EntryKind, Errno, remove_dir, stat, stat_in};
+use fordway_store::{Bucket, Key, Result};
+use fordway_sys::{EntryKind, Errno, name_to_text, remove_dir, stat, stat_in};
 
 use super::sweep::{Sweep, newest_ns, removed, size_freed};
 use super::{Garbage, GarbageKind};
+use crate::Inner;
 use crate::delete::is_marked;
 use crate::layout::{join, odd, plain};
 use crate::scan::{Area, Held, each_entry, known_kind, open_child, path_of_child};
@@ -26,11 +27,8 @@ impl Sweep<'_> {
         let mut is_empty = true;
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
-            let is_gone = match std::str::from_utf8(name) {
-                Ok(text) if !area.is_private(path, name) => self.entry(area, dir, path, text, kind)?,
-                _ => false,
-            };
-            is_empty &= is_gone;
+            is_empty &=
+                !area.is_private(path, name) && self.entry(area, dir, path, &name_to_text(name), kind)?;
             Ok(())
         })?;
         if let Err(errno) = read {
@@ -64,18 +62,14 @@ impl Sweep<'_> {
         if !self.directory(area, &dir, &path)? || self.is_younger(changed_ns, self.options.empty_dir_age) {
             return Ok(false);
         }
-        // All below our own directory is ours; elsewhere an empty one may be what somebody wants.
-        if area.held == Held::Plain && !is_marked(parent, name) {
+        // All below our own directory is ours; elsewhere an empty one may be what somebody wants, or an
+        // object.
+        let inner = self.inner;
+        if area.held == Held::Plain && (!is_marked(parent, name) || inner.is_marker(area.bucket, &path)) {
             return Ok(false);
         }
-        let inner = self.inner;
-        let remove = || match area.decode(&path).filter(|_| area.held == Held::Versions) {
-            // Whoever keeps a version of the key counts on its directory.
-            Some(key) => inner.locked(area.bucket, &key, |_| removed(remove_dir(parent, name))),
-            None => removed(remove_dir(parent, name)),
-        };
         let garbage = Garbage { kind: GarbageKind::EmptyDir, path: path.clone(), size_bytes: 0 };
-        self.remove(area.bucket, garbage, remove)
+        self.remove(area.bucket, garbage, || inner.remove_empty_dir(area, (parent, name), &path))
     }
 
     /// Removes an odd file if a plain one has its key: as a delete of the key would, but for the
@@ -95,5 +89,34 @@ impl Sweep<'_> {
                 false => Ok(false),
             })
         })
+    }
+}
+
+impl Inner {
+    /// Whether the directory at `path` is an object, or may be.
+    fn is_marker(&self, bucket: &Bucket, path: &str) -> bool {
+        let contents = self.contents(bucket);
+        let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
+        match (contents, key) {
+            (Ok(contents), Some(key)) => !matches!(self.open_marker(bucket, &key, contents), Ok(None)),
+            (contents, _) => contents.is_err(),
+        }
+    }
+
+    fn remove_empty_dir(&self, area: &Area, (parent, name): (&File, &str), path: &str) -> Result<bool> {
+        let remove = || removed(remove_dir(parent, name));
+        match (area.held, area.decode(path)) {
+            // Whoever keeps a version of the key counts on its directory.
+            (Held::Versions, Some(key)) => self.locked(area.bucket, &key, |_| remove()),
+            (Held::Plain, _) => {
+                let mut done = Ok(false);
+                self.unless_marker(area.bucket, path, self.contents(area.bucket)?, || {
+                    done = remove();
+                    matches!(done, Ok(true))
+                });
+                done
+            }
+            _ => remove(),
+        }
     }
 }

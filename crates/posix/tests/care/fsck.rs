@@ -7,7 +7,10 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
 use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
-use fordway_store::{Bucket, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Metadata, PutOptions, Store};
+use fordway_store::{
+    Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES, Metadata,
+    PutOptions, Store,
+};
 
 use crate::support::{Rig, bucket, name};
 
@@ -45,6 +48,11 @@ fn a_store_in_use_is_clean() {
     let user = (0..20).map(|n| (format!("name-{n}"), "v".repeat(40))).collect();
     let metadata = Metadata { content_type: Some("text/x".into()), user, ..Default::default() };
     rig.put_with("long-record", "x", &PutOptions { metadata, ..Default::default() });
+    rig.put_apart("apart", "x");
+    rig.keep_versions();
+    rig.put("versioned", "one");
+    rig.put("versioned", "two");
+    rig.delete("versioned");
     rig.write("posix/made", "by hand");
     symlink("posix/made", rig.path("link")).unwrap();
     let upload = rig.start_upload("big");
@@ -52,8 +60,8 @@ fn a_store_in_use_is_clean() {
     for read in [false, true] {
         let (summary, found) = check(&rig, read);
         assert_eq!(found, []);
-        // Nine objects and one part.
-        assert_eq!((summary.files, summary.corrupt, summary.notes), (10, 0, 0));
+        // Ten objects, two old versions, a delete marker and one part.
+        assert_eq!((summary.files, summary.corrupt, summary.notes), (14, 0, 0));
     }
 }
 
@@ -95,6 +103,41 @@ fn each_damage_of_objects_is_found() {
     assert_eq!((summary.corrupt, summary.notes, summary.unreadable), (1, 9, 0));
     let longer = found.iter().find(|finding| finding.path == "bkt/longer").unwrap();
     assert_eq!(longer.detail, "7 bytes were stored, now it has 16");
+}
+
+#[test]
+fn each_damage_of_what_lies_beside_objects_is_found() {
+    let rig = Rig::new();
+    rig.keep_versions();
+    for key in ["fine", "lost", "mangled", "recycled"] {
+        rig.put_apart(key, "content");
+    }
+    fs::remove_file(rig.sidecar_of("lost")).unwrap();
+    fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
+    // As when a restore gives an old record to a new file.
+    fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
+    rig.put("versioned", "one");
+    rig.put("versioned", "two");
+    rig.set_attribute(&rig.kept_versions("versioned")[0], c"user.fordway", b"\x09");
+    rig.write(".fordway/versions/versioned/no-version", "");
+    rig.write(".fordway/versions/%zz/0000000000000001-null", "");
+    rig.write(".fordway/meta/0x", "");
+    rig.write(".fordway/versioning", "perhaps\n");
+    let (summary, found) = check(&rig, true);
+    let old = format!("bkt/{}", rig.kept_versions("versioned")[0]);
+    let mut expected = vec![
+        ("sidecar-name", "bkt/.fordway/meta/0x"),
+        ("bad-versioning", "bkt/.fordway/versioning"),
+        ("version-name", "bkt/.fordway/versions/%zz/0000000000000001-null"),
+        ("bad-record", old.as_str()),
+        ("version-name", "bkt/.fordway/versions/versioned/no-version"),
+        ("record-missing", "bkt/lost"),
+        ("bad-record", "bkt/mangled"),
+        ("record-missing", "bkt/recycled"),
+    ];
+    expected.sort_by_key(|(_, path)| *path);
+    assert_eq!(kinds_and_paths(&found), expected);
+    assert_eq!((summary.corrupt, summary.notes), (5, 3));
 }
 
 #[test]
@@ -146,6 +189,33 @@ fn content_that_rotted_is_found_by_reading() {
     assert!(found.iter().all(|finding| finding.kind.severity() == Severity::Corrupt));
     assert!(found[5].detail.contains("9a0364b9e99bb480dd25e1f0284c8555"), "{}", found[5].detail);
     assert_eq!((summary.read_files, summary.read_bytes), (7, 5 * 700_000 + 14));
+}
+
+/// Whether of the whole or of each part, a checksum tells; that of each part tells which.
+#[test]
+fn parts_that_rotted_are_found_by_reading() {
+    let rig = Rig::new();
+    let part_bytes = MIN_PART_BYTES as usize;
+    let body: Vec<u8> = (0..2 * part_bytes as u32 + 1000).map(|n| n.wrapping_mul(97) as u8).collect();
+    let kinds = [
+        ("composite", ChecksumAlgorithm::Sha1, ChecksumType::Composite, "part 2's SHA1 is "),
+        ("full", ChecksumAlgorithm::Crc32, ChecksumType::FullObject, "the content's CRC32 is "),
+    ];
+    for (key, algorithm, kind, _) in kinds {
+        let (checksum, checksum_type) = (Some(algorithm), Some(kind));
+        rig.upload_with(key, &body, &PutOptions { checksum, checksum_type, ..Default::default() });
+    }
+    let (summary, found) = check(&rig, true);
+    assert_eq!(found, []);
+    assert_eq!((summary.read_files, summary.read_bytes), (2, 2 * body.len() as u64));
+    let mut rotten = body;
+    rotten[part_bytes + 7] ^= 1;
+    kinds.iter().for_each(|(key, ..)| rot(&rig, key, &rotten));
+    let (_, found) = check(&rig, true);
+    assert_eq!(kinds_and_paths(&found), [("corrupt", "bkt/composite"), ("corrupt", "bkt/full")]);
+    for (finding, (.., says)) in found.iter().zip(kinds) {
+        assert!(finding.detail.starts_with(says), "{}", finding.detail);
+    }
 }
 
 #[test]

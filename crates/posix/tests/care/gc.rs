@@ -1,12 +1,17 @@
 //! `collect_garbage`: what goes, and what stays whatever else happens.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{Garbage, GcEvent, GcOptions, GcSummary};
-use fordway_store::{CompleteOptions, CompletedPart, Error, ErrorKind, PartsQuery, Store, UploadId};
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, PartsQuery, Store,
+    UploadId, VersionsQuery,
+};
 
 use crate::support::{Rig, bucket, name};
 
@@ -128,6 +133,9 @@ fn empty_directories_that_we_made_go() {
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     fs::create_dir_all(rig.path(".fordway/odd/long%")).unwrap();
+    // An object that is an empty directory.
+    rig.put("folder/", "");
+    assert!(rig.path("folder").is_dir());
     thread::sleep(APART);
     let cutoff = Instant::now();
     thread::sleep(APART);
@@ -142,7 +150,95 @@ fn empty_directories_that_we_made_go() {
     ];
     assert_collects(&rig, cutoff, &expected);
     assert!(rig.path("mixed/foreign").is_dir());
+    assert_eq!(rig.get("folder/").as_deref(), Some(&b""[..]));
     assert_eq!(rig.get("kept/by/key").unwrap(), b"x");
+}
+
+#[test]
+fn sidecar_files_go_with_their_objects() {
+    let rig = Rig::new();
+    rig.keep_versions();
+    for key in ["alive", "x//odd", "gone", "changed", "moved", "twice"] {
+        match key {
+            "x//odd" => rig.put(key, "its name is encoded"),
+            key => rig.put_apart(key, "content"),
+        }
+    }
+    rig.put_apart("twice", "its first version has a record apart, too");
+    rig.write(".fordway/meta/not-ours", "");
+    let (gone, changed) = (rig.sidecar_of("gone"), rig.sidecar_of("changed"));
+    let sidecars = [&gone, &changed].map(|path| path.strip_prefix(rig.dir.path()).unwrap().to_owned());
+    let bytes = gone.metadata().unwrap().len();
+    fs::remove_file(rig.path("gone")).unwrap();
+    rig.write("changed", "another content");
+    let foreign = rig.path("dir").join(OsStr::from_bytes(b"latin\xe4"));
+    fs::create_dir_all(&foreign).unwrap();
+    fs::rename(rig.path("moved"), foreign.join("moved")).unwrap();
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    rig.put_apart("young", "x");
+    fs::remove_file(rig.path("young")).unwrap();
+    let mut expected = sidecars.each_ref().map(|path| ("sidecar", path.to_str().unwrap(), bytes));
+    expected.sort_by_key(|(_, path, _)| *path);
+    assert_collects(&rig, cutoff, &expected);
+    assert_eq!(["alive", "dir/latin\u{efe4}/moved", "twice"].map(|key| rig.tag_count(key)), [MAX_TAGS; 3]);
+    let versions = rig.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
+    let oldest = versions.iter().find(|version| version.key == "twice" && !version.is_latest).unwrap();
+    let tags = rig.store.tags(&bucket(), &name("twice"), Some(&oldest.version)).unwrap();
+    assert_eq!(tags.len(), MAX_TAGS);
+}
+
+/// Objects that a link leads to have their sidecar files where the link is.
+#[test]
+fn sidecar_files_of_objects_behind_links_stay() {
+    let rig = Rig::new();
+    let other = Bucket::new("other").unwrap();
+    rig.store.create_bucket(&other).unwrap();
+    rig.write("../other/file", "content");
+    std::os::unix::fs::symlink("../other", rig.path("link")).unwrap();
+    rig.put_apart("link/key", "content");
+    thread::sleep(APART);
+    let options = GcOptions { buckets: vec![bucket()], staged_age: APART / 2, ..Default::default() };
+    assert_eq!(collect_with(&rig, &options).1, []);
+    assert_eq!(rig.tag_count("link/key"), MAX_TAGS);
+}
+
+#[test]
+fn versions_stay_and_what_only_looks_like_one_goes() {
+    let rig = Rig::new();
+    rig.keep_versions();
+    rig.put("twice", "one");
+    rig.put("twice", "two");
+    rig.put("deleted", "one");
+    rig.delete("deleted");
+    rig.put("torn", "one");
+    // As a crash leaves it: kept as an old version, but never replaced.
+    let version = rig.store.head(&bucket(), &name("torn"), &GetOptions::default()).unwrap().version.unwrap();
+    let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
+    fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
+    fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
+    // A second name elsewhere makes no version the latest one.
+    fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
+    fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
+    thread::sleep(APART);
+    let cutoff = Instant::now();
+    thread::sleep(APART);
+    fs::create_dir_all(rig.path(".fordway/versions/young")).unwrap();
+    let long = format!("bkt/.fordway/versions/{}%", "long".repeat(60));
+    let (left, alias) = (format!("{long}/left"), format!("bkt/{alias}"));
+    let expected = [
+        ("empty-dir", long.as_str(), 0),
+        ("empty-dir", left.as_str(), 0),
+        ("empty-dir", "bkt/.fordway/versions/torn", 0),
+        ("version-alias", alias.as_str(), 0),
+    ];
+    let listed = || rig.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap();
+    let before = listed();
+    assert_eq!(before.versions.len(), 6);
+    assert_collects(&rig, cutoff, &expected);
+    assert_eq!(listed(), before);
+    assert_eq!(rig.get("torn").as_deref(), Some(&b"one"[..]));
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::ffi::CStr;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Expected, GetOptions, Key, PartOptions, PutOptions, Store, UploadId,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, Expected, GetOptions, Key, MAX_TAGS,
+    MIN_PART_BYTES, PartOptions, PutOptions, Store, UploadId, Versioning,
 };
 use tempfile::TempDir;
 
@@ -50,6 +52,53 @@ impl Rig {
         let mut part = self.store.part_writer(&bucket(), &name(key), upload, number, &options).unwrap();
         part.write(body).unwrap();
         part.commit(&Expected::default()).unwrap();
+    }
+
+    /// Puts an object in parts of the least size, all but the last.
+    pub(crate) fn upload_with(&self, key: &str, body: &[u8], options: &PutOptions) {
+        let (bucket, key) = (bucket(), name(key));
+        let upload = self.store.create_upload(&bucket, &key, options).unwrap();
+        let put = |(number, part): (u16, &[u8])| {
+            let options = PartOptions {
+                checksum: options.checksum,
+                size_hint: Some(part.len() as u64),
+                ..Default::default()
+            };
+            let mut writer = self.store.part_writer(&bucket, &key, &upload, number, &options).unwrap();
+            writer.write(part).unwrap();
+            CompletedPart::new(number, writer.commit(&Expected::default()).unwrap().etag)
+        };
+        let parts: Vec<_> = (1..).zip(body.chunks(MIN_PART_BYTES as usize)).map(put).collect();
+        self.store.complete_upload(&bucket, &key, &upload, &parts, &CompleteOptions::default()).unwrap();
+    }
+
+    /// Puts an object whose record is too long for an attribute, so that it lies in a sidecar file.
+    pub(crate) fn put_apart(&self, key: &str, body: &str) {
+        let tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
+        self.put_with(key, body, &PutOptions { tags, ..Default::default() });
+        assert!(self.sidecar_of(key).exists());
+    }
+
+    /// Where the sidecar file of an object lies, if it has one.
+    pub(crate) fn sidecar_of(&self, below: &str) -> PathBuf {
+        self.path(&format!(".fordway/meta/{:016x}", self.path(below).metadata().unwrap().ino()))
+    }
+
+    pub(crate) fn tag_count(&self, key: &str) -> usize {
+        self.store.tags(&bucket(), &name(key), None).unwrap().len()
+    }
+
+    pub(crate) fn keep_versions(&self) {
+        self.store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+    }
+
+    /// The paths, below the bucket, of what is kept of a key whose name needs no encoding.
+    pub(crate) fn kept_versions(&self, key: &str) -> Vec<String> {
+        let dir = format!(".fordway/versions/{key}");
+        let names = self.path(&dir).read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+        let mut paths: Vec<_> = names.map(|name| format!("{dir}/{}", name.to_str().unwrap())).collect();
+        paths.sort();
+        paths
     }
 
     /// A path below the bucket.

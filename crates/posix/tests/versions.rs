@@ -1,0 +1,106 @@
+//! Buckets that keep versions, where several stores or the kernel's permissions are at work.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, PutOptions, Result, Store, VersionId, Versioning,
+    VersionsQuery,
+};
+use rustix::process::geteuid;
+use rustix::thread::set_thread_res_uid;
+use tempfile::TempDir;
+
+/// A user who owns nothing here.
+const NOBODY: u32 = 65_534;
+
+fn open() -> (TempDir, Bucket) {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    store(&dir).create_bucket(&bucket).unwrap();
+    store(&dir).set_versioning(&bucket, Versioning::Enabled).unwrap();
+    (dir, bucket)
+}
+
+fn store(dir: &TempDir) -> PosixStore {
+    PosixStore::open(dir.path(), PosixConfig::default()).unwrap()
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+/// One store holds the directory of a key's versions open while another removes the last version in it.
+#[test]
+fn a_directory_of_versions_that_another_removes_is_made_again() {
+    let (dir, bucket) = open();
+    let (one, other) = (store(&dir), store(&dir));
+    let put = |body: &str| one.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
+    let delete = |version: Option<VersionId>| {
+        let options = DeleteOptions { version, ..Default::default() };
+        other.delete(&bucket, &key("k"), &options).unwrap()
+    };
+    let versions = || other.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+    for round in 0..20 {
+        put("first");
+        put("second");
+        put("third");
+        versions().iter().skip(1).for_each(|old| drop(delete(Some(old.version.clone()))));
+        assert!(!dir.path().join("bucket/.fordway/versions/k").exists(), "round {round}");
+        put("fourth");
+        assert_eq!(versions().len(), 2, "round {round}");
+        one.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+        versions().iter().for_each(|each| drop(delete(Some(each.version.clone()))));
+        assert!(versions().is_empty(), "round {round}");
+    }
+}
+
+/// Who may not know whether old versions are kept does not write over one.
+#[test]
+fn without_a_look_at_versioning_nothing_is_written() {
+    let (dir, bucket) = open();
+    store(&dir).put(&bucket, &key("k"), b"old", &PutOptions::default()).unwrap();
+    let private = dir.path().join("bucket/.fordway");
+    for path in [dir.path().to_owned(), dir.path().join("bucket"), private.clone()] {
+        fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+    }
+    for path in [dir.path().join("bucket/k"), private.join("locks")] {
+        let _ = fs::set_permissions(path, Permissions::from_mode(0o666));
+    }
+    fs::set_permissions(private.join("versioning"), Permissions::from_mode(0o000)).unwrap();
+    as_nobody(|| {
+        let store = store(&dir);
+        let writes: [(&str, Result<()>); 4] = [
+            ("put", store.put(&bucket, &key("k"), b"new", &PutOptions::default()).map(drop)),
+            ("put a new key", store.put(&bucket, &key("new"), b"new", &PutOptions::default()).map(drop)),
+            ("delete", store.delete(&bucket, &key("k"), &DeleteOptions::default()).map(drop)),
+            ("versioning", store.versioning(&bucket).map(drop)),
+        ];
+        for (what, done) in writes {
+            let error = done.err().unwrap_or_else(|| panic!("{what} went on"));
+            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
+            assert!(error.to_string().contains(".fordway/versioning"), "{what}: {error}");
+        }
+        let object = store.get(&bucket, &key("k"), &GetOptions::default()).unwrap();
+        assert_eq!(object.content.into_vec().unwrap(), b"old");
+    });
+    assert_eq!(fs::read(dir.path().join("bucket/k")).unwrap(), b"old");
+    assert!(!dir.path().join("bucket/new").exists());
+}
+
+/// Runs `act` as somebody whom the kernel denies what root may do.
+fn as_nobody(act: impl FnOnce() + Send) {
+    let denied = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if geteuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(NOBODY);
+                // Of this thread only, which ends.
+                set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            act();
+        });
+        thread.join()
+    });
+    denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
