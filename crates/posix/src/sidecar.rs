@@ -77,7 +77,9 @@ impl Inner {
 
     fn write_sidecar(self: &Arc<Self>, bucket: &Bucket, stat: &FileStat, record: &Record) -> Result<()> {
         let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
-        staged.write(&record.encode())?;
+        // Also where nothing in it depends on the content: a later file may have this inode.
+        let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
+        staged.write(&sealed.encode())?;
         staged.publish_private()
     }
 
