@@ -1,6 +1,6 @@
 """Types of the compiled module."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import final
 
@@ -44,7 +44,7 @@ class Store:
         Raises `NotFoundError`.
         """
 
-    def set_versioning(self, bucket: str, enabled: bool) -> None:  # noqa: FBT001
+    def set_versioning(self, bucket: str, enabled: bool) -> None:
         """Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`."""
 
     def put(
@@ -62,8 +62,8 @@ class Store:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
         `bytes` are written from where they lie; any other buffer of bytes is copied once first.
-        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never replaces;
-        `if_match=etag` replaces only while the object still has that ETag.
+        `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
+        replaces; `if_match=etag` replaces only while the object still has that ETag.
 
         Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
         """
@@ -77,12 +77,52 @@ class Store:
         length: int | None = None,
         version: str | None = None,
     ) -> bytes:
-        """Returns the object (or a `version` of it), or `length` bytes of it from byte `start` (0 without one).
+        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
 
         Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
         into the result; smaller ones are copied once, which costs less than it saves.
 
         Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
+        """
+
+    def get_into(
+        self,
+        bucket: str,
+        key: str,
+        buffer: bytearray | memoryview,
+        *,
+        start: int | None = None,
+        version: str | None = None,
+    ) -> int:
+        """Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
+
+        With a `start`, reads as many bytes from there as fit; without one, the object must fit.
+        Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` cannot be written.
+        """
+
+    def get_ranges(
+        self, bucket: str, key: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[bytes]:
+        """Returns many ranges of one version of an object, each given as start and length, in order.
+
+        A range that ends behind the object is cut. Raises `NotFoundError`, and `InvalidArgumentError`
+        if a range begins at or past the end, or has a length of 0.
+        """
+
+    def map(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+    ) -> Mapped:
+        """Returns the object, or a range of it as `get` takes, as memory: `memoryview(store.map(...))`.
+
+        On the embedded lane that is the page cache itself, and nothing is read before it is touched.
+        It stays the version it was, whatever is put later. A POSIX program that cuts the file short
+        makes access behind its new end fatal (SIGBUS). Other lanes read it into memory of its own.
         """
 
     def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
@@ -121,6 +161,15 @@ class Store:
         They come by key in byte order, and those of one key from the newest to the oldest.
         Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
+
+@final
+class Mapped:
+    """An object's content as read-only memory: take a `memoryview`, or `numpy.frombuffer`, of it."""
+
+    def __len__(self) -> int:
+        """Bytes."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Entries(Iterator[ObjectSummary | CommonPrefix]):

@@ -3,6 +3,8 @@
 //! Every call that may touch a file or a socket lets go of the interpreter meanwhile, so that other
 //! threads run. The package around it (`fordway/`) adds the exceptions and the type stubs.
 
+mod buffer;
+mod content;
 mod errors;
 mod listing;
 mod store;
@@ -14,6 +16,8 @@ mod _fordway {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
 
+    #[pymodule_export]
+    use crate::buffer::Mapped;
     #[pymodule_export]
     use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
     #[pymodule_export]

@@ -1,9 +1,7 @@
 //! The store: each method turns its arguments into the store's types, lets go of the interpreter,
 //! makes one call, and turns the answer (or the error) back.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -11,21 +9,13 @@ use fordway_store::{
     Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind, GetOptions,
     Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
 };
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::buffer::{Mapped, read_into};
+use crate::content::{Opened, bytes_of_buffer};
 use crate::errors::to_python;
 use crate::listing::{BucketInfo, Entries, Versions};
-
-/// Up to this size an object is read without the interpreter into a buffer of the thread's own, and
-/// then copied: a few microseconds at most, less than taking the interpreter a second time may cost.
-const COPIED_BYTES_MAX: u64 = 64 * 1024;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Opens the store at `endpoint`.
 #[pyfunction]
@@ -157,20 +147,61 @@ impl Store {
         version: Option<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let opened = without_interpreter(py, || {
-            if length == Some(0) {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    "a length of 0; ask for one byte or more",
-                ));
-            }
-            let options = GetOptions { range: range(start, length), ..of_version(version)? };
-            let object = self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?;
-            small_content(object.content)
+            let asked = (range(start, length)?, version);
+            Opened::new(self.open(bucket, key, asked)?)
         })?;
-        match opened {
-            Opened::Copied => BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
-            Opened::Open(content) => read_into_bytes(py, content),
-        }
+        opened.into_bytes(py)
+    }
+
+    #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None))]
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        buffer: &Bound<'_, PyAny>,
+        start: Option<u64>,
+        version: Option<String>,
+    ) -> PyResult<usize> {
+        let room = buffer.getattr("nbytes").and_then(|bytes| bytes.extract::<u64>());
+        let room = room.or_else(|_| buffer.len().map(|len| len as u64))?;
+        let wanted = range(start, start.map(|_| room)).map_err(|error| to_python(py, &error))?;
+        let asked = (wanted, version);
+        let content = without_interpreter(py, || self.open(bucket, key, asked))?;
+        read_into(py, content, buffer)
+    }
+
+    #[pyo3(signature = (bucket, key, ranges, *, version=None))]
+    fn get_ranges<'py>(
+        &self,
+        py: Python<'py>,
+        bucket: String,
+        key: String,
+        ranges: Vec<(u64, u64)>,
+        version: Option<String>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let read = without_interpreter(py, || {
+            let wanted = ranges.iter().map(|(start, length)| range(Some(*start), Some(*length)));
+            let wanted: Vec<ByteRange> = wanted.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+            self.inner.read_ranges(&Bucket::new(bucket)?, &Key::new(key)?, &wanted, &of_version(version)?)
+        })?;
+        Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
+    fn map(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        start: Option<u64>,
+        length: Option<u64>,
+        version: Option<String>,
+    ) -> PyResult<Mapped> {
+        without_interpreter(py, || {
+            let asked = (range(start, length)?, version);
+            Mapped::new(self.open(bucket, key, asked)?)
+        })
     }
 
     #[pyo3(signature = (bucket, key, *, version=None))]
@@ -255,57 +286,39 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Opens a range of an object or of a version of it.
+    fn open(
+        &self,
+        bucket: String,
+        key: String,
+        (range, version): (Option<ByteRange>, Option<String>),
+    ) -> Result<Content> {
+        let options = GetOptions { range, ..of_version(version)? };
+        Ok(self.inner.get(&Bucket::new(bucket)?, &Key::new(key)?, &options)?.content)
+    }
+}
+
 /// Runs `call` while other Python threads may run.
-fn without_interpreter<T: Send>(py: Python<'_>, call: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+pub(crate) fn without_interpreter<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
     py.detach(call).map_err(|error| to_python(py, &error))
 }
 
-/// What an object's content has become before the interpreter is taken again.
-enum Opened {
-    /// It is in the thread's [`BUFFER`].
-    Copied,
-    /// It is still to be read.
-    Open(Content),
-}
-
-fn small_content(content: Content) -> Result<Opened> {
-    if content.len() > COPIED_BYTES_MAX {
-        return Ok(Opened::Open(content));
-    }
-    BUFFER.with_borrow_mut(|buffer| content.read_to(buffer))?;
-    Ok(Opened::Copied)
-}
-
-/// Reads `content` into the bytes object that the caller gets, without a copy on the way.
-fn read_into_bytes(py: Python<'_>, content: Content) -> PyResult<Bound<'_, PyBytes>> {
-    let len = usize::try_from(content.len())?;
-    PyBytes::new_with(py, len, |bytes| {
-        without_interpreter(py, || {
-            content.into_reader().read_exact(bytes).map_err(|error| {
-                let why = format!("the content could not be read to its end at {len} bytes");
-                Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
-            })
-        })
-    })
-}
-
-fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let buffer: PyBuffer<u8> = data.extract().map_err(|cause: PyErr| {
-        let error = PyBufferError::new_err("data must be bytes or a buffer of unsigned bytes");
-        error.set_cause(py, Some(cause));
-        error
-    })?;
-    buffer.to_vec(py)
-}
-
 /// `start` and `length` as the range of a request; `None` is all of the object.
-fn range(start: Option<u64>, length: Option<u64>) -> Option<ByteRange> {
+/// Errors: `InvalidArgument` for a length of 0.
+fn range(start: Option<u64>, length: Option<u64>) -> Result<Option<ByteRange>> {
     match (start, length) {
-        (None, None) => None,
-        (Some(start), None) => Some(ByteRange::From(start)),
+        (None, None) => Ok(None),
+        (Some(start), None) => Ok(Some(ByteRange::From(start))),
+        (_, Some(0)) => {
+            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"))
+        }
         (start, Some(length)) => {
             let start = start.unwrap_or(0);
-            Some(ByteRange::Inclusive(start, start.saturating_add(length).saturating_sub(1)))
+            Ok(Some(ByteRange::Inclusive(start, start.saturating_add(length - 1))))
         }
     }
 }

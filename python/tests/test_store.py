@@ -188,3 +188,38 @@ def test_errors_are_what_python_programs_catch_already(store: fordway.Store) -> 
         store.get(BUCKET, "a\0b")
     with pytest.raises(errors.NotFoundError):
         next(store.list("nowhere"))
+
+
+def test_versions_are_kept_named_and_listed(store: fordway.Store) -> None:
+    assert store.versioning(BUCKET) is None
+    store.set_versioning(BUCKET, True)
+    assert store.versioning(BUCKET) == "enabled"
+    store.put(BUCKET, "k", b"older")
+    older = store.head(BUCKET, "k").version
+    store.put(BUCKET, "k", b"newer!")
+    assert older is not None
+    assert (store.get(BUCKET, "k", version=older), store.head(BUCKET, "k", version=older).size) == (
+        b"older",
+        5,
+    )
+    store.delete(BUCKET, "k")
+    found = [
+        (entry.is_delete_marker, entry.is_latest, entry.size) for entry in store.list_versions(BUCKET, "k")
+    ]
+    assert found == [(True, True, None), (False, False, 6), (False, False, 5)]
+    marker = next(store.list_versions(BUCKET)).version
+    store.delete(BUCKET, "k", version=marker)
+    assert store.get(BUCKET, "k") == b"newer!"
+    with pytest.raises(errors.NotFoundError):
+        store.get(BUCKET, "k", version="unknown")
+    store.set_versioning(BUCKET, False)
+    assert store.versioning(BUCKET) == "suspended"
+
+
+def test_tags_are_kept_and_replaced(store: fordway.Store) -> None:
+    store.put(BUCKET, "k", b"x", tags={"a": "1", "B": "ü"})
+    assert (store.tags(BUCKET, "k"), store.head(BUCKET, "k").tag_count) == ({"a": "1", "B": "ü"}, 2)
+    store.set_tags(BUCKET, "k", {})
+    assert store.tags(BUCKET, "k") == {}
+    with pytest.raises(errors.InvalidArgumentError):
+        store.set_tags(BUCKET, "k", {str(number): "" for number in range(11)})

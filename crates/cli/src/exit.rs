@@ -111,7 +111,7 @@ mod tests {
         let documented = |kind: ErrorKind| match kind.name() {
             name if name.starts_with("NoSuch") => 3,
             "InvalidBucketName" | "InvalidKey" | "KeyTooLong" | "InvalidRange" | "InvalidArgument" => 2,
-            "EntityTooLarge" | "EntityTooSmall" | "MethodNotAllowed" => 2,
+            "InvalidTag" | "EntityTooLarge" | "EntityTooSmall" | "MethodNotAllowed" => 2,
             "AccessDenied" | "SignatureDoesNotMatch" | "InvalidAccessKeyId" => 4,
             "RequestTimeTooSkewed" | "ReadOnly" => 4,
             "BucketAlreadyExists" | "BucketAlreadyOwnedByYou" | "BucketNotEmpty" => 5,

@@ -3,18 +3,24 @@
 //!
 //! | endpoint | lane |
 //! |---|---|
-//! | `file:///DIRECTORY`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
+//! | `file:///DIRECTORY[?OPTION=VALUE&...]`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
 //! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
 //! | none | `http`: AWS |
 //! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: refused until that lane exists |
+//!
+//! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`)
+//! and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
 
-use std::path::{Path, PathBuf};
+mod embedded;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fordway_client::s3::{S3Config, S3Store};
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
+
+use embedded::Embedded;
 
 /// From this size on, objects go over HTTP in parts, several at once.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
@@ -77,7 +83,7 @@ pub fn open(options: &Options) -> Result<Lane> {
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
     tracing::debug!(?endpoint, "opening the lane");
     match endpoint.as_deref().map(Endpoint::parse).transpose()? {
-        Some(Endpoint::Embedded(root)) => open_embedded(&root),
+        Some(Endpoint::Embedded(embedded)) => open_embedded(embedded),
         Some(Endpoint::Http(url)) => open_http(S3Config::resolve(Some(&url), &variable)?),
         None => open_http(S3Config::resolve(None, &variable)?),
     }
@@ -94,8 +100,8 @@ impl Options {
     }
 }
 
-fn open_embedded(root: &Path) -> Result<Lane> {
-    Ok(Lane::local(Arc::new(PosixStore::open(root, PosixConfig::default())?)))
+fn open_embedded(embedded: Embedded) -> Result<Lane> {
+    Ok(Lane::local(Arc::new(PosixStore::open(&embedded.root, embedded.config)?)))
 }
 
 fn open_http(config: S3Config) -> Result<Lane> {
@@ -105,9 +111,9 @@ fn open_http(config: S3Config) -> Result<Lane> {
 }
 
 /// An endpoint, read but not opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Endpoint {
-    Embedded(PathBuf),
+    Embedded(Embedded),
     Http(String),
 }
 
@@ -119,10 +125,10 @@ impl Endpoint {
             Err(Error::new(ErrorKind::InvalidArgument, why))
         };
         if text.starts_with('/') {
-            return Ok(Endpoint::Embedded(text.into()));
+            return Ok(Endpoint::Embedded(Embedded::at(text)));
         }
         match text.split_once("://") {
-            Some(("file", path)) if path.starts_with('/') => Ok(Endpoint::Embedded(path.into())),
+            Some(("file", path)) if path.starts_with('/') => Embedded::parse(path).map(Endpoint::Embedded),
             Some(("file", _)) => invalid("does not name an absolute path"),
             Some(("http" | "https", "")) => invalid("has no host"),
             Some(("http" | "https", _)) => Ok(Endpoint::Http(text.trim_end_matches('/').to_owned())),
@@ -144,12 +150,18 @@ mod tests {
 
     #[test]
     fn endpoints_pick_the_lane() {
-        let embedded = Endpoint::Embedded("/a b/c".into());
-        assert_eq!(Endpoint::parse("/a b/c").unwrap(), embedded);
-        assert_eq!(Endpoint::parse("file:///a b/c").unwrap(), embedded);
-        assert_eq!(Endpoint::parse("http://h:1/").unwrap(), Endpoint::Http("http://h:1".into()));
+        let root = |text: &str| match Endpoint::parse(text) {
+            Ok(Endpoint::Embedded(embedded)) => embedded.root.display().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(root("/a b/c?d"), "/a b/c?d");
+        assert_eq!(root("file:///a b/c"), "/a b/c");
+        assert_eq!(root("file:///a b/c?durability=data"), "/a b/c");
+        let http = Endpoint::parse("http://h:1/").unwrap();
+        assert!(matches!(http, Endpoint::Http(url) if url == "http://h:1"));
         for (text, kind) in [
             ("file://relative", ErrorKind::InvalidArgument),
+            ("file:///a?durabilty=full", ErrorKind::InvalidArgument),
             ("relative", ErrorKind::InvalidArgument),
             ("ftp://h", ErrorKind::InvalidArgument),
             ("https://", ErrorKind::InvalidArgument),

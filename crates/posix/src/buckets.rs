@@ -3,11 +3,12 @@
 use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result};
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir};
 
-use crate::Inner;
 use crate::delete::remove_tree;
 use crate::errors::from_errno;
 use crate::layout::PRIVATE_DIR;
 use crate::read::system_time;
+use crate::stage::sync_dir;
+use crate::{Durability, Inner};
 
 impl Inner {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
@@ -38,9 +39,18 @@ impl Inner {
     pub(crate) fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
         bucket.for_creation()?;
         match make_dir(self.root.dir(), bucket.as_str(), Mode::from_raw_mode(0o777)) {
-            Ok(true) => Ok(()),
+            Ok(true) => self.sync_root(),
             Ok(false) => Err(ErrorKind::BucketAlreadyOwnedByYou.into()),
             Err(errno) => Err(from_errno(errno, "making the bucket")),
+        }
+    }
+
+    /// Forces out which buckets there are, where that is asked for.
+    fn sync_root(&self) -> Result<()> {
+        match self.config.durability {
+            Durability::Full => sync_dir(self.root.dir())
+                .map_err(|errno| from_errno(errno, "writing the bucket's name to stable storage")),
+            Durability::None | Durability::Data => Ok(()),
         }
     }
 
@@ -61,7 +71,7 @@ impl Inner {
             errno => from_errno(errno, "removing the bucket's own files"),
         })?;
         match remove_dir(self.root.dir(), bucket.as_str()) {
-            Ok(()) => Ok(()),
+            Ok(()) => self.sync_root(),
             Err(Errno::NOTEMPTY) => Err(Error::new(
                 ErrorKind::BucketNotEmpty,
                 "it holds directories or files that are no objects; remove them with rmdir or rm",

@@ -58,8 +58,7 @@ impl Inner {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// As [`Inner::contents`], but that there is no such directory may be 10 ms old. For writes that
-    /// nothing is lost by if they are taken to be that much older.
+    /// As [`Inner::contents`], but it may be 10 ms old. Cost: none as a rule.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
         self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
     }

@@ -8,18 +8,20 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, Versioning};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat, sync_data,
+};
 
-use crate::Inner;
 use crate::delete::is_marked;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, private_dir, split};
 use crate::private::Contents;
 use crate::read::Opened;
 use crate::record::{Record, Seal};
-use crate::sidecar::{ATTRIBUTE_BYTES, read_record};
+use crate::sidecar::{ATTRIBUTE_BYTES, Attribute, read_attribute};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
+use crate::{Durability, Inner};
 
 impl Inner {
     /// The directory that is the object `key`, opened, if there is one.
@@ -32,10 +34,21 @@ impl Inner {
         let Some(path) = marked_dir(bucket, key).filter(|_| contents.has_markers) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.root.open_beneath(&path, flags, Mode::empty()) {
-            Ok(dir) => opened(dir),
+            Ok(dir) => self.marker_in(bucket, dir),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(from_errno(errno, "opening")),
         }
+    }
+
+    /// The directory as an object, if it has a record.
+    fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<Opened>> {
+        let Attribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
+            return Ok(None);
+        };
+        let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
+        let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
+        let record = self.load_record(bucket, &dir, &stat)?;
+        Ok(Some(Opened { file: dir, stat, record }))
     }
 
     /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
@@ -140,6 +153,9 @@ impl Staged {
             if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {
                 return Ok(None);
             }
+            if self.inner.config.durability != Durability::None {
+                sync_data(&dir).map_err(failed)?;
+            }
             // A delete that knew of no markers yet may have pruned the directory.
             if stat(&dir).map_err(failed)?.links > 0 {
                 record.etag = Some(etag);
@@ -149,13 +165,4 @@ impl Staged {
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
-}
-
-/// The directory as an object, if it has a record.
-fn opened(dir: File) -> Result<Option<Opened>> {
-    let record = read_record(&dir)?;
-    let Some(seal) = record.seal else { return Ok(None) };
-    let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
-    let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
-    Ok(Some(Opened { file: dir, stat, record }))
 }

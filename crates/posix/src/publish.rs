@@ -34,9 +34,7 @@ impl Staged {
         mut record: Record,
         conditions: &Conditions,
     ) -> Result<PutResult> {
-        let inner = self.inner.clone();
-        let bucket = self.bucket.clone();
-        let seen = inner.contents_for_write(&bucket)?;
+        let seen = self.inner.contents_for_write(&self.bucket)?;
         if self.may_be_marker(key, &record, seen)
             && let Some(made) = self.publish_marker(key, &mut record, conditions)?
         {
@@ -46,10 +44,10 @@ impl Staged {
             record.version = Some(new_version()?);
         }
         let mut made = self.seal(&mut record)?;
-        let is_simple = seen.is_simple() && plain(&bucket, key).as_ref() == Some(&self.place);
+        let is_simple = seen.is_simple() && self.is_plain;
         let creates_only = *conditions == Conditions::create_only();
         if !conditions.is_empty() && !creates_only {
-            inner.require_locks("If-Match on writes")?;
+            self.inner.require_locks("If-Match on writes")?;
         }
         let is_done = match is_simple {
             true if creates_only => self.publish_new(key)?,
@@ -57,6 +55,7 @@ impl Staged {
             _ => false,
         };
         if !is_done {
+            let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
             inner.locked(&bucket, key, |contents| {
                 self.publish_locked(key, (conditions, record.version.as_ref()), contents)
             })?;
@@ -114,8 +113,7 @@ impl Staged {
         if is_versioned {
             inner.require_locks("a write to a bucket that keeps versions")?;
         }
-        if contents.is_simple() && conditions.is_empty() && plain(&bucket, key).as_ref() == Some(&self.place)
-        {
+        if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
         }
         for race in 0..MAX_RACES {
@@ -267,6 +265,7 @@ impl Staged {
         if *place != self.place {
             self.parent = self.inner.parent_of(&self.bucket, &place.dir)?;
             self.place = place.clone().into_owned();
+            self.is_plain = false;
         }
         Ok(())
     }

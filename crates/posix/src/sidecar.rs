@@ -31,7 +31,7 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// An open file's attribute.
-enum Attribute {
+pub(crate) enum Attribute {
     Absent,
     Found(Record),
     /// The file system has none.
@@ -168,16 +168,7 @@ pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }
 
-/// The open file's attribute, and nothing of a sidecar file. Errors: `Corrupt`.
-pub(crate) fn read_record(file: &File) -> Result<Record> {
-    match read_attribute(file)? {
-        Attribute::Found(record) => Ok(record),
-        Attribute::Absent | Attribute::Unsupported => Ok(Record::default()),
-    }
-}
-
-/// Errors: `Corrupt`.
-fn read_attribute(file: &File) -> Result<Attribute> {
+pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
     let found = |bytes: Option<&[u8]>| match bytes {
         None => Ok(Attribute::Absent),
         Some(bytes) => decode_record(bytes).map(Attribute::Found),

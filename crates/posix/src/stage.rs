@@ -33,6 +33,8 @@ pub(crate) struct Staged {
     pub(crate) bucket: Bucket,
     /// Where it is to be published.
     pub(crate) place: Place<'static>,
+    /// Whether that is the path that an object's key spells.
+    pub(crate) is_plain: bool,
     /// The directory of `place`.
     pub(crate) parent: Dir,
     pub(crate) file: OwnedFd,
@@ -83,7 +85,7 @@ impl Staged {
                 Err(errno) => return Err(from_errno(errno, "making a file")),
             };
             let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
-            return Ok(Staged { inner, bucket, place, parent, file, hidden, written: 0 });
+            return Ok(Staged { inner, bucket, place, is_plain: false, parent, file, hidden, written: 0 });
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
@@ -172,9 +174,9 @@ impl Inner {
         name: &str,
     ) -> Result<Staged> {
         // Found as for a new file, which knows where a key's parent is a file.
-        let Staged { inner, bucket, place, parent, written, .. } = self.stage(bucket, key)?;
+        let Staged { inner, bucket, place, is_plain, parent, written, .. } = self.stage(bucket, key)?;
         let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false });
-        Ok(Staged { inner, bucket, place, parent, file, hidden, written })
+        Ok(Staged { inner, bucket, place, is_plain, parent, file, hidden, written })
     }
 
     /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.

@@ -52,8 +52,12 @@ impl Inner {
     pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key) -> Result<Staged> {
         if let Some(place) = plain(bucket, key) {
             match Staged::at(self, bucket, place) {
+                Ok(mut staged) => {
+                    staged.is_plain = true;
+                    return Ok(staged);
+                }
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
-                done => return done,
+                Err(error) => return Err(error),
             }
         }
         Staged::at(self, bucket, odd(bucket, key))

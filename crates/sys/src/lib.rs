@@ -16,6 +16,7 @@ mod dir;
 pub mod fault;
 mod file;
 mod lock;
+mod map;
 mod name;
 mod process;
 mod root;
@@ -27,6 +28,7 @@ pub use file::{
     open_in, read_into_spare, remove_dir, remove_file, rename, stat, stat_in, sync_data, write_all_at,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file};
+pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
 pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};

@@ -1,6 +1,9 @@
 //! Options of the commands that look at objects and buckets.
 
 use clap::{Args, ValueEnum};
+use fordway_store::VersionId;
+
+use super::version_id;
 
 /// Options of `ls`.
 #[derive(Debug, Args)]
@@ -8,6 +11,7 @@ use clap::{Args, ValueEnum};
   fordway ls
   fordway ls s3://data/2024/
   fordway ls 's3://data/logs/*.gz' --human-readable --summarize
+  fordway ls s3://data/2024/run.h5 --versions
   fordway ls s3://data --recursive --json")]
 pub struct LsArgs {
     /// s3://BUCKET[/PREFIX], a wildcard or a local path; without it, all buckets
@@ -18,6 +22,9 @@ pub struct LsArgs {
     /// Show sizes as KiB, MiB, ...
     #[arg(long, short = 'H')]
     pub human_readable: bool,
+    /// List all versions and delete markers, newest first
+    #[arg(long)]
+    pub versions: bool,
     /// End with the number of objects and their total size
     #[arg(long, short)]
     pub summarize: bool,
@@ -35,6 +42,9 @@ pub struct StatArgs {
     /// s3://BUCKET or s3://BUCKET/KEY
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
+    /// A version of the one object that is named, not its latest
+    #[arg(long, value_name = "ID", value_parser = version_id)]
+    pub version_id: Option<VersionId>,
 }
 
 /// Options of `mb`.
@@ -56,7 +66,7 @@ pub struct RbArgs {
     /// s3://BUCKET
     #[arg(required = true, value_name = "BUCKET")]
     pub buckets: Vec<String>,
-    /// Remove all objects and unfinished uploads in it first
+    /// Remove all objects, versions and unfinished uploads in it first
     #[arg(long)]
     pub force: bool,
     /// Show what would be removed, and remove nothing

@@ -7,18 +7,21 @@ mod filters;
 mod listing;
 mod serve;
 mod transfer;
+mod versions;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use fordway_store::VersionId;
 
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use serve::ServeArgs;
+pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
+pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
 
 /// S3 over a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
@@ -92,6 +95,10 @@ pub enum Command {
     Du(DuArgs),
     /// Make a directory or prefix like another
     Sync(SyncArgs),
+    /// Show the tags of an object, or replace them
+    Tag(TagArgs),
+    /// Say whether a bucket keeps versions, or change it
+    Versioning(VersioningArgs),
     /// Make a URL that gives access to an object for some time
     Presign(PresignArgs),
     /// Serve a directory as an S3 endpoint
@@ -131,6 +138,10 @@ pub struct ManArgs {
     /// Write one page per command into this directory, which is made if it is missing
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+fn version_id(text: &str) -> Result<VersionId, String> {
+    VersionId::new(text).map_err(|error| error.detail().to_owned())
 }
 
 #[cfg(test)]

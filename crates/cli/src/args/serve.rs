@@ -30,6 +30,9 @@ pub struct ServeArgs {
     /// When a write counts as done
     #[arg(long, value_enum, default_value_t = DurabilityArg::Data)]
     pub durability: DurabilityArg,
+    /// Which conditions on writes hold
+    #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
+    pub conditions: ConditionsArg,
     /// Threads that serve connections [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
@@ -56,6 +59,15 @@ pub enum DurabilityArg {
     Data,
     /// When content and name are on stable storage
     Full,
+}
+
+/// Which conditions on writes hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConditionsArg {
+    /// If-Match too, which takes a lock for every overwrite and delete
+    All,
+    /// If-None-Match: * alone; for mounts whose locks do not hold between nodes
+    NoneMatchOnly,
 }
 
 impl From<ETagArg> for ETagPolicy {

@@ -1,8 +1,9 @@
 //! Options of the commands that move or remove content.
 
 use clap::Args;
-use fordway_store::{ByteRange, ChecksumAlgorithm};
+use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 
+use super::version_id;
 use crate::units::parse_bytes;
 use crate::wildcard::Filters;
 
@@ -30,6 +31,9 @@ pub struct CpArgs {
     /// Take * and ? in sources literally
     #[arg(long)]
     pub raw: bool,
+    /// A version of the one object that is named, not its latest
+    #[arg(long, value_name = "ID", value_parser = version_id)]
+    pub version_id: Option<VersionId>,
     /// Skip what is at the destination already
     #[arg(long, short, conflicts_with = "if_none_match")]
     pub no_clobber: bool,
@@ -112,6 +116,7 @@ pub struct TransferArgs {
 #[command(after_help = "Examples:
   fordway cat s3://data/notes.txt
   fordway cat s3://data/run.h5 --range 0-511 | xxd
+  fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
   fordway cat 's3://data/logs/*.gz' | zcat")]
 pub struct CatArgs {
     /// s3://BUCKET/KEY or a wildcard
@@ -120,6 +125,9 @@ pub struct CatArgs {
     /// Bytes FIRST-LAST (both included), FIRST- or -COUNT (from the end)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub range: Option<ByteRange>,
+    /// A version of the one object that is named, not its latest
+    #[arg(long, value_name = "ID", value_parser = version_id)]
+    pub version_id: Option<VersionId>,
     /// Take * and ? in addresses literally
     #[arg(long)]
     pub raw: bool,
@@ -134,8 +142,10 @@ pub struct CatArgs {
   fordway rm s3://data/run.h5
   fordway rm 's3://data/logs/2023-*' --dry-run
   fordway rm s3://data/old --recursive --exclude '*.keep'
+  fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
 
-Removing an object that is not there succeeds. With --recursive, s3://b/p means what lies below s3://b/p/.")]
+Removing an object that is not there succeeds. In a bucket that keeps versions it becomes one of them, behind a \
+delete marker; --version-id removes a version, or a marker, for good. With --recursive, s3://b/p means what lies below s3://b/p/.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, or a wildcard
     #[arg(required = true, value_name = "ADDRESS")]
@@ -152,6 +162,9 @@ pub struct RmArgs {
     /// Take * and ? in addresses literally
     #[arg(long)]
     pub raw: bool,
+    /// A version of the one object that is named, to be removed for good
+    #[arg(long, value_name = "ID", value_parser = version_id)]
+    pub version_id: Option<VersionId>,
     /// Batches of 1,000 objects removed at once
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,

@@ -3,6 +3,7 @@
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 
 use super::source::Source;
+use super::versions::only_object;
 use crate::args::{CatArgs, CpArgs};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -15,11 +16,9 @@ struct Wanted {
 }
 
 pub(super) fn run(args: &CatArgs, context: &Context) -> Result<Exit> {
-    let options = GetOptions { range: args.range, ..Default::default() };
+    let options = GetOptions { range: args.range, version: args.version_id.clone(), ..Default::default() };
     let wanted = Wanted { options, verify: !args.no_verify && args.range.is_none() };
-    super::for_each(context, &args.addresses, |text| {
-        write_source(&Source::find(text, false, args.raw)?, &wanted, context)
-    })
+    write_all(&args.addresses, args.raw, &wanted, context)
 }
 
 /// `cp SOURCE... -`.
@@ -28,9 +27,19 @@ pub(super) fn copy_out(args: &CpArgs, context: &Context) -> Result<Exit> {
         let why = "--recursive and --dry-run do not go with standard output (-) as the destination";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let wanted = Wanted { options: GetOptions::default(), verify: !args.transfer.no_verify };
-    super::for_each(context, &args.sources, |text| {
-        write_source(&Source::find(text, false, args.raw)?, &wanted, context)
+    let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
+    let wanted = Wanted { options, verify: !args.transfer.no_verify };
+    write_all(&args.sources, args.raw, &wanted, context)
+}
+
+fn write_all(addresses: &[String], raw: bool, wanted: &Wanted, context: &Context) -> Result<Exit> {
+    if wanted.options.version.is_some() {
+        let sources: Result<Vec<_>> = addresses.iter().map(|text| Source::find(text, false, raw)).collect();
+        let (bucket, key) = only_object(&sources?)?;
+        return write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok);
+    }
+    super::for_each(context, addresses, |text| {
+        write_source(&Source::find(text, false, raw)?, wanted, context)
     })
 }
 

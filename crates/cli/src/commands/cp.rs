@@ -5,6 +5,7 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::source::Source;
+use super::versions::only_object;
 use crate::address::Address;
 use crate::args::CpArgs;
 use crate::context::Context;
@@ -25,6 +26,9 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         .iter()
         .map(|text| Source::find(text, args.recursive, args.raw))
         .collect::<Result<_>>()?;
+    if args.version_id.is_some() {
+        only_object(&sources)?;
+    }
     let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
     let target = Target::new(&args.destination, destination, several)?;
     for source in &sources {
@@ -34,7 +38,7 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         actions(context, source, &target, &args.transfer.filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    let settings = Settings::of(&args.transfer, existing(args));
+    let settings = Settings::of(&args.transfer, existing(args)).reading(args.version_id.clone());
     transfer::run(context, &settings, sources.iter().flat_map(plan))
 }
 

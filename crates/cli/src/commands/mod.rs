@@ -17,6 +17,9 @@ mod serve;
 mod source;
 mod stat;
 mod sync;
+mod tag;
+mod versioning;
+mod versions;
 
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -54,6 +57,8 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
         Command::Rb(args) => rb::run(&args, context),
         Command::Du(args) => du::run(&args, context),
         Command::Sync(args) => sync::run(&args, context),
+        Command::Tag(args) => tag::run(&args, context),
+        Command::Versioning(args) => versioning::run(&args, context),
         Command::Presign(args) => presign::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),

@@ -1,9 +1,10 @@
 //! `rb`: removes buckets, with `--force` those that hold something too.
 
-use fordway_store::{Bucket, Result, Store, UploadsQuery};
+use fordway_store::{Bucket, Result, Store, UploadsQuery, Versioning};
 
 use super::cp::from_item;
 use super::mb::BucketEvent;
+use super::versions::remove_all;
 use crate::address::Address;
 use crate::args::RbArgs;
 use crate::context::Context;
@@ -31,14 +32,21 @@ pub(super) fn run(args: &RbArgs, context: &Context) -> Result<Exit> {
 }
 
 fn empty(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
-    let root = Address::S3(bucket.clone(), String::new());
-    let items = tree::items(context, &root)?;
-    let removals = items.map(|item| item.map(|item| Action::Remove(from_item(&root, &item))));
-    let removed = transfer::run(context, &Settings::removal(args.dry_run, args.jobs), removals)?;
+    let removed = match context.store()?.versioning(bucket)? {
+        Versioning::Unversioned => remove_objects(args, context, bucket)?,
+        Versioning::Enabled | Versioning::Suspended => remove_all(context, bucket, args.dry_run)?,
+    };
     if !args.dry_run {
         abort_uploads(&*context.store()?, bucket)?;
     }
     Ok(removed)
+}
+
+fn remove_objects(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
+    let root = Address::S3(bucket.clone(), String::new());
+    let items = tree::items(context, &root)?;
+    let removals = items.map(|item| item.map(|item| Action::Remove(from_item(&root, &item))));
+    transfer::run(context, &Settings::removal(args.dry_run, args.jobs), removals)
 }
 
 /// Services refuse to remove a bucket in which uploads are unfinished.

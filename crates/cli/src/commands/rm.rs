@@ -4,6 +4,7 @@ use fordway_store::Result;
 
 use super::cp::from_item;
 use super::source::Source;
+use super::versions::{only_object, remove};
 use crate::address::Address;
 use crate::args::RmArgs;
 use crate::context::Context;
@@ -17,6 +18,10 @@ pub(super) fn run(args: &RmArgs, context: &Context) -> Result<Exit> {
         // Local files have `rm` already, and a slip of the pen must not remove one.
         Address::parse(text)?.into_s3()?;
         sources.push(Source::find(text, args.recursive, args.raw)?);
+    }
+    if let Some(version) = &args.version_id {
+        let (bucket, key) = only_object(&sources)?;
+        return remove(context, (&bucket, &key), version, args.dry_run);
     }
     let settings = Settings::removal(args.dry_run, args.jobs);
     let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));

@@ -10,7 +10,7 @@ use fordway_serve::{Gateway, GatewayConfig, Identity, Stop};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::ServeArgs;
+use crate::args::{ConditionsArg, ServeArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
@@ -23,6 +23,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let config = PosixConfig {
         etag_policy: args.etag.into(),
         durability: args.durability.into(),
+        if_match: args.conditions == ConditionsArg::All,
         ..PosixConfig::default()
     };
     let store = PosixStore::open(&args.root, config)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fordway_store::{Bucket, GetOptions, Key, Metadata, ObjectInfo, Result};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
 
 use crate::address::Address;
@@ -13,17 +13,22 @@ use crate::exit::Exit;
 use crate::units::{human_bytes, local_time, utc_time};
 
 pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
+    if args.version_id.is_some() && args.addresses.len() != 1 {
+        let why = "--version-id needs exactly one object";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     super::for_each(context, &args.addresses, |text| {
         let (bucket, key) = Address::parse(text)?.into_s3()?;
         let store = context.store()?;
-        if key.is_empty() {
+        if key.is_empty() && args.version_id.is_none() {
             let created = store.head_bucket(&bucket)?.created;
             let shown = format!("    Bucket: s3://{bucket}\n   Created: {}", local_time(created));
             let created = utc_time(created);
             context.output.record(&BucketRecord { bucket: bucket.as_str(), created, shown })?;
         } else {
             let key = Key::new(key)?;
-            let info = store.head(&bucket, &key, &GetOptions::default())?;
+            let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
+            let info = store.head(&bucket, &key, &options)?;
             context.output.record(&ObjectRecord::new(&bucket, &key, &info))?;
         }
         Ok(Exit::Ok)
@@ -51,6 +56,9 @@ struct ObjectRecord<'r> {
     size_bytes: u64,
     modified: String,
     etag: &'r str,
+    version_id: Option<&'r str>,
+    part_count: Option<u16>,
+    tag_count: usize,
     checksum_algorithm: Option<&'static str>,
     checksum: Option<String>,
     content_type: Option<&'r str>,
@@ -81,6 +89,9 @@ impl<'r> ObjectRecord<'r> {
             size_bytes: info.size,
             modified: utc_time(info.modified),
             etag: info.etag.as_str(),
+            version_id: info.version.as_ref().map(VersionId::as_str),
+            part_count: info.part_count,
+            tag_count: info.tag_count,
             checksum_algorithm: info.checksum.as_ref().map(|checksum| checksum.algorithm.name()),
             checksum: info.checksum.as_ref().map(fordway_store::Checksum::to_base64),
             content_type: content_type.as_deref(),
@@ -100,6 +111,15 @@ impl fmt::Display for ObjectRecord<'_> {
         writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
         writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
         write!(f, "  Modified: {}\n      ETag: {}", self.shown_time, self.etag)?;
+        if let Some(version) = self.version_id {
+            write!(f, "\n   Version: {version}")?;
+        }
+        if let Some(parts) = self.part_count {
+            write!(f, "\n     Parts: {parts}")?;
+        }
+        if self.tag_count > 0 {
+            write!(f, "\n      Tags: {}", self.tag_count)?;
+        }
         if let (Some(algorithm), Some(value)) = (self.checksum_algorithm, &self.checksum) {
             write!(f, "\n  Checksum: {algorithm} {value}")?;
         }

@@ -25,13 +25,18 @@ impl Runner<'_> {
         let metadata = Some(self.settings.metadata.clone()).filter(|metadata| !metadata.is_empty());
         let limit = self.copy_limit_bytes();
         let size = match size {
-            None if limit.is_some() => Some(self.store().head(from.0, from.1, &GetOptions::default())?.size),
+            None if limit.is_some() => Some(self.store().head(from.0, from.1, &self.source())?.size),
             known => known,
         };
         if limit.zip(size).is_some_and(|(limit, size)| size > limit) {
             return self.copy_parts(from, bucket, key, metadata).map(Some);
         }
-        let options = CopyOptions { metadata, conditions: self.conditions(), ..Default::default() };
+        let options = CopyOptions {
+            metadata,
+            source_version: self.settings.source_version.clone(),
+            conditions: self.conditions(),
+            ..Default::default()
+        };
         self.store().copy(from, bucket, key, &options)?;
         self.advance(size.unwrap_or(0))?;
         Ok(size)
@@ -51,18 +56,18 @@ impl Runner<'_> {
         key: &Key,
         metadata: Option<Metadata>,
     ) -> Result<u64> {
-        let info = self.store().head(from.0, from.1, &GetOptions::default())?;
+        let info = self.store().head(from.0, from.1, &self.source())?;
         let metadata = metadata.unwrap_or(info.metadata);
         let tags = match info.tag_count {
             0 => Tags::new(),
-            _ => self.store().tags(from.0, from.1, None)?,
+            _ => self.store().tags(from.0, from.1, self.settings.source_version.as_ref())?,
         };
         let options = PutOptions { metadata, tags, conditions: self.conditions(), ..Default::default() };
         let unchanged = Conditions::only_if(info.etag);
         self.in_parts(bucket, key, &options, |upload| {
             let copy = |(number, offset, len): (u16, u64, u64)| {
                 let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
-                let source = GetOptions { range, conditions: unchanged.clone(), ..Default::default() };
+                let source = GetOptions { range, conditions: unchanged.clone(), ..self.source() };
                 let made = self.store().copy_part(from, &source, (bucket, key, upload, number))?;
                 self.advance(len)?;
                 Ok(CompletedPart::new(number, made.etag))

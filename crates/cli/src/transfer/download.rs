@@ -53,7 +53,7 @@ impl Runner<'_> {
     fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
         let opened = OpenOptions::new().write(true).open(path);
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
-        let object = self.store().get(from.0, from.1, &GetOptions::default())?;
+        let object = self.store().get(from.0, from.1, &self.source())?;
         Ok(self.fetch_stream(object, from, &mut file, path)?.size)
     }
 
@@ -67,10 +67,10 @@ impl Runner<'_> {
     ) -> Result<ObjectInfo> {
         let is_large = |size| size > 0 && self.threshold_bytes().is_some_and(|threshold| size >= threshold);
         if size.is_some_and(is_large) {
-            let info = self.store().head(from.0, from.1, &GetOptions::default())?;
+            let info = self.store().head(from.0, from.1, &self.source())?;
             return self.fetch_parts(info, from, file, path);
         }
-        let object = self.store().get(from.0, from.1, &GetOptions::default())?;
+        let object = self.store().get(from.0, from.1, &self.source())?;
         if size.is_none() {
             self.context.output.expect_bytes(object.info.size);
         }
@@ -113,11 +113,8 @@ impl Runner<'_> {
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
-            let object = self.store().get(
-                from.0,
-                from.1,
-                &GetOptions { range, conditions: conditions.clone(), ..Default::default() },
-            )?;
+            let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
+            let object = self.store().get(from.0, from.1, &options)?;
             if object.range != (offset..offset + len) {
                 let why = format!("bytes {:?} came instead of {offset}..{}", object.range, offset + len);
                 return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));

@@ -20,7 +20,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use fordway_lanes::Lane;
-use fordway_store::{Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store};
+use fordway_store::{
+    Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store, VersionId,
+};
 use serde::Serialize;
 
 pub(crate) use content::Verifier;
@@ -44,6 +46,8 @@ pub(crate) enum Existing {
 pub(crate) struct Settings {
     pub(crate) dry_run: bool,
     pub(crate) existing: Existing,
+    /// The version that is read of a source; `None` is the latest.
+    source_version: Option<VersionId>,
     jobs: u16,
     concurrency: u16,
     part_size_bytes: u64,
@@ -61,6 +65,7 @@ impl Settings {
         Settings {
             dry_run: args.dry_run,
             existing,
+            source_version: None,
             jobs: args.jobs,
             concurrency: args.concurrency,
             part_size_bytes: args.part_size,
@@ -72,11 +77,17 @@ impl Settings {
         }
     }
 
+    /// The same, reading that version of the source; `None` is the latest.
+    pub(crate) fn reading(self, source_version: Option<VersionId>) -> Self {
+        Settings { source_version, ..self }
+    }
+
     /// Settings of commands that only remove.
     pub(crate) fn removal(dry_run: bool, jobs: u16) -> Self {
         Settings {
             dry_run,
             existing: Existing::Replace,
+            source_version: None,
             jobs,
             concurrency: 1,
             part_size_bytes: 0,
@@ -249,6 +260,11 @@ impl Runner<'_> {
 
     fn failed(&self, error: &Error) {
         self.tally.failed(self.context, error);
+    }
+
+    /// What is asked of a source: the version to read.
+    fn source(&self) -> GetOptions {
+        GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
     }
 
     fn store(&self) -> &dyn Store {

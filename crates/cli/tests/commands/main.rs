@@ -5,3 +5,4 @@ mod care;
 mod copying;
 mod listing;
 mod support;
+mod versions;

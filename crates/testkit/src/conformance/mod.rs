@@ -9,6 +9,9 @@ mod keys;
 mod listing;
 mod multipart;
 mod objects;
+mod parts;
+mod tags;
+mod versions;
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,8 +45,25 @@ pub use multipart::{
 };
 pub use objects::{
     an_abandoned_writer_leaves_nothing, batches_answer_in_order, deleting_nothing_succeeds, empty_objects,
-    large_objects_stream, many_are_deleted, metadata_round_trips, overwriting_replaces_everything,
-    put_get_head_delete, ranges, ranges_outside_are_refused,
+    large_objects_stream, many_are_deleted, many_ranges_at_once, many_ranges_of_a_version,
+    metadata_round_trips, overwriting_replaces_everything, put_get_head_delete, ranges,
+    ranges_outside_are_refused,
+};
+pub use parts::{
+    multipart_checksum_without_the_number_of_parts, multipart_checksums_are_checked,
+    multipart_checksums_are_kept, multipart_parts_are_checked, parts_are_copied_from_versions_and_parts,
+    parts_are_described, parts_are_read_by_number,
+};
+pub use tags::{
+    tags_are_kept_and_replaced, tags_have_limits, tags_leave_the_metadata, tags_of_an_upload,
+    tags_of_versions, tags_survive_copies,
+};
+pub use versions::{
+    a_bucket_with_versions_stays, a_delete_hides_behind_a_marker, conditions_see_the_latest_version,
+    deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
+    overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
+    unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
+    versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
 };
 
 /// A store to test, with whatever must live as long as it does.
@@ -85,7 +105,17 @@ macro_rules! conformance_suite {
             checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
             copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
-            multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner
+            multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
+            many_ranges_at_once, many_ranges_of_a_version, multipart_checksum_without_the_number_of_parts,
+            multipart_checksums_are_checked, multipart_checksums_are_kept, multipart_parts_are_checked,
+            parts_are_copied_from_versions_and_parts, parts_are_described, parts_are_read_by_number,
+            tags_are_kept_and_replaced, tags_have_limits, tags_leave_the_metadata, tags_of_an_upload,
+            tags_of_versions, tags_survive_copies, a_bucket_with_versions_stays,
+            a_delete_hides_behind_a_marker, conditions_see_the_latest_version,
+            deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
+            overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
+            unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
+            versions_are_selected_and_rolled_up, without_versioning_there_is_one_version
         }
     };
     (@declare ($open:expr); $($case:ident),* $(,)?) => {
@@ -134,6 +164,9 @@ pub fn cases_written() -> usize {
         include_str!("listing.rs"),
         include_str!("multipart.rs"),
         include_str!("objects.rs"),
+        include_str!("parts.rs"),
+        include_str!("tags.rs"),
+        include_str!("versions.rs"),
     ];
     let is_case = |line: &&str| line.starts_with("pub fn ") && line.ends_with("(store: &dyn Store) {");
     files.iter().map(|file| file.lines().filter(is_case).count()).sum()

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use fordway_store::{ByteRange, ErrorKind, Expected, GetOptions, Key, Metadata, PutOptions, Result, Store};
+use fordway_store::{
+    ByteRange, Conditions, ETag, ErrorKind, Expected, GetOptions, Key, Metadata, PutOptions, Result, Store,
+    Versioning,
+};
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
@@ -197,4 +200,52 @@ pub fn batches_answer_in_order(store: &dyn Store) {
         assert!(store.delete_many(&b, &asked).iter().all(Result::is_ok));
     }
     assert!(all_keys(store, &b).is_empty());
+}
+
+/// Many ranges in one call: any order, overlapping, none; one that lies outside fails all.
+pub fn many_ranges_at_once(store: &dyn Store) {
+    let b = bucket(store);
+    let body = bytes(100_000, 9);
+    put(store, &b, "k", &body);
+    let read = |ranges: &[ByteRange]| store.read_ranges(&b, &key("k"), ranges, &GetOptions::default());
+    let ranges = [
+        ByteRange::Inclusive(70_000, 70_999),
+        ByteRange::Inclusive(10, 19),
+        ByteRange::Inclusive(15, 24),
+        ByteRange::Inclusive(10, 19),
+        ByteRange::Last(7),
+        ByteRange::From(99_990),
+        ByteRange::Inclusive(99_999, 200_000),
+        ByteRange::Inclusive(0, 99_999),
+    ];
+    let expected = [
+        &body[70_000..71_000],
+        &body[10..20],
+        &body[15..25],
+        &body[10..20],
+        &body[99_993..],
+        &body[99_990..],
+        &body[99_999..],
+        &body[..],
+    ];
+    assert!(read(&ranges).unwrap() == expected);
+    assert!(read(&[]).unwrap().is_empty());
+    let outside = [ByteRange::Inclusive(0, 1), ByteRange::From(100_000)];
+    assert_kind(read(&outside), ErrorKind::InvalidRange);
+    let stale = GetOptions { conditions: Conditions::only_if(ETag::new("other")), ..Default::default() };
+    let refused = store.read_ranges(&b, &key("k"), &ranges, &stale);
+    assert_kind(refused, ErrorKind::PreconditionFailed);
+    let missing = store.read_ranges(&b, &key("none"), &ranges, &GetOptions::default());
+    assert_kind(missing, ErrorKind::NoSuchKey);
+}
+
+/// Many ranges of a version that is not the latest.
+pub fn many_ranges_of_a_version(store: &dyn Store) {
+    let b = bucket(store);
+    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    let older = put(store, &b, "k", b"0123456789").version.unwrap();
+    put(store, &b, "k", b"abc");
+    let ranges = [ByteRange::Inclusive(2, 4), ByteRange::Last(1)];
+    let found = store.read_ranges(&b, &key("k"), &ranges, &GetOptions::version(older)).unwrap();
+    assert_eq!(found, [b"234".to_vec(), b"9".to_vec()]);
 }

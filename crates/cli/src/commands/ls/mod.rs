@@ -1,10 +1,12 @@
 //! `ls`: buckets, objects and directories, in the columns of `aws s3 ls`.
 
+mod versions;
+
 use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Entry, ListQuery, ObjectSummary, Result};
+use fordway_store::{Bucket, Entry, Error, ErrorKind, ListQuery, ObjectSummary, Result};
 use serde::Serialize;
 
 use crate::address::Address;
@@ -30,6 +32,7 @@ enum Line {
         #[serde(skip)]
         shown: String,
     },
+    Version(versions::Version),
     Object {
         key: String,
         size_bytes: u64,
@@ -46,6 +49,7 @@ impl fmt::Display for Line {
         match self {
             Line::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
             Line::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
+            Line::Version(version) => version.fmt(f),
             Line::Object { shown, .. } => f.write_str(shown),
         }
     }
@@ -62,11 +66,18 @@ struct Lister<'c> {
 
 pub(super) fn run(args: &LsArgs, context: &Context) -> Result<Exit> {
     let mut lister = Lister { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
+    if args.versions && !matches!(args.address.as_deref().map(Address::parse), Some(Ok(Address::S3(..)))) {
+        let why = "--versions needs a bucket: s3://BUCKET[/PREFIX]";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let asked_for_something = match Address::parse(args.address.as_deref().unwrap_or("s3://"))? {
         Address::Service => lister.buckets().map(|()| false)?,
         Address::S3(bucket, key) => {
             let asked = !key.is_empty();
-            lister.bucket(&bucket, &key, args).map(|()| asked)?
+            match args.versions {
+                true => lister.versions(&bucket, &key, args).map(|()| asked)?,
+                false => lister.bucket(&bucket, &key, args).map(|()| asked)?,
+            }
         }
         Address::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
         stdio @ Address::Stdio => stdio.into_s3().map(|_| false)?,

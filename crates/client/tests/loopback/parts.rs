@@ -1,0 +1,107 @@
+//! Versions and parts of objects, as services that differ from ours answer for them.
+
+use crate::scripted::{Server, answer, bucket, error, key};
+use fordway_store::{
+    ChecksumAlgorithm, DeleteOptions, Deleted, ErrorKind, GetOptions, PutOptions, Store, VersionId,
+    VersionsQuery,
+};
+
+fn part(number: u16) -> GetOptions {
+    GetOptions { part: Some(number), ..Default::default() }
+}
+
+#[test]
+fn a_part_says_where_it_lies() {
+    let headers = "content-range: bytes 5-8/9\r\nx-amz-mp-parts-count: 2\r\nx-amz-version-id: v1\r\n";
+    let server = Server::answering(vec![answer(206, headers, "tail")]);
+    let object = server.store(|_| {}).get(&bucket(), &key("k"), &part(2)).unwrap();
+    assert_eq!((object.range.clone(), object.info.size, object.info.part_count), (5..9, 9, Some(2)));
+    assert_eq!(object.info.version, VersionId::new("v1").ok());
+    assert_eq!(object.content.into_vec().unwrap(), b"tail");
+    assert_eq!(server.seen()[0].line(), "GET /bucket/k?partNumber=2 HTTP/1.1");
+}
+
+#[test]
+fn a_server_that_knows_no_parts_is_not_believed() {
+    let whole = || answer(200, "", "whole");
+    let wrong = |range: &str| answer(206, &format!("content-range: {range}\r\n"), "tail");
+    let read = |answer: Vec<u8>, number| {
+        let store = Server::answering(vec![answer]).store(|config| config.max_retries = 0);
+        store.get(&bucket(), &key("k"), &part(number))
+    };
+    assert_eq!(read(whole(), 1).unwrap().range, 0..5);
+    for answer in [whole(), wrong("bytes 5-9/10"), wrong("nonsense")] {
+        assert_eq!(read(answer, 2).unwrap_err().kind(), ErrorKind::BadResponse);
+    }
+}
+
+#[test]
+fn a_checksum_of_parts_is_not_held_against_the_bytes() {
+    let headers = "x-amz-checksum-crc32: AAAAAA==-3\r\nx-amz-checksum-type: COMPOSITE\r\n";
+    let unnumbered = "x-amz-checksum-crc32: AAAAAA==\r\nx-amz-checksum-type: COMPOSITE\r\n";
+    let server = Server::answering(vec![answer(200, headers, "bytes"), answer(200, unnumbered, "bytes")]);
+    let store = server.store(|_| {});
+    let object = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    let sum = object.info.checksum.clone().unwrap();
+    assert_eq!((sum.algorithm, sum.parts), (ChecksumAlgorithm::Crc32, Some(3)));
+    assert_eq!(object.content.into_vec().unwrap(), b"bytes");
+    let object = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    assert_eq!(object.info.checksum, None);
+    assert_eq!(object.content.into_vec().unwrap(), b"bytes");
+}
+
+/// S3 itself says only how many there are of parts that were sent without checksums.
+#[test]
+fn parts_that_are_not_listed_are_asked_for_one_by_one() {
+    let counted = "<GetObjectAttributesResponse><ObjectParts><PartsCount>2</PartsCount></ObjectParts>\
+                   </GetObjectAttributesResponse>";
+    let head =
+        |size: u64| format!("HTTP/1.1 206 Partial Content\r\ncontent-length: {size}\r\n\r\n").into_bytes();
+    let server = Server::answering(vec![answer(200, "", counted), head(7), head(2)]);
+    let parts = server.store(|_| {}).object_parts(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    let sizes: Vec<_> = parts.iter().map(|part| (part.number, part.size)).collect();
+    assert_eq!(sizes, [(1, 7), (2, 2)]);
+    let seen = server.seen();
+    assert_eq!(seen[0].header("x-amz-object-attributes"), Some("ObjectParts"));
+    assert_eq!(seen[2].line(), "HEAD /bucket/k?partNumber=2 HTTP/1.1");
+}
+
+#[test]
+fn pages_of_versions_end_even_if_a_server_never_says_so() {
+    let page = |key: &str, more: &str| {
+        let version = match key {
+            "" => String::new(),
+            key => format!("<Version><Key>{key}</Key><VersionId>v</VersionId></Version>"),
+        };
+        let document = format!("<ListVersionsResult>{more}{version}</ListVersionsResult>");
+        answer(200, "", document)
+    };
+    let more = "<IsTruncated>true</IsTruncated><NextKeyMarker>a</NextKeyMarker>\
+                <NextVersionIdMarker>v</NextVersionIdMarker>";
+    let server = Server::answering(vec![page("a", more), page("", more)]);
+    let found = server.store(|_| {}).list_versions(&bucket(), &VersionsQuery::default()).unwrap();
+    assert_eq!((found.versions.len(), found.next), (1, None));
+    let second = server.seen()[1].line().to_owned();
+    assert!(second.contains("key-marker=a") && second.contains("version-id-marker=v"), "{second}");
+}
+
+#[test]
+fn versions_are_named_in_requests_and_answers() {
+    let marker = answer(204, "x-amz-version-id: m\r\nx-amz-delete-marker: true\r\n", "");
+    let hidden = error(404, "NoSuchKey", "");
+    let made = answer(200, "etag: \"t\"\r\nx-amz-version-id: null\r\n", "");
+    let missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec();
+    let server = Server::answering(vec![marker, hidden, made, missing]);
+    let store = server.store(|_| {});
+    let version = || VersionId::new("a+b").unwrap();
+    let options = DeleteOptions { version: Some(version()), ..Default::default() };
+    let deleted = store.delete(&bucket(), &key("k"), &options).unwrap();
+    assert_eq!(deleted, Deleted { version: VersionId::new("m").ok(), is_marker: true });
+    let gone = store.tags(&bucket(), &key("k"), Some(&version())).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NoSuchKey);
+    let made = store.put(&bucket(), &key("k"), b"x", &PutOptions::default()).unwrap();
+    assert_eq!(made.version, Some(VersionId::null()));
+    let missing = store.head(&bucket(), &key("k"), &GetOptions::version(version())).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NoSuchVersion);
+    assert_eq!(server.seen()[0].line(), "DELETE /bucket/k?versionId=a%2Bb HTTP/1.1");
+}

@@ -1,0 +1,72 @@
+//! Options of the embedded lane, as the query of its endpoint:
+//! `file:///lustre/objects?durability=data&conditions=none-match-only`.
+
+use std::path::PathBuf;
+
+use fordway_posix::{Durability, PosixConfig};
+use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
+
+/// Where the store lies, and how it is to behave.
+#[derive(Clone, Debug)]
+pub(crate) struct Embedded {
+    pub(crate) root: PathBuf,
+    pub(crate) config: PosixConfig,
+}
+
+impl Embedded {
+    /// The store at `path` behind `file://`, with its query. A `?` in a directory's name needs a bare
+    /// path as the endpoint. Errors: `InvalidArgument` for an option that is not known.
+    pub(crate) fn parse(path: &str) -> Result<Self> {
+        let (root, query) = path.split_once('?').unwrap_or((path, ""));
+        let mut config = PosixConfig::default();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            set(&mut config, option)?;
+        }
+        Ok(Embedded { root: root.into(), config })
+    }
+
+    /// The store at `root`, with the defaults.
+    pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
+        Embedded { root: root.into(), config: PosixConfig::default() }
+    }
+}
+
+fn set(config: &mut PosixConfig, option: &str) -> Result<()> {
+    match option {
+        "durability=none" => config.durability = Durability::None,
+        "durability=data" => config.durability = Durability::Data,
+        "durability=full" => config.durability = Durability::Full,
+        "etag=md5" => config.etag_policy = ETagPolicy::Md5,
+        "etag=fast" => config.etag_policy = ETagPolicy::Fast,
+        "conditions=all" => config.if_match = true,
+        "conditions=none-match-only" => config.if_match = false,
+        _ => {
+            let why = format!(
+                "the endpoint's option {option:?} is not known; there are durability=none|data|full, \
+                 etag=fast|md5 and conditions=all|none-match-only"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_and_misspelt_ones_refused() {
+        let found = Embedded::parse("/a b?durability=full&etag=md5&conditions=none-match-only").unwrap();
+        assert_eq!(found.root, PathBuf::from("/a b"));
+        assert_eq!(found.config.durability, Durability::Full);
+        assert_eq!(found.config.etag_policy, ETagPolicy::Md5);
+        assert!(!found.config.if_match);
+        let plain = Embedded::parse("/a").unwrap().config;
+        assert!(plain.if_match && plain.durability == Durability::None);
+        for bad in ["durabilty=full", "durability=FULL", "durability", "etag=", "x"] {
+            let refused = Embedded::parse(&format!("/a?{bad}")).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
+        }
+    }
+}

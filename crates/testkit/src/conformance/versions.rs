@@ -1,0 +1,341 @@
+//! Versions: what a bucket that keeps them does differently.
+
+use fordway_store::{
+    Bucket, Conditions, CopyOptions, DeleteOptions, Deleted, ErrorKind, GetOptions, PutOptions, Result,
+    Store, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+};
+
+use super::{all_keys, assert_kind, bucket, delete, get, head, key, put};
+
+fn versioned(store: &dyn Store) -> Bucket {
+    let bucket = bucket(store);
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    bucket
+}
+
+/// Puts `body`, and answers the name of the version that it made.
+fn put_version(store: &dyn Store, b: &Bucket, name: &str, body: &[u8]) -> VersionId {
+    put(store, b, name, body).version.expect("the bucket keeps versions")
+}
+
+fn get_version(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> Result<Vec<u8>> {
+    store.get(b, &key(name), &GetOptions::version(version.clone()))?.content.into_vec()
+}
+
+fn delete_version(store: &dyn Store, b: &Bucket, name: &str, version: &VersionId) -> Deleted {
+    let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
+    store.delete(b, &key(name), &options).unwrap()
+}
+
+fn mark(store: &dyn Store, b: &Bucket, name: &str) -> VersionId {
+    let deleted = store.delete(b, &key(name), &DeleteOptions::default()).unwrap();
+    assert!(deleted.is_marker);
+    deleted.version.expect("a delete marker has a name")
+}
+
+/// Names of versions, `!` before a delete marker and `*` behind the latest.
+fn shown(versions: &[VersionSummary]) -> Vec<String> {
+    let show = |version: &VersionSummary| {
+        let marker = if version.content.is_none() { "!" } else { "" };
+        let latest = if version.is_latest { "*" } else { "" };
+        format!("{}@{marker}{}{latest}", version.key, version.version)
+    };
+    versions.iter().map(show).collect()
+}
+
+fn all_versions(store: &dyn Store, b: &Bucket) -> Vec<String> {
+    let page = store.list_versions(b, &VersionsQuery::default()).unwrap();
+    assert_eq!((page.next, page.prefixes.len()), (None, 0));
+    shown(&page.versions)
+}
+
+/// Versioning is switched on and off, but a bucket never forgets that it kept versions.
+pub fn versioning_is_a_state_of_the_bucket(store: &dyn Store) {
+    let b = bucket(store);
+    assert_eq!(store.versioning(&b).unwrap(), Versioning::Unversioned);
+    for state in [Versioning::Enabled, Versioning::Suspended, Versioning::Enabled] {
+        store.set_versioning(&b, state).unwrap();
+        assert_eq!(store.versioning(&b).unwrap(), state);
+    }
+    assert_kind(store.set_versioning(&b, Versioning::Unversioned), ErrorKind::InvalidArgument);
+    assert_eq!(store.versioning(&b).unwrap(), Versioning::Enabled);
+    let missing = Bucket::new("missing").unwrap();
+    assert_kind(store.versioning(&missing), ErrorKind::NoSuchBucket);
+    assert_kind(store.set_versioning(&missing, Versioning::Enabled), ErrorKind::NoSuchBucket);
+    assert_kind(store.list_versions(&missing, &VersionsQuery::default()), ErrorKind::NoSuchBucket);
+}
+
+/// Where no versions are kept, there is one of each object, called `null`.
+pub fn without_versioning_there_is_one_version(store: &dyn Store) {
+    let b = bucket(store);
+    put(store, &b, "k", b"old");
+    assert_eq!(put(store, &b, "k", b"new").version, None);
+    assert_eq!(head(store, &b, "k").unwrap().version, None);
+    assert_eq!(all_versions(store, &b), ["k@null*"]);
+    assert_eq!(get_version(store, &b, "k", &VersionId::null()).unwrap(), b"new");
+    assert_eq!(store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap(), Deleted::default());
+    assert!(all_versions(store, &b).is_empty());
+    put(store, &b, "k", b"again");
+    assert!(!delete_version(store, &b, "k", &VersionId::null()).is_marker);
+    assert!(all_keys(store, &b).is_empty());
+}
+
+/// What is overwritten stays, under the name that its writer was told.
+pub fn overwriting_keeps_versions(store: &dyn Store) {
+    let b = versioned(store);
+    for name in ["k", "dir/k", "odd//k"] {
+        let bodies: [&[u8]; 3] = [b"one", b"two!", b"three"];
+        let made = bodies.map(|body| put_version(store, &b, name, body));
+        for (version, body) in made.iter().zip(bodies) {
+            assert_eq!(get_version(store, &b, name, version).unwrap(), body);
+            let info = store.head(&b, &key(name), &GetOptions::version(version.clone())).unwrap();
+            assert_eq!((info.version.as_ref(), info.size), (Some(version), body.len() as u64));
+        }
+        assert_eq!(get(store, &b, name).unwrap(), b"three");
+        assert_eq!(head(store, &b, name).unwrap().version.as_ref(), Some(&made[2]));
+        let query = VersionsQuery { prefix: name.to_owned(), ..Default::default() };
+        let listed = store.list_versions(&b, &query).unwrap().versions;
+        let [one, two, three] = made;
+        assert_eq!(
+            shown(&listed),
+            [format!("{name}@{three}*"), format!("{name}@{two}"), format!("{name}@{one}")]
+        );
+        let sizes: Vec<_> = listed.iter().map(|version| version.content.clone().unwrap().0).collect();
+        assert_eq!(sizes, [5, 4, 3]);
+        let tag = store.head(&b, &key(name), &GetOptions::version(two)).unwrap().etag;
+        assert_eq!(listed[1].content.clone().unwrap().1, tag);
+    }
+    assert_eq!(all_keys(store, &b), ["dir/k", "k", "odd//k"]);
+}
+
+/// What was there before the bucket kept versions becomes the version `null`.
+pub fn objects_of_before_are_the_version_null(store: &dyn Store) {
+    let b = bucket(store);
+    put(store, &b, "k", b"before");
+    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    assert_eq!(all_versions(store, &b), ["k@null*"]);
+    let version = put_version(store, &b, "k", b"after");
+    assert!(!version.is_null());
+    assert_eq!(all_versions(store, &b), [format!("k@{version}*"), "k@null".to_owned()]);
+    assert_eq!(get_version(store, &b, "k", &VersionId::null()).unwrap(), b"before");
+    let info = store.head(&b, &key("k"), &GetOptions::version(VersionId::null())).unwrap();
+    assert_eq!(info.version, None);
+}
+
+/// A delete hides the object behind a marker that is itself a version; nothing is lost.
+pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
+    let b = versioned(store);
+    let version = put_version(store, &b, "k", b"x");
+    let marker = mark(store, &b, "k");
+    assert_ne!(marker, version);
+    assert_kind(get(store, &b, "k"), ErrorKind::NoSuchKey);
+    assert_kind(head(store, &b, "k"), ErrorKind::NoSuchKey);
+    assert!(all_keys(store, &b).is_empty());
+    assert_kind(get_version(store, &b, "k", &marker), ErrorKind::MethodNotAllowed);
+    let head_of_marker = store.head(&b, &key("k"), &GetOptions::version(marker.clone()));
+    assert_kind(head_of_marker, ErrorKind::MethodNotAllowed);
+    assert_eq!(get_version(store, &b, "k", &version).unwrap(), b"x");
+    let again = mark(store, &b, "k");
+    assert_eq!(
+        all_versions(store, &b),
+        [format!("k@!{again}*"), format!("k@!{marker}"), format!("k@{version}")]
+    );
+    // Even of what was never there.
+    let of_nothing = mark(store, &b, "none");
+    assert_eq!(all_versions(store, &b)[3], format!("none@!{of_nothing}*"));
+    let newer = put_version(store, &b, "k", b"y");
+    assert_eq!(all_versions(store, &b)[0], format!("k@{newer}*"));
+    assert_eq!(get(store, &b, "k").unwrap(), b"y");
+}
+
+/// A version is removed for good, and what is then the newest becomes the latest.
+pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
+    let b = versioned(store);
+    let one = put_version(store, &b, "d/k", b"one");
+    let two = put_version(store, &b, "d/k", b"two");
+    let three = put_version(store, &b, "d/k", b"three");
+    let marker = mark(store, &b, "d/k");
+    let removed = delete_version(store, &b, "d/k", &marker);
+    assert_eq!(removed, Deleted { version: Some(marker.clone()), is_marker: true });
+    assert_eq!(get(store, &b, "d/k").unwrap(), b"three");
+    assert_eq!(all_keys(store, &b), ["d/k"]);
+
+    let removed = delete_version(store, &b, "d/k", &three);
+    assert_eq!(removed, Deleted { version: Some(three.clone()), is_marker: false });
+    assert_eq!(get(store, &b, "d/k").unwrap(), b"two");
+    assert_kind(get_version(store, &b, "d/k", &three), ErrorKind::NoSuchVersion);
+    delete_version(store, &b, "d/k", &one);
+    assert_eq!(all_versions(store, &b), [format!("d/k@{two}*")]);
+    // Removing what is gone succeeds, and changes nothing.
+    delete_version(store, &b, "d/k", &one);
+    assert_eq!(get(store, &b, "d/k").unwrap(), b"two");
+    delete_version(store, &b, "d/k", &two);
+    assert_kind(get(store, &b, "d/k"), ErrorKind::NoSuchKey);
+    assert!(all_versions(store, &b).is_empty());
+    store.delete_bucket(&b).unwrap();
+}
+
+/// While versioning is suspended, writes and deletes replace the version `null` and no other.
+pub fn suspended_versioning_replaces_null(store: &dyn Store) {
+    let b = versioned(store);
+    let kept = put_version(store, &b, "k", b"kept");
+    store.set_versioning(&b, Versioning::Suspended).unwrap();
+    let made = put(store, &b, "k", b"null 1");
+    assert_eq!(made.version, Some(VersionId::null()));
+    put(store, &b, "k", b"null 2");
+    assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{kept}")]);
+    assert_eq!(get(store, &b, "k").unwrap(), b"null 2");
+    assert_eq!(get_version(store, &b, "k", &kept).unwrap(), b"kept");
+
+    let deleted = store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap();
+    assert_eq!(deleted, Deleted { version: Some(VersionId::null()), is_marker: true });
+    assert_eq!(all_versions(store, &b), ["k@!null*".to_owned(), format!("k@{kept}")]);
+    store.set_versioning(&b, Versioning::Enabled).unwrap();
+    let newer = put_version(store, &b, "k", b"newer");
+    assert_eq!(all_versions(store, &b), [format!("k@{newer}*"), "k@!null".to_owned(), format!("k@{kept}")]);
+    // The version null is replaced where it lies in the middle, too.
+    store.set_versioning(&b, Versioning::Suspended).unwrap();
+    put(store, &b, "k", b"null 3");
+    assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{newer}"), format!("k@{kept}")]);
+}
+
+/// Page after page, as long as there are more.
+fn pages(store: &dyn Store, b: &Bucket, query: &VersionsQuery) -> (Vec<String>, Vec<String>) {
+    let (mut query, mut joined) = (query.clone(), VersionListing::default());
+    loop {
+        let page = store.list_versions(b, &query).unwrap();
+        let entries = page.versions.len() + page.prefixes.len();
+        assert!(entries <= query.max_keys, "{entries} entries of {}", query.max_keys);
+        assert!(entries > 0 || page.next.is_none(), "an empty page that is not the last");
+        joined.versions.extend(page.versions);
+        joined.prefixes.extend(page.prefixes);
+        let Some((key, version)) = page.next else { break };
+        (query.key_after, query.version_after) = (Some(key), version);
+    }
+    (shown(&joined.versions), joined.prefixes)
+}
+
+/// Pages of every length join to the whole, also where one ends between two versions of a key.
+pub fn pages_of_versions_join(store: &dyn Store) {
+    let b = versioned(store);
+    for (name, count) in [("a", 3), ("dir/x", 2), ("dir/y", 1), ("dir//odd", 2), ("z", 1)] {
+        (0..count).for_each(|body: u8| drop(put_version(store, &b, name, &[body])));
+    }
+    mark(store, &b, "a");
+    mark(store, &b, "dir/y");
+    put_version(store, &b, "a", b"back");
+    for delimiter in [None, Some("/".to_owned())] {
+        for prefix in ["", "dir/", "nothing"] {
+            let query =
+                VersionsQuery { prefix: prefix.into(), delimiter: delimiter.clone(), ..Default::default() };
+            let whole = pages(store, &b, &query);
+            for max_keys in 1..=whole.0.len() + whole.1.len() {
+                let query = VersionsQuery { max_keys, ..query.clone() };
+                assert_eq!(pages(store, &b, &query), whole, "{max_keys} at a time, {prefix:?} {delimiter:?}");
+            }
+        }
+    }
+    let nothing = VersionsQuery { max_keys: 0, ..Default::default() };
+    assert_eq!(store.list_versions(&b, &nothing).unwrap(), VersionListing::default());
+}
+
+/// A prefix selects, a delimiter rolls up, and a start skips whole keys.
+pub fn versions_are_selected_and_rolled_up(store: &dyn Store) {
+    let b = versioned(store);
+    let names = ["a/1", "a/1", "a/2", "b", "c/d/1"].map(|name| put_version(store, &b, name, b"x"));
+    let rolled = |prefix: &str| {
+        let query =
+            VersionsQuery { prefix: prefix.into(), delimiter: Some("/".into()), ..Default::default() };
+        pages(store, &b, &query)
+    };
+    assert_eq!(rolled(""), (vec![format!("b@{}*", names[3])], vec!["a/".to_owned(), "c/".to_owned()]));
+    let below = [format!("a/1@{}*", names[1]), format!("a/1@{}", names[0]), format!("a/2@{}*", names[2])];
+    assert_eq!(rolled("a/"), (below.to_vec(), vec![]));
+    assert_eq!(rolled("c"), (vec![], vec!["c/".to_owned()]));
+    let query = VersionsQuery { key_after: Some("a/1".into()), ..Default::default() };
+    let after = [format!("a/2@{}*", names[2]), format!("b@{}*", names[3]), format!("c/d/1@{}*", names[4])];
+    assert_eq!(pages(store, &b, &query).0, after);
+    let query = VersionsQuery { version_after: Some(names[1].clone()), ..query };
+    assert_eq!(pages(store, &b, &query).0[0], format!("a/1@{}", names[0]));
+}
+
+/// A version that is not there is told apart from a key that is not.
+pub fn unknown_versions_are_named(store: &dyn Store) {
+    let b = versioned(store);
+    let other = put_version(store, &b, "other", b"x");
+    put_version(store, &b, "k", b"x");
+    for version in [other, VersionId::new("0123456789abcdef0123456789abcdef").unwrap(), VersionId::null()] {
+        for name in ["k", "none"] {
+            assert_kind(get_version(store, &b, name, &version), ErrorKind::NoSuchVersion);
+            let options = GetOptions::version(version.clone());
+            assert_kind(store.head(&b, &key(name), &options), ErrorKind::NoSuchVersion);
+            assert_kind(store.tags(&b, &key(name), Some(&version)), ErrorKind::NoSuchVersion);
+        }
+        let options = CopyOptions { source_version: Some(version), ..Default::default() };
+        let copied = store.copy((&b, &key("k")), &b, &key("copy"), &options);
+        assert_kind(copied, ErrorKind::NoSuchVersion);
+    }
+    assert_kind(get(store, &b, "copy"), ErrorKind::NoSuchKey);
+}
+
+/// A bucket is not empty while it has versions or delete markers.
+pub fn a_bucket_with_versions_stays(store: &dyn Store) {
+    let b = versioned(store);
+    let version = put_version(store, &b, "k", b"x");
+    let marker = mark(store, &b, "k");
+    assert_kind(store.delete_bucket(&b), ErrorKind::BucketNotEmpty);
+    delete_version(store, &b, "k", &version);
+    assert_kind(store.delete_bucket(&b), ErrorKind::BucketNotEmpty);
+    delete_version(store, &b, "k", &marker);
+    store.delete_bucket(&b).unwrap();
+}
+
+/// A version is copied, also over the latest one of its own key.
+pub fn versions_are_copied(store: &dyn Store) {
+    let b = versioned(store);
+    let one = put_version(store, &b, "k", b"one");
+    let two = put_version(store, &b, "k", b"two");
+    let options = CopyOptions { source_version: Some(one.clone()), ..Default::default() };
+    let copied = store.copy((&b, &key("k")), &b, &key("copy"), &options).unwrap();
+    assert_eq!(get(store, &b, "copy").unwrap(), b"one");
+    assert_eq!(head(store, &b, "copy").unwrap().version, copied.version);
+    let restored = store.copy((&b, &key("k")), &b, &key("k"), &options).unwrap().version.unwrap();
+    assert_eq!(get(store, &b, "k").unwrap(), b"one");
+    let query = VersionsQuery { prefix: "k".into(), ..Default::default() };
+    let listed = store.list_versions(&b, &query).unwrap().versions;
+    assert_eq!(shown(&listed), [format!("k@{restored}*"), format!("k@{two}"), format!("k@{one}")]);
+    mark(store, &b, "k");
+    let hidden = store.copy((&b, &key("k")), &b, &key("x"), &CopyOptions::default());
+    assert_kind(hidden, ErrorKind::NoSuchKey);
+}
+
+/// Conditions of writes and deletes are held against the latest version; a marker is no object.
+pub fn conditions_see_the_latest_version(store: &dyn Store) {
+    let b = versioned(store);
+    let first = put(store, &b, "k", b"1");
+    let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
+    assert_kind(store.put(&b, &key("k"), b"2", &create), ErrorKind::PreconditionFailed);
+    mark(store, &b, "k");
+    let second = store.put(&b, &key("k"), b"2", &create).unwrap();
+    let stale = DeleteOptions { conditions: Conditions::only_if(first.etag), ..Default::default() };
+    assert_kind(store.delete(&b, &key("k"), &stale), ErrorKind::PreconditionFailed);
+    let fits = DeleteOptions { conditions: Conditions::only_if(second.etag), ..Default::default() };
+    assert!(store.delete(&b, &key("k"), &fits).unwrap().is_marker);
+    assert_eq!(all_versions(store, &b).len(), 4);
+}
+
+/// Each key of a batch gets a marker of its own.
+pub fn many_are_marked(store: &dyn Store) {
+    let b = versioned(store);
+    let names = ["a", "d/b", "odd//c"];
+    let made = names.map(|name| put_version(store, &b, name, b"x"));
+    let done = store.delete_many(&b, &names.map(key));
+    let markers: Vec<_> = done.into_iter().map(|deleted| deleted.unwrap()).collect();
+    assert!(markers.iter().all(|deleted| deleted.is_marker));
+    let expected = names.iter().zip(&markers).zip(&made).flat_map(|((name, marker), version)| {
+        [format!("{name}@!{}*", marker.version.clone().unwrap()), format!("{name}@{version}")]
+    });
+    assert_eq!(all_versions(store, &b), expected.collect::<Vec<_>>());
+    delete(store, &b, "a");
+    assert!(all_keys(store, &b).is_empty());
+}

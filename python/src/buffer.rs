@@ -1,0 +1,80 @@
+//! Memory shared with Python by its buffer protocol: the one place of this module with `unsafe`.
+#![expect(unsafe_code, reason = "the buffer protocol is one of C's")]
+
+use std::ffi::c_int;
+
+use fordway_store::{Content, Error, ErrorKind, Result};
+use fordway_sys::Mapping;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::content::{read_all, u8_buffer};
+use crate::store::without_interpreter;
+
+/// Reads `content` into the caller's buffer and answers its length.
+pub(crate) fn read_into(py: Python<'_>, content: Content, target: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let buffer = u8_buffer(py, target)?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("the buffer must be writable and in one piece"));
+    }
+    let (len, room) = (usize::try_from(content.len())?, buffer.len_bytes());
+    if len > room {
+        return Err(PyValueError::new_err(format!("{len} bytes do not fit into a buffer of {room}")));
+    }
+    if len == 0 {
+        return Ok(0);
+    }
+    // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped.
+    // Another Python thread that touches them meanwhile sees them change, as with any `readinto`.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
+    without_interpreter(py, || read_all(content, bytes))?;
+    Ok(len)
+}
+
+/// An object's content as memory: of the page cache itself where it is a file, else of its own.
+#[pyclass(frozen, module = "fordway")]
+pub(crate) struct Mapped(Memory);
+
+enum Memory {
+    File(Mapping),
+    Own(Vec<u8>),
+}
+
+impl Mapped {
+    /// Errors: those of a read; `Io` where the file system cannot map files.
+    pub(crate) fn new(content: Content) -> Result<Self> {
+        let Content::File(region) = content else { return Ok(Mapped(Memory::Own(content.into_vec()?))) };
+        match Mapping::new(&region.file, region.offset, region.len) {
+            Ok(mapping) => Ok(Mapped(Memory::File(mapping))),
+            Err(errno) => Err(Error::new(ErrorKind::Io, "the file cannot be mapped").caused_by(errno)),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Memory::File(mapping) => mapping,
+            Memory::Own(bytes) => bytes,
+        }
+    }
+}
+
+#[pymethods]
+impl Mapped {
+    fn __len__(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// # Safety
+    /// As the buffer protocol has it: `view` is a structure to be filled, or null.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        let (start, len) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
+        // SAFETY: the memory stays where it is for as long as the object lives, to which the view takes
+        // a reference; it is given out as read-only.
+        match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}

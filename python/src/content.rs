@@ -1,0 +1,72 @@
+//! What of an object reaches Python, and by how many copies.
+
+use std::cell::RefCell;
+use std::io::Read;
+
+use fordway_store::{Content, Error, ErrorKind, Result};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::store::without_interpreter;
+
+/// Up to this size an object is read without the interpreter into a buffer of the thread's own, and
+/// then copied: a few microseconds at most, less than taking the interpreter a second time may cost.
+const COPIED_BYTES_MAX: u64 = 64 * 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What an object's content has become before the interpreter is taken again.
+pub(crate) enum Opened {
+    /// It is in the thread's [`BUFFER`].
+    Copied,
+    /// It is still to be read.
+    Open(Content),
+}
+
+impl Opened {
+    /// Reads what is small, in the thread that will take it.
+    pub(crate) fn new(content: Content) -> Result<Self> {
+        if content.len() > COPIED_BYTES_MAX {
+            return Ok(Opened::Open(content));
+        }
+        BUFFER.with_borrow_mut(|buffer| content.read_to(buffer))?;
+        Ok(Opened::Copied)
+    }
+
+    /// The bytes object that the caller gets.
+    pub(crate) fn into_bytes(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
+        let content = match self {
+            Opened::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
+            Opened::Open(content) => content,
+        };
+        let len = usize::try_from(content.len())?;
+        PyBytes::new_with(py, len, |bytes| without_interpreter(py, || read_all(content, bytes)))
+    }
+}
+
+/// Fills `bytes` with the content, which has just so many.
+pub(crate) fn read_all(content: Content, bytes: &mut [u8]) -> Result<()> {
+    let len = bytes.len();
+    content.into_reader().read_exact(bytes).map_err(|error| {
+        let why = format!("the content could not be read to its end at {len} bytes");
+        Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
+    })
+}
+
+/// The bytes of any object with the buffer protocol, copied.
+pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    u8_buffer(py, data)?.to_vec(py)
+}
+
+/// The buffer behind an object that has one of bytes.
+pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
+    data.extract().map_err(|cause: PyErr| {
+        let error = PyBufferError::new_err("data must be bytes or a buffer of unsigned bytes");
+        error.set_cause(py, Some(cause));
+        error
+    })
+}
