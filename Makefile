@@ -51,8 +51,10 @@ lint: setup ## check formats, lints and the arrows between crates
 bench: build ## run the benchmarks in bench/
 	@set -e; for script in bench/*; do test ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
 
+soak: export FORDWAY_SOAK := 1
 soak: build ## run the long tests: many random operations on every lane
-	FORDWAY_SOAK=1 PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
+	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
+	tools/soak-fuse
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) python/fordway/*.so python/dist

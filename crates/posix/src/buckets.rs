@@ -61,8 +61,15 @@ impl Inner {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
         let dir = self.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
-        remove_tree(&dir, PRIVATE_DIR)
-            .map_err(|errno| from_errno(errno, "removing the bucket's own files"))?;
+        self.close_locks(bucket);
+        remove_tree(&dir, PRIVATE_DIR).map_err(|errno| match errno {
+            // NFS and FUSE keep a file that is open when it is removed under a hidden name.
+            Errno::NOTEMPTY | Errno::BUSY => Error::new(
+                ErrorKind::ConditionalConflict,
+                "another process works in the bucket; delete it again when that has ended",
+            ),
+            errno => from_errno(errno, "removing the bucket's own files"),
+        })?;
         match remove_dir(self.root.dir(), bucket.as_str()) {
             Ok(()) => self.sync_root(),
             Err(Errno::NOTEMPTY) => Err(Error::new(

@@ -88,6 +88,11 @@ impl Inner {
         Ok(locks)
     }
 
+    /// Closes the bucket's lock table once nobody is at work with it.
+    pub(crate) fn close_locks(&self, bucket: &Bucket) {
+        self.lock_tables().remove(bucket);
+    }
+
     fn lock_tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
         // A map is whole after every single insert or remove, even if a panic follows.
         self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

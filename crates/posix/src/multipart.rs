@@ -11,7 +11,7 @@ use fordway_store::{
     PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number,
     multipart_checksum, multipart_etag,
 };
-use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, rename, stat};
+use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, remove_file, rename, stat};
 
 use crate::Inner;
 use crate::copy::append_range;
@@ -193,7 +193,11 @@ impl Inner {
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        let (_, _locked, found) = self.take_upload(bucket, key, upload)?;
+        let (held, locked, found) = self.take_upload(bucket, key, upload)?;
+        // From now on nobody can go on with it, so the lock may go before the file that it is on: NFS
+        // and FUSE keep one that is open under a hidden name, and then its directory cannot go.
+        remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
+        drop(locked);
         self.remove_upload(&found.dir)
     }
 

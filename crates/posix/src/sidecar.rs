@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, read_into_spare, remove_file, set_xattr,
+    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, read_into_spare, remove_file, set_xattr,
+    stat_in,
 };
 
 use crate::Inner;
@@ -76,7 +77,9 @@ impl Inner {
 
     fn write_sidecar(self: &Arc<Self>, bucket: &Bucket, stat: &FileStat, record: &Record) -> Result<()> {
         let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
-        staged.write(&record.encode())?;
+        // Also where nothing in it depends on the content: a later file may have this inode.
+        let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
+        staged.write(&sealed.encode())?;
         staged.publish_private()
     }
 
@@ -118,8 +121,8 @@ impl Inner {
         dir: impl AsFd,
         name: &str,
     ) -> Option<FileStat> {
-        let stat = contents.has_meta.then(|| fordway_sys::stat_in(dir, name).ok()).flatten();
-        stat.filter(|stat| stat.is_file && stat.links <= 1)
+        let stat = contents.has_meta.then(|| stat_in(&dir, name).ok()).flatten()?;
+        (stat.is_file && links_in(&dir, name).is_ok_and(|links| links <= 1)).then_some(stat)
     }
 
     /// Removes the sidecar file of a file that is gone. What cannot be removed is left to `gc`.

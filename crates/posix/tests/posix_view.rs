@@ -10,7 +10,7 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
-    MIN_PART_BYTES, PartOptions, PutOptions, Store, UploadsQuery,
+    MIN_PART_BYTES, PartOptions, PutOptions, Store, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -50,6 +50,19 @@ fn a_tree_that_exists_is_a_bucket() {
     store.delete(&bucket, &key("a/b/c"), &DeleteOptions::default()).unwrap();
     store.delete(&bucket, &key("a/b/d"), &DeleteOptions::default()).unwrap();
     assert!(at.join("a/b").is_dir(), "a directory that the store did not make stays");
+}
+
+/// Few tags fit into an attribute, these do not.
+#[test]
+fn a_file_that_posix_made_takes_tags() {
+    let (dir, store, bucket) = open();
+    fs::write(dir.path().join("root/bucket/k"), "made by POSIX").unwrap();
+    for (count, value_bytes) in [(1, 1), (10, 256)] {
+        let tags: Tags = (0..count).map(|n| (format!("{n:0>100}"), "v".repeat(value_bytes))).collect();
+        store.set_tags(&bucket, &key("k"), None, &tags).unwrap();
+        assert_eq!(store.tags(&bucket, &key("k"), None).unwrap(), tags);
+        assert_eq!(get(&store, &bucket, "k"), Ok(b"made by POSIX".to_vec()));
+    }
 }
 
 #[test]

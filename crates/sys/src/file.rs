@@ -196,6 +196,13 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(time.tv_sec * 1_000_000_000 + i64::from(time.tv_nsec))
 }
 
+/// How many names the file `name` in `dir` has, asked of the file system itself: what the kernel
+/// remembers may be a second old over a network or FUSE. Cost: one `statx`.
+pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    statx(dir, &*text_to_name(name), flags, StatxFlags::NLINK).map(|stat| u64::from(stat.stx_nlink))
+}
+
 /// Bytes that an ordinary user may still write to the file system of `file`.
 pub fn free_bytes(file: impl AsFd) -> Result<u64> {
     fstatvfs(file).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
