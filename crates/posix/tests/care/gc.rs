@@ -169,6 +169,8 @@ fn sidecar_files_go_with_their_objects() {
     let (gone, changed) = (rig.sidecar_of("gone"), rig.sidecar_of("changed"));
     let sidecars = [&gone, &changed].map(|path| path.strip_prefix(rig.dir.path()).unwrap().to_owned());
     let bytes = gone.metadata().unwrap().len();
+    // Open, so that no later file has its inode, and with that its sidecar file.
+    let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");
     let foreign = rig.path("dir").join(OsStr::from_bytes(b"latin\xe4"));
