@@ -6,6 +6,7 @@
 //! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
 //! not pass for an empty list.
 
+mod acl;
 mod bodies;
 mod buckets;
 mod error;
@@ -20,7 +21,8 @@ use fordway_store::{ETag, Error, ErrorKind, Result};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-pub use bodies::{complete_multipart_upload, create_bucket_configuration, delete};
+pub use acl::{AclDocument, AclGrant, access_control_policy};
+pub use bodies::{complete_multipart_upload, completed_parts, create_bucket_configuration, delete};
 pub use buckets::{ListedBucket, list_all_my_buckets};
 pub use error::{ErrorDocument, error_document};
 pub use list::{ListBucketPage, list_bucket};
@@ -163,6 +165,7 @@ mod tests {
             complete_multipart_upload_result(document),
             copied(document),
             (list_parts(document), list_uploads(document), delete_result(document)),
+            (completed_parts(document), access_control_policy(document)),
         );
     }
 
