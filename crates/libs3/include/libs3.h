@@ -29,9 +29,15 @@ extern "C" {
 
 /* Used where neither S3_initialize nor the environment (AWS_ENDPOINT_URL) names a host. */
 #define S3_DEFAULT_HOSTNAME "s3.amazonaws.com"
+#ifndef LIBS3_API_2_0
+#define S3_DEFAULT_REGION "us-east-1"
+#endif
 
 /* Flags of S3_initialize; they change nothing here. */
 #define S3_INIT_WINSOCK 1
+#ifndef LIBS3_API_2_0
+#define S3_INIT_VERIFY_PEER 2
+#endif
 #define S3_INIT_ALL (S3_INIT_WINSOCK)
 
 /* How a request ended. S3StatusError...: as the service says it. S3StatusHttpError...: the service
@@ -450,6 +456,8 @@ int64_t S3_get_request_context_timeout(S3RequestContext *requestContext);
 S3Status S3_create_request_context_ex(S3RequestContext **requestContextReturn, void *curlMulti,
                                       S3SetupCurlCallback setupCurlCallback, void *setupCurlCallbackData);
 S3Status S3_process_request_context(S3RequestContext *requestContext);
+/* Certificates are always verified, whatever is asked for. */
+void S3_set_request_context_verify_peer(S3RequestContext *requestContext, int verifyPeer);
 /* expires: seconds that the URL lives. */
 S3Status S3_generate_authenticated_query_string(char *buffer, const S3BucketContext *bucketContext,
                                                 const char *key, int expires, const char *resource,
