@@ -526,7 +526,7 @@ int main(int count, char **words) {
     for (int i = 0; i < threads; i++) {
         Probe *p = &probes[i];
         p->host = words[1], p->access = words[2], p->secret = words[3], p->is_embedded = words[1][0] == '/';
-        snprintf(p->bucket, sizeof p->bucket, "probe_%d", i);
+        snprintf(p->bucket, sizeof p->bucket, "probe-%d", i);
         p->context = (S3BucketContext){.hostName = p->host, .bucketName = p->bucket, .protocol = S3ProtocolHTTP,
                                        .uriStyle = S3UriStylePath, .accessKeyId = p->access,
                                        .secretAccessKey = p->secret};

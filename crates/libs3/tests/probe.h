@@ -9,6 +9,10 @@
 
 #include "libs3.h"
 
+/* Each program uses a part of this. */
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+
 /* What one request's callbacks saw, and what they are to do. */
 typedef struct {
     /* Content to send: `bytes` repeats `seed`, at most `step` bytes at a time (0: all). */
