@@ -21,8 +21,8 @@
 
 #include <libs3.h>
 
-enum { PUT, OVERWRITE, GET, GET_COPIED, HEAD, DELETE, PHASES };
-static const char *const NAMES[PHASES] = {"put", "overwrite", "get", "get (POSIX: and one memcpy)", "head", "delete"};
+enum { PUT, GET, GET_COPIED, HEAD, DELETE, PHASES };
+static const char *const NAMES[PHASES] = {"put", "get", "get (POSIX: and one memcpy)", "head", "delete"};
 
 static const char *root;
 static int objects;
@@ -75,8 +75,7 @@ static const S3GetObjectHandler GET_HANDLER = {{on_properties, on_complete}, on_
 static void with_libs3(int phase, const char *key) {
     Cursor cursor = {phase == GET || phase == GET_COPIED ? received : content, bytes};
     switch (phase) {
-    case PUT:
-    case OVERWRITE: S3_put_object(&bucket, key, bytes, NULL, NULL, 0, &PUT_HANDLER, &cursor); break;
+    case PUT: S3_put_object(&bucket, key, bytes, NULL, NULL, 0, &PUT_HANDLER, &cursor); break;
     case GET:
     case GET_COPIED: S3_get_object(&bucket, key, NULL, 0, bytes, NULL, 0, &GET_HANDLER, &cursor); break;
     case HEAD: S3_head_object(&bucket, key, NULL, 0, &RESPONSE, NULL); return;
@@ -93,7 +92,7 @@ static void with_posix(int phase, const char *key) {
         if (phase == HEAD ? stat(path, &status) : unlink(path)) fail(path, strerror(errno));
         return;
     }
-    int is_write = phase == PUT || phase == OVERWRITE;
+    int is_write = phase == PUT;
     int file = open(path, is_write ? O_CREAT | O_WRONLY : O_RDONLY, 0666);
     ssize_t moved = is_write ? pwrite(file, content, bytes, 0)
                              : pread(file, phase == GET_COPIED ? bounce : received, bytes, 0);

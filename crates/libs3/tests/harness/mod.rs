@@ -79,16 +79,21 @@ pub struct Lane {
     _gateway: Option<RunningGateway>,
 }
 
+/// A directory in memory where there is such a place: these tests make many files.
+fn root() -> TempDir {
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
 impl Lane {
     pub fn embedded() -> Self {
-        let root = TempDir::new().unwrap();
+        let root = root();
         let host = root.path().to_str().unwrap().to_owned();
         Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
     }
 
     /// Through a gateway of this process, which ends with the lane.
     pub fn http() -> Self {
-        let root = TempDir::new().unwrap();
+        let root = root();
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
         let identity = Identity::generate().unwrap();
         let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), identity.clone());
