@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 
 use fordway_client::s3::{Addressing, Credentials};
@@ -93,13 +93,21 @@ impl Address<'_> {
     }
 }
 
-/// The lanes that this process opened. It is never freed: after a `fork`, the child cannot know
-/// whether a thread that it does not have was at work in it.
+/// The lanes that this process opened. It is emptied when the process ends, and never freed: after a
+/// `fork`, the child cannot know whether a thread that it does not have was at work in it.
 #[derive(Default)]
-struct Pool(Mutex<HashMap<OwnedAddress, Lane>>);
+struct Pool {
+    lanes: Mutex<HashMap<OwnedAddress, Lane>>,
+    /// Forks that led to the process it is of.
+    forks: u64,
+    /// That of the parent process, for tools that look for leaks.
+    _of_parent: Option<&'static Pool>,
+}
 
-/// NULL before the first use, and in a child that did not use any lane yet.
+/// NULL before the first use.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+/// Forks that led to this process, since the first use.
+static FORKS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The lane this thread used last, with the pool it is of.
@@ -129,7 +137,7 @@ pub(crate) fn lane(address: &Address) -> Result<Lane> {
 impl Pool {
     fn open(&self, address: &Address) -> Result<Lane> {
         let key = address.kept();
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lane) = lanes.get(&key) {
             return Ok(lane.clone());
         }
@@ -142,30 +150,45 @@ impl Pool {
 }
 
 fn pool() -> &'static Pool {
-    let mut current = POOL.load(Ordering::Acquire);
-    if current.is_null() {
-        forget_after_fork();
-        let new = Box::into_raw(Box::<Pool>::default());
-        current = match POOL.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => new,
-            Err(other) => other,
-        };
+    let current = POOL.load(Ordering::Acquire);
+    let forks = FORKS.load(Ordering::Acquire);
+    // SAFETY: pools are made by `Box::into_raw` and never freed.
+    let known = unsafe { current.as_ref() };
+    if let Some(pool) = known.filter(|pool| pool.forks == forks) {
+        return pool;
     }
-    // SAFETY: pools are made by `Box::into_raw` and never freed (a pool that lost the race leaks too:
-    // it is empty, and there is at most one for each thread of the first moment).
-    unsafe { &*current }
+    watch_process();
+    let new = Box::into_raw(Box::new(Pool { forks, _of_parent: known, ..Default::default() }));
+    match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: as above.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: `new` was never shown to anybody; `other` as above.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*other
+            }
+        }
+    }
 }
 
-/// Connections and open-file locks must not be shared with a child process: it opens its own.
-fn forget_after_fork() {
+/// Connections and open-file locks must not be shared with a child process: it opens its own. They
+/// are closed in good order when the process ends.
+fn watch_process() {
     static REGISTERED: Once = Once::new();
     extern "C" fn in_child() {
-        POOL.store(ptr::null_mut(), Ordering::Release);
+        FORKS.fetch_add(1, Ordering::AcqRel);
     }
-    // SAFETY: `in_child` does nothing but one atomic store, which is allowed after a fork. If the
-    // system has no memory for the registration, a child shares the parent's lanes.
+    extern "C" fn at_exit() {
+        // A thread that is still at work has its lane in hand.
+        drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+    // SAFETY: `in_child` does nothing but count, which is allowed after a fork, and `at_exit` may do
+    // anything. If the system has no memory for a registration, a child shares the parent's lanes,
+    // or the kernel closes them at the end.
     REGISTERED.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
     });
 }
 
