@@ -1,6 +1,7 @@
 //! What C hands over, checked and turned into our own types.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -92,7 +93,7 @@ pub(crate) trait Context {
     ///
     /// # Safety
     /// As [`Context::address`].
-    unsafe fn target(&self) -> Outcome<Target> {
+    unsafe fn target(&self) -> Outcome<Arc<Target>> {
         // SAFETY: the caller vouches for all pointers.
         let (address, bucket) = unsafe { (self.address()?, text(self.base().bucket_name)?) };
         Target::new(&address, bucket)

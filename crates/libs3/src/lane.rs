@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
 
 use fordway_client::s3::{Addressing, Credentials};
 use fordway_lanes::{Lane, Options};
@@ -31,10 +31,24 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Costs no lock and no copy of a name when the thread's last request went there too.
     /// Errors: `InvalidBucketName`, and those of the lane.
-    pub(crate) fn new(address: &Address, bucket: Option<&str>) -> Outcome<Self> {
-        let bucket = Bucket::new(bucket.unwrap_or_default())?;
-        Ok(Target { lane: lane(address)?, bucket })
+    pub(crate) fn new(address: &Address, bucket: Option<&str>) -> Outcome<Arc<Self>> {
+        let bucket = bucket.unwrap_or_default();
+        let pool = pool();
+        let is_last = |last: &&Last| {
+            ptr::eq(last.pool, pool) && last.target.bucket.as_str() == bucket && address.is(&last.address)
+        };
+        let last = LAST.with_borrow(|last| last.as_ref().filter(is_last).map(|last| last.target.clone()));
+        if let Some(target) = last {
+            return Ok(target);
+        }
+        let target = Arc::new(Target { bucket: Bucket::new(bucket)?, lane: lane(address)? });
+        // Without a host it may be another one tomorrow.
+        let kept =
+            address.host.is_some().then(|| Last { pool, address: address.kept(), target: target.clone() });
+        LAST.set(kept);
+        Ok(target)
     }
 }
 
@@ -109,29 +123,24 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 /// Forks that led to this process, since the first use.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
-    /// The lane this thread used last, with the pool it is of.
-    static LAST: RefCell<Option<(*const Pool, OwnedAddress, Lane)>> = const { RefCell::new(None) };
+/// Where a thread's last request went.
+struct Last {
+    pool: *const Pool,
+    address: OwnedAddress,
+    target: Arc<Target>,
 }
 
-/// The lane at `address`. Costs no lock and no copy of the address when the thread's last request
-/// went there too. Errors: those of [`fordway_lanes::open`].
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// The lane at `address`. Errors: those of [`fordway_lanes::open`].
 pub(crate) fn lane(address: &Address) -> Result<Lane> {
-    let default;
-    let mut address = *address;
-    if address.host.is_none() {
-        default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
-        address.host = default.as_deref();
+    if address.host.is_some() {
+        return pool().open(address);
     }
-    let pool = pool();
-    let is_last = |(of, kept, _): &&(*const Pool, OwnedAddress, Lane)| ptr::eq(*of, pool) && address.is(kept);
-    let last = LAST.with_borrow(|last| last.as_ref().filter(is_last).map(|(_, _, lane)| lane.clone()));
-    if let Some(lane) = last {
-        return Ok(lane);
-    }
-    let lane = pool.open(&address)?;
-    LAST.set(Some((pool, address.kept(), lane.clone())));
-    Ok(lane)
+    let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
+    pool().open(&Address { host: default.as_deref(), ..*address })
 }
 
 impl Pool {
@@ -235,7 +244,7 @@ mod tests {
         let at =
             |key| lane(&Address { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE });
         let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
-        assert!(std::sync::Arc::ptr_eq(&a.store, &again.store));
-        assert!(!std::sync::Arc::ptr_eq(&a.store, &b.store));
+        assert!(Arc::ptr_eq(&a.store, &again.store));
+        assert!(!Arc::ptr_eq(&a.store, &b.store));
     }
 }

@@ -124,11 +124,18 @@ fn deliver(content: Content, callback: GetDataCallback, data: *mut c_void) -> Ou
         // `PIECE_BYTES` bytes, which fit in an `int`.
         checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), data) })
     };
-    let mut left = content.len();
-    if let Content::Bytes(bytes) = content {
-        return bytes.chunks(PIECE_BYTES).try_for_each(hand_over);
+    match content {
+        Content::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
+        Content::File(region) => {
+            let len = region.len;
+            pump(region, len, hand_over)
+        }
+        Content::Stream(reader, len) => pump(reader, len, hand_over),
     }
-    let mut reader = content.into_reader();
+}
+
+/// Hands over the next `left` bytes of `reader`.
+fn pump(mut reader: impl Read, mut left: u64, mut hand_over: impl FnMut(&[u8]) -> Outcome) -> Outcome {
     with_piece(|piece| {
         while left > 0 {
             let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));

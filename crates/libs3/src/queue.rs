@@ -73,6 +73,7 @@ impl RequestContext {
 ///
 /// # Safety
 /// `context` is NULL or was made by `S3_create_request_context` and not yet destroyed.
+#[inline]
 pub(crate) unsafe fn submit<Work>(
     context: *const RequestContext,
     responder: Responder,
@@ -80,13 +81,12 @@ pub(crate) unsafe fn submit<Work>(
 ) where
     Work: FnOnce(&Responder) -> Outcome + 'static,
 {
-    let work = match without_panic(prepare) {
-        Ok(work) => work,
-        Err(failure) => return responder.complete(Err(failure)),
-    };
     // SAFETY: the caller vouches for it.
-    match unsafe { context.as_ref() } {
-        None => responder.run(work),
-        Some(context) => context.queue().push_back(Waiting { responder, work: Box::new(work) }),
+    let Some(context) = (unsafe { context.as_ref() }) else {
+        return responder.run(|responder| prepare()?(responder));
+    };
+    match without_panic(|| prepare().map(Box::new)) {
+        Ok(work) => context.queue().push_back(Waiting { responder, work }),
+        Err(failure) => responder.complete(Err(failure)),
     }
 }

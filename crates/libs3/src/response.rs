@@ -1,5 +1,6 @@
 //! The two callbacks that every request has, called in the right order and number.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +32,7 @@ pub(crate) struct Responder {
 /// What is known of a request's success, for the properties callback.
 #[derive(Default)]
 pub(crate) struct Properties {
-    content_type: Option<CString>,
+    content_type: Option<Cow<'static, CStr>>,
     content_bytes: u64,
     etag: Option<CString>,
     modified_s: Option<i64>,
@@ -44,7 +45,9 @@ impl Properties {
         let content_type = info.metadata.content_type.as_deref();
         let user = info.metadata.user.iter().map(|(name, value)| (c_text(name), c_text(value)));
         Properties {
-            content_type: Some(content_type.map_or_else(|| DEFAULT_CONTENT_TYPE.to_owned(), c_text)),
+            content_type: Some(
+                content_type.map_or(Cow::Borrowed(DEFAULT_CONTENT_TYPE), |said| c_text(said).into()),
+            ),
             content_bytes,
             etag: Some(quoted(&info.etag)),
             modified_s: Some(seconds(info.modified)),
@@ -94,6 +97,7 @@ impl Responder {
     }
 
     /// Carries out `work`, and tells how it ended.
+    #[inline]
     pub(crate) fn run(self, work: impl FnOnce(&Responder) -> Outcome) {
         let outcome = without_panic(|| work(&self));
         self.complete(outcome);
@@ -149,13 +153,22 @@ pub(crate) fn checked(answer: StatusNumber) -> Outcome {
 
 /// A copy for C, up to the first NUL.
 pub(crate) fn c_text(text: &str) -> CString {
-    let until_nul = text.split('\0').next().unwrap_or_default();
-    CString::new(until_nul).unwrap_or_default()
+    CString::new(text).unwrap_or_else(|error| {
+        let mut bytes = error.into_vec();
+        bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or_default());
+        CString::new(bytes).unwrap_or_default()
+    })
 }
 
 /// An entity tag as HTTP and S3's XML have it.
 pub(crate) fn quoted(etag: &ETag) -> CString {
-    c_text(&format!("\"{etag}\""))
+    let etag = etag.as_str();
+    // Room for the quotes, and for the NUL that follows.
+    let mut text = String::with_capacity(etag.len() + 3);
+    text.push('"');
+    text.push_str(etag);
+    text.push('"');
+    CString::new(text).unwrap_or_default()
 }
 
 /// Seconds since the epoch.

@@ -1,6 +1,7 @@
 //! Requests from their arguments to their work, for both ABIs: contexts and properties are of either.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::sync::Arc;
 
 use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
 
@@ -61,7 +62,7 @@ unsafe fn callback<T: Copy>(handler: *const Handler<T>) -> Option<T> {
 
 /// # Safety
 /// `context` is NULL or points to a context whose pointers are NULL or C strings.
-unsafe fn target<C: Context>(context: *const C) -> Outcome<Target> {
+unsafe fn target<C: Context>(context: *const C) -> Outcome<Arc<Target>> {
     // SAFETY: the caller vouches for it.
     unsafe { required(context, "bucket context")?.target() }
 }
