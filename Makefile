@@ -39,7 +39,7 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
 	tools/build-libs3 out
 
-test: setup ## run all tests, those in Rust and those in Python
+test: setup libs3 ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python

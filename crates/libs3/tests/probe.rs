@@ -61,7 +61,8 @@ fn under_valgrind() {
 /// A point that cannot hold must fail the program: the others are worth nothing otherwise.
 #[test]
 fn the_probe_can_fail() {
-    let mut command = plain().command(&[]);
+    let program = plain();
+    let mut command = program.command(&[]);
     let said = command.args(["/no/such/directory", "", "", "1"]).output().unwrap();
     assert!(
         !said.status.success() && String::from_utf8_lossy(&said.stdout).contains("FAILED create a bucket")

@@ -59,13 +59,17 @@ impl Names {
     /// say, is told by `resolve`: a directory, a file, a link to a file, or nothing of interest.
     pub(crate) fn read(
         dir: &File,
-        mut wanted: impl FnMut(&str) -> bool,
+        mut wanted: impl FnMut(&[u8]) -> bool,
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
         let mut names = Names::default();
         let mut unclear = Vec::new();
         read_dir(dir, |name, kind| {
-            let Some(name) = std::str::from_utf8(name).ok().filter(|name| wanted(name)) else { return };
+            // Most are not wanted where a prefix is asked for, and told so by their first bytes.
+            if !wanted(name) {
+                return;
+            }
+            let Ok(name) = std::str::from_utf8(name) else { return };
             match kind {
                 EntryKind::Link | EntryKind::Unknown => unclear.push(name.to_owned()),
                 kind => names.push(name, kind),

@@ -16,14 +16,13 @@ use crate::{diagnosis, lane, names};
 /// The number of how `work` ended, for functions without a handler.
 pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
     diagnosis::start();
-    let number = match without_panic(work) {
+    match without_panic(work) {
         Ok(()) => Abi::EXPORTED.number(Status::OK),
         Err(failure) => {
             tracing::debug!(message = failure.message(), "a call failed");
             failure.number(Abi::EXPORTED)
         }
-    };
-    number
+    }
 }
 
 /// Runs waiting requests until `is_done`, told the number that waits before each, or none does.

@@ -194,11 +194,7 @@ pub(super) unsafe fn get_object<C: Context>(
     unsafe {
         call.submit(handler.cast(), || {
             let (target, key, callback) = (target(context)?, required_key(name)?, callback(handler));
-            let options = GetOptions {
-                range: object::range(start, length),
-                conditions: conditions(asked)?,
-                ..Default::default()
-            };
+            let options = GetOptions { range: object::range(start, length), conditions: conditions(asked)? };
             Ok(move |responder: &Responder| object::get(&target, &key, &options, callback, responder))
         });
     }
@@ -488,8 +484,7 @@ pub(super) unsafe fn list_parts<C: Context>(
                 let why = format!("the marker {marker:?} is not the number of a part");
                 marker.parse().map_err(|_| Failure::refused(Status::ErrorInvalidArgument, why))
             })?;
-            let query =
-                PartsQuery { after, max_parts: page_size(max_parts, "maxparts")?, ..Default::default() };
+            let query = PartsQuery { after, max_parts: page_size(max_parts, "maxparts")? };
             let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let callback = callback(handler);
             Ok(move |responder: &Responder| {
@@ -521,7 +516,6 @@ pub(super) unsafe fn list_uploads<C: Context>(
                 key_after: owned(key_marker)?,
                 upload_after: owned(upload_marker)?,
                 max_uploads: page_size(max_uploads, "maxuploads")?,
-                ..Default::default()
             };
             let (target, callback) = (target(context)?, callback(handler));
             Ok(move |responder: &Responder| multipart::list_uploads(&target, &query, callback, responder))

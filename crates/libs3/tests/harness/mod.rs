@@ -1,6 +1,7 @@
 //! The libraries as programs find them, C programs to load them, and places to point these at.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
