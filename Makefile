@@ -13,11 +13,11 @@ SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/sha
 RUN ?= out/compare.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test lint bench soak clean
+.PHONY: help setup build run libs3 test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-10s %s\n", $$1, $$2 }'
 
 setup: ## install what is missing: Debian packages, the Rust toolchain, the Python environment
 	@PYTHON=$(PYTHON) tools/setup-system
@@ -36,7 +36,10 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
 	@echo "report: $(abspath $(RUN:.run=.html))"
 
-test: setup ## run all tests, those in Rust and those in Python
+libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
+	tools/build-libs3 out
+
+test: setup libs3 ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python

@@ -37,6 +37,7 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
         endpoint: global.endpoint.clone(),
         profile: global.profile.clone(),
         region: global.region.clone(),
+        ..Default::default()
     };
     Context::new(move || fordway_lanes::open(&options), output, std::io::stdin(), interrupt)
 }

@@ -16,7 +16,7 @@ mod embedded;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::s3::{S3Config, S3Store};
+use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
 use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 
@@ -73,6 +73,10 @@ pub struct Options {
     pub profile: Option<String>,
     /// The region to sign for.
     pub region: Option<String>,
+    /// The keys to sign with, on lanes that sign.
+    pub credentials: Option<Credentials>,
+    /// Where a bucket's name goes, on lanes that have URLs.
+    pub addressing: Option<Addressing>,
 }
 
 /// Opens the lane that `options` and the environment ask for.
@@ -84,8 +88,8 @@ pub fn open(options: &Options) -> Result<Lane> {
     tracing::debug!(?endpoint, "opening the lane");
     match endpoint.as_deref().map(Endpoint::parse).transpose()? {
         Some(Endpoint::Embedded(embedded)) => open_embedded(embedded),
-        Some(Endpoint::Http(url)) => open_http(S3Config::resolve(Some(&url), &variable)?),
-        None => open_http(S3Config::resolve(None, &variable)?),
+        Some(Endpoint::Http(url)) => open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?)),
+        None => open_http(options.adjust(S3Config::resolve(None, &variable)?)),
     }
 }
 
@@ -96,6 +100,15 @@ impl Options {
             "AWS_PROFILE" => self.profile.clone(),
             "AWS_REGION" => self.region.clone(),
             _ => None,
+        }
+    }
+
+    /// `config`, with what the options say of signing and addressing.
+    fn adjust(&self, config: S3Config) -> S3Config {
+        S3Config {
+            credentials: self.credentials.clone().unwrap_or(config.credentials),
+            addressing: self.addressing.unwrap_or(config.addressing),
+            ..config
         }
     }
 }

@@ -8,7 +8,7 @@ use fordway_store::{
     Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo, ObjectSummary, Result,
     Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in, text_to_name};
 
 use crate::Inner;
 use crate::errors::from_errno;
@@ -151,9 +151,10 @@ impl Walk<'_> {
     /// next page; those of a prefix are read each time, which costs no sorting of the others.
     fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<Names>, Errno> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
-        let is_ours = |name: &str| at.is_empty() && name == PRIVATE_DIR;
+        let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
-        let read = || Names::read(dir, |name| name.starts_with(wanted) && !is_ours(name), resolve);
+        let prefix = text_to_name(wanted);
+        let read = || Names::read(dir, |name| name.starts_with(&prefix) && !is_ours(name), resolve);
         match wanted.is_empty() {
             true => self.inner.remembered.names(dir, read),
             false => read().map(Arc::new),

@@ -59,15 +59,18 @@ impl Names {
     /// say, is told by `resolve`: a directory, a file, a link to a file, or nothing of interest.
     pub(crate) fn read(
         dir: &File,
-        mut wanted: impl FnMut(&str) -> bool,
+        mut wanted: impl FnMut(&[u8]) -> bool,
         mut resolve: impl FnMut(&str) -> EntryKind,
     ) -> Result<Self, Errno> {
         let mut names = Names::default();
         let mut unclear = Vec::new();
         read_dir(dir, |name, kind| {
+            // Most are not wanted where a prefix is asked for, and told so by their first bytes.
+            if !wanted(name) {
+                return;
+            }
             let name = name_to_text(name);
             match kind {
-                _ if !wanted(&name) => {}
                 EntryKind::Link | EntryKind::Unknown => unclear.push(name.into_owned()),
                 kind => names.push(&name, kind),
             }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use fordway_store::{Checksum, CompletedPart, Tags, Versioning};
+use fordway_store::{Checksum, CompletedPart, Result, Tags, Versioning};
+
+use super::{etag, for_each_element, number, required};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
@@ -25,6 +27,25 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
         let (name, text) = (checksum.algorithm.name(), checksum.to_base64());
         let _infallible = write!(body, "<Checksum{name}>{text}</Checksum{name}>");
     }
+}
+
+/// Reads the body of a completion, for programs that write it themselves. Errors: `BadResponse`.
+pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
+    let mut parts = Vec::new();
+    let (mut part_number, mut tag) = (None, None);
+    for_each_element(document, "CompleteMultipartUpload", |path, text| {
+        match path {
+            "Part/PartNumber" => part_number = Some(number(path, text)?),
+            "Part/ETag" => tag = Some(etag(text)),
+            "Part" => parts.push(CompletedPart::new(
+                required(part_number.take(), "Part/PartNumber")?,
+                required(tag.take(), "Part/ETag")?,
+            )),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(parts)
 }
 
 /// The body that deletes `keys`; the server is asked to say of each what became of it.
@@ -110,7 +131,6 @@ mod tests {
     use fordway_store::{ChecksumAlgorithm, ETag};
     use proptest::prelude::*;
 
-    use super::super::for_each_element;
     use super::*;
 
     fn texts(document: &str, wanted: &str) -> Vec<String> {
@@ -127,6 +147,8 @@ mod tests {
     fn shapes() {
         let part = |number| CompletedPart::new(number, ETag::new("\"t\""));
         let body = complete_multipart_upload(&[part(1), part(3)]);
+        assert_eq!(completed_parts(body.as_bytes()).unwrap(), [part(1), part(3)]);
+        assert!(completed_parts(b"<CompleteMultipartUpload><Part/></CompleteMultipartUpload>").is_err());
         assert_eq!(texts(&body, "Part/PartNumber"), ["1", "3"]);
         assert_eq!(texts(&body, "Part/ETag"), ["\"t\"", "\"t\""]);
         let body = create_bucket_configuration("eu-west-1");

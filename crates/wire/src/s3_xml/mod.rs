@@ -6,6 +6,7 @@
 //! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
 //! not pass for an empty list.
 
+mod acl;
 mod bodies;
 mod buckets;
 mod error;
@@ -21,8 +22,10 @@ use fordway_store::{Checksum, ChecksumAlgorithm, ETag, Error, ErrorKind, Result}
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
+pub use acl::{AclDocument, AclGrant, access_control_policy};
 pub use bodies::{
-    complete_multipart_upload, create_bucket_configuration, delete, tagging, versioning_configuration,
+    complete_multipart_upload, completed_parts, create_bucket_configuration, delete, tagging,
+    versioning_configuration,
 };
 pub use buckets::{ListedBucket, bucket_versioning, list_all_my_buckets};
 pub use error::{ErrorDocument, error_document};
@@ -179,6 +182,7 @@ mod tests {
             (list_parts(document), list_uploads(document), delete_result(document)),
             (list_versions(document), object_tags(document), object_attributes(document)),
             bucket_versioning(document),
+            (completed_parts(document), access_control_policy(document)),
         );
     }
 

@@ -1,0 +1,383 @@
+//! The types of the C interface, field by field, and the proof that they lie where C puts them.
+//!
+//! libs3 4.1 only appended to the structures of 2.0. So a structure that we hand out can be that of
+//! 4.1 for both, and one that we are handed is read as its part of 2.0 first.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::status::Status;
+
+/// The number of an `S3Status`, in the numbering of the caller's ABI.
+pub type StatusNumber = c_int;
+
+/// Which of the two interfaces the caller was compiled against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abi {
+    /// libs3 2.0, as Debian has it (`libs3.so.2`).
+    V2_0,
+    /// libs3 4.1 (`libs3.so.4`).
+    V4_1,
+}
+
+impl Abi {
+    /// The one whose functions this build exports.
+    pub const EXPORTED: Abi = if cfg!(feature = "abi-2-0") { Abi::V2_0 } else { Abi::V4_1 };
+
+    /// The number of `status` in this ABI.
+    pub fn number(self, status: Status) -> StatusNumber {
+        match self {
+            Abi::V2_0 => status.number_in_2_0(),
+            Abi::V4_1 => status as StatusNumber,
+        }
+    }
+}
+
+/// The longest `S3_generate_authenticated_query_string` may write, the NUL included.
+pub const MAX_QUERY_STRING_BYTES: usize = 3468;
+/// The most grants an access control list has.
+pub const MAX_GRANTS: usize = 100;
+/// Bytes of each buffer for an owner's id or name, the NUL included.
+pub const MAX_OWNER_BYTES: usize = 128;
+/// The most bytes of metadata, names with their prefix `x-amz-meta-` included.
+pub const MAX_METADATA_BYTES: usize = 2048;
+
+/// `S3Protocol`: HTTP without TLS.
+pub const PROTOCOL_HTTP: c_int = 1;
+/// `S3UriStyle`: the bucket in the host's name.
+pub const STYLE_VIRTUAL_HOST: c_int = 0;
+/// `S3CannedAcl`: the owner alone.
+pub const ACL_PRIVATE: c_int = 0;
+/// `S3CannedAcl`: the bucket's owner has full control, which is private in a bucket of one's own.
+pub const ACL_BUCKET_OWNER_FULL_CONTROL: c_int = 4;
+/// `S3Permission`: all rights.
+pub const PERMISSION_FULL_CONTROL: c_int = 4;
+
+/// `S3BucketContext` of 2.0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BucketContext2 {
+    /// Picks the lane; NULL is the default of `S3_initialize`.
+    pub host_name: *const c_char,
+    /// The bucket.
+    pub bucket_name: *const c_char,
+    /// 0 is HTTPS, 1 HTTP; for host names that do not say it.
+    pub protocol: c_int,
+    /// 0 is the bucket in the host's name, 1 in the path.
+    pub uri_style: c_int,
+    /// NULL or empty: the keys of the environment.
+    pub access_key_id: *const c_char,
+    /// Signs.
+    pub secret_access_key: *const c_char,
+}
+
+/// `S3BucketContext` of 4.1.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BucketContext4 {
+    /// What 2.0 has.
+    pub base: BucketContext2,
+    /// Goes along with temporary keys.
+    pub security_token: *const c_char,
+    /// The region to sign for.
+    pub auth_region: *const c_char,
+}
+
+/// `S3NameValue`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NameValue {
+    /// Without the prefix `x-amz-meta-`.
+    pub name: *const c_char,
+    /// Its value.
+    pub value: *const c_char,
+}
+
+/// `S3PutProperties` of 2.0. NULL and empty strings say nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PutProperties2 {
+    /// `Content-Type`.
+    pub content_type: *const c_char,
+    /// `Content-MD5`, base64.
+    pub md5: *const c_char,
+    /// `Cache-Control`.
+    pub cache_control: *const c_char,
+    /// The file name in `Content-Disposition`.
+    pub content_disposition_filename: *const c_char,
+    /// `Content-Encoding`.
+    pub content_encoding: *const c_char,
+    /// Seconds since the epoch; negative is none.
+    pub expires_s: i64,
+    /// `S3CannedAcl`.
+    pub canned_acl: c_int,
+    /// Items of `meta_data`.
+    pub meta_data_count: c_int,
+    /// User metadata.
+    pub meta_data: *const NameValue,
+}
+
+/// `S3PutProperties` of 4.1.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PutProperties4 {
+    /// What 2.0 has.
+    pub base: PutProperties2,
+    /// Whether the service is to encrypt.
+    pub use_server_side_encryption: c_char,
+}
+
+/// `S3GetConditions`. Negative times and NULL tags ask nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GetConditions {
+    /// Seconds since the epoch.
+    pub if_modified_since_s: i64,
+    /// Seconds since the epoch.
+    pub if_not_modified_since_s: i64,
+    /// A tag, with or without quotes.
+    pub if_match_etag: *const c_char,
+    /// A tag, with or without quotes.
+    pub if_not_match_etag: *const c_char,
+}
+
+/// `S3ResponseProperties` of 4.1, of which 2.0 reads all but the last field.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseProperties {
+    /// NULL: lanes do not keep it.
+    pub request_id: *const c_char,
+    /// NULL.
+    pub request_id2: *const c_char,
+    /// NULL where there is no content.
+    pub content_type: *const c_char,
+    /// Bytes of content that this call is about.
+    pub content_length: u64,
+    /// Who answered.
+    pub server: *const c_char,
+    /// With quotes, as HTTP has it.
+    pub etag: *const c_char,
+    /// Seconds since the epoch; negative where not known.
+    pub last_modified_s: i64,
+    /// Items of `meta_data`.
+    pub meta_data_count: c_int,
+    /// User metadata.
+    pub meta_data: *const NameValue,
+    /// Always 0.
+    pub uses_server_side_encryption: c_char,
+}
+
+/// `S3ErrorDetails`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorDetails {
+    /// What failed, on what, why, and what to do next.
+    pub message: *const c_char,
+    /// `s3://BUCKET/KEY`, or NULL.
+    pub resource: *const c_char,
+    /// NULL: the message has all.
+    pub further_details: *const c_char,
+    /// 0.
+    pub extra_details_count: c_int,
+    /// NULL.
+    pub extra_details: *mut NameValue,
+}
+
+/// `S3ListBucketContent`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ListBucketContent {
+    /// The key.
+    pub key: *const c_char,
+    /// Seconds since the epoch.
+    pub last_modified_s: i64,
+    /// With quotes.
+    pub etag: *const c_char,
+    /// Bytes.
+    pub size: u64,
+    /// NULL.
+    pub owner_id: *const c_char,
+    /// NULL.
+    pub owner_display_name: *const c_char,
+}
+
+/// `S3ListMultipartUpload`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ListMultipartUpload {
+    /// The key.
+    pub key: *const c_char,
+    /// The upload's name.
+    pub upload_id: *const c_char,
+    /// Empty.
+    pub initiator_id: *const c_char,
+    /// Empty.
+    pub initiator_display_name: *const c_char,
+    /// Empty.
+    pub owner_id: *const c_char,
+    /// Empty.
+    pub owner_display_name: *const c_char,
+    /// `STANDARD`.
+    pub storage_class: *const c_char,
+    /// Seconds since the epoch.
+    pub initiated_s: i64,
+}
+
+/// `S3ListPart`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ListPart {
+    /// With quotes.
+    pub etag: *const c_char,
+    /// Seconds since the epoch.
+    pub last_modified_s: i64,
+    /// 1 to 10,000.
+    pub part_number: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// `S3AclGrant`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AclGrant {
+    /// `S3GranteeType`.
+    pub grantee_type: c_int,
+    /// A union: an e-mail address, or an id and a name, in 128 bytes each.
+    pub grantee: [[c_char; MAX_OWNER_BYTES]; 2],
+    /// `S3Permission`.
+    pub permission: c_int,
+}
+
+/// `S3ResponsePropertiesCallback`.
+pub type PropertiesCallback =
+    unsafe extern "C" fn(properties: *const ResponseProperties, data: *mut c_void) -> StatusNumber;
+/// `S3ResponseCompleteCallback`.
+pub type CompleteCallback =
+    unsafe extern "C" fn(status: StatusNumber, details: *const ErrorDetails, data: *mut c_void);
+/// `S3ListServiceCallback`: owner's id and name, bucket, seconds since the epoch.
+pub type ListServiceCallback = unsafe extern "C" fn(
+    *const c_char,
+    *const c_char,
+    *const c_char,
+    created_s: i64,
+    data: *mut c_void,
+) -> StatusNumber;
+/// `S3ListBucketCallback`.
+pub type ListBucketCallback = unsafe extern "C" fn(
+    is_truncated: c_int,
+    next_marker: *const c_char,
+    contents_count: c_int,
+    contents: *const ListBucketContent,
+    prefixes_count: c_int,
+    prefixes: *const *const c_char,
+    data: *mut c_void,
+) -> StatusNumber;
+/// `S3PutObjectDataCallback`: bytes put into the buffer, 0 at the end, negative to abort.
+pub type PutDataCallback =
+    unsafe extern "C" fn(size_bytes: c_int, buffer: *mut c_char, data: *mut c_void) -> c_int;
+/// `S3GetObjectDataCallback`.
+pub type GetDataCallback =
+    unsafe extern "C" fn(size_bytes: c_int, buffer: *const c_char, data: *mut c_void) -> StatusNumber;
+/// `S3MultipartInitialResponseCallback`.
+pub type UploadIdCallback = unsafe extern "C" fn(upload_id: *const c_char, data: *mut c_void) -> StatusNumber;
+/// `S3MultipartCommitResponseCallback`.
+pub type CommitCallback =
+    unsafe extern "C" fn(location: *const c_char, etag: *const c_char, data: *mut c_void) -> StatusNumber;
+/// `S3ListMultipartUploadsResponseCallback`.
+pub type ListUploadsCallback = unsafe extern "C" fn(
+    is_truncated: c_int,
+    next_key_marker: *const c_char,
+    next_upload_id_marker: *const c_char,
+    uploads_count: c_int,
+    uploads: *const ListMultipartUpload,
+    prefixes_count: c_int,
+    prefixes: *const *const c_char,
+    data: *mut c_void,
+) -> StatusNumber;
+/// `S3ListPartsResponseCallback`: the four names are those of initiator and owner;
+/// `parts_before` counts the parts that earlier calls had.
+pub type ListPartsCallback = unsafe extern "C" fn(
+    is_truncated: c_int,
+    next_part_number_marker: *const c_char,
+    *const c_char,
+    *const c_char,
+    *const c_char,
+    *const c_char,
+    storage_class: *const c_char,
+    parts_count: c_int,
+    parts_before: c_int,
+    parts: *const ListPart,
+    data: *mut c_void,
+) -> StatusNumber;
+
+/// `S3ResponseHandler`, and `S3AbortMultipartUploadHandler`, which has nothing else.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHandler {
+    /// Called once at most, on success, before any data.
+    pub properties: Option<PropertiesCallback>,
+    /// Called exactly once, at the end.
+    pub complete: Option<CompleteCallback>,
+}
+
+/// A handler with one callback of its own beside the two of every request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Handler<Callback> {
+    /// The two of every request.
+    pub response: ResponseHandler,
+    /// The request's own.
+    pub callback: Option<Callback>,
+}
+
+/// `S3MultipartCommitHandler`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CommitHandler {
+    /// The two of every request.
+    pub response: ResponseHandler,
+    /// Gives the XML document that names the parts.
+    pub put_data: Option<PutDataCallback>,
+    /// Is told where the object is.
+    pub callback: Option<CommitCallback>,
+}
+
+/// Where C puts things on 64-bit machines: size of a structure, and offsets of its fields.
+#[cfg(target_pointer_width = "64")]
+mod layout {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    macro_rules! laid_out {
+        ($type:ty, $size:literal $(, $field:ident = $offset:literal)*) => {
+            const _: () = assert!(size_of::<$type>() == $size);
+            $(const _: () = assert!(offset_of!($type, $field) == $offset);)*
+        };
+    }
+
+    laid_out!(BucketContext2, 40, host_name = 0, bucket_name = 8, protocol = 16, uri_style = 20);
+    laid_out!(BucketContext2, 40, access_key_id = 24, secret_access_key = 32);
+    laid_out!(BucketContext4, 56, base = 0, security_token = 40, auth_region = 48);
+    laid_out!(NameValue, 16, name = 0, value = 8);
+    laid_out!(PutProperties2, 64, content_type = 0, md5 = 8, cache_control = 16);
+    laid_out!(PutProperties2, 64, content_disposition_filename = 24, content_encoding = 32);
+    laid_out!(PutProperties2, 64, expires_s = 40, canned_acl = 48, meta_data_count = 52, meta_data = 56);
+    laid_out!(PutProperties4, 72, base = 0, use_server_side_encryption = 64);
+    laid_out!(GetConditions, 32, if_modified_since_s = 0, if_not_modified_since_s = 8);
+    laid_out!(GetConditions, 32, if_match_etag = 16, if_not_match_etag = 24);
+    laid_out!(ResponseProperties, 80, request_id = 0, request_id2 = 8, content_type = 16);
+    laid_out!(ResponseProperties, 80, content_length = 24, server = 32, etag = 40);
+    laid_out!(ResponseProperties, 80, last_modified_s = 48, meta_data_count = 56, meta_data = 64);
+    laid_out!(ResponseProperties, 80, uses_server_side_encryption = 72);
+    laid_out!(ErrorDetails, 40, message = 0, resource = 8, further_details = 16);
+    laid_out!(ErrorDetails, 40, extra_details_count = 24, extra_details = 32);
+    laid_out!(ListBucketContent, 48, key = 0, last_modified_s = 8, etag = 16, size = 24);
+    laid_out!(ListBucketContent, 48, owner_id = 32, owner_display_name = 40);
+    laid_out!(ListMultipartUpload, 64, key = 0, upload_id = 8, storage_class = 48, initiated_s = 56);
+    laid_out!(ListPart, 32, etag = 0, last_modified_s = 8, part_number = 16, size = 24);
+    laid_out!(AclGrant, 264, grantee_type = 0, grantee = 4, permission = 260);
+    laid_out!(ResponseHandler, 16, properties = 0, complete = 8);
+    laid_out!(Handler<PutDataCallback>, 24, response = 0, callback = 16);
+    laid_out!(CommitHandler, 32, response = 0, put_data = 16, callback = 24);
+}

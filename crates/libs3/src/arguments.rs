@@ -1,0 +1,285 @@
+//! What C hands over, checked and turned into our own types.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use fordway_store::{Conditions, ETag, ETagMatch, Key, Metadata};
+use fordway_wire::date;
+
+use crate::abi::{
+    ACL_BUCKET_OWNER_FULL_CONTROL, ACL_PRIVATE, BucketContext2, BucketContext4, GetConditions,
+    MAX_METADATA_BYTES, NameValue, PROTOCOL_HTTP, PutProperties2, PutProperties4, STYLE_VIRTUAL_HOST,
+};
+use crate::failure::{Failure, Outcome};
+use crate::lane::{Address, Target};
+use crate::status::Status;
+
+/// How much a metadata name grows by its prefix `x-amz-meta-`.
+const METADATA_PREFIX_BYTES: usize = 11;
+
+/// The text at `pointer`; NULL and the empty text are `None`. Errors: what is not UTF-8.
+///
+/// # Safety
+/// `pointer` is NULL or a C string that stays as it is for `'a`.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller vouches for it.
+    let bytes = unsafe { CStr::from_ptr(pointer) };
+    match bytes.to_str() {
+        Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Err(_) => Err(Failure::refused(
+            Status::ErrorInvalidURI,
+            format!(
+                "{:?} is not UTF-8, which names and metadata of objects must be",
+                bytes.to_string_lossy()
+            ),
+        )),
+    }
+}
+
+/// As [`text`], kept.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn owned(pointer: *const c_char) -> Outcome<Option<String>> {
+    // SAFETY: the caller vouches for it.
+    Ok(unsafe { text(pointer) }?.map(str::to_owned))
+}
+
+/// A key; `None` is the bucket itself, to which programs (mdtest is one) address their top directory.
+/// Errors: what cannot be a key.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn key(pointer: *const c_char) -> Outcome<Option<Key>> {
+    // SAFETY: the caller vouches for it.
+    Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
+}
+
+/// A key, where an operation needs one. Errors: what cannot be a key, or is none.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn required_key(pointer: *const c_char) -> Outcome<Key> {
+    // SAFETY: the caller vouches for it.
+    let found = unsafe { key(pointer) }?;
+    found.ok_or_else(|| Failure::refused(Status::ErrorInvalidURI, "the key is empty; name an object"))
+}
+
+/// A number as C counts. Errors: a negative one.
+pub(crate) fn count(number: c_int, what: &str) -> Outcome<usize> {
+    usize::try_from(number).map_err(|_| {
+        Failure::refused(Status::ErrorInvalidArgument, format!("{what} is {number}; it cannot be negative"))
+    })
+}
+
+/// A bucket context, of either ABI.
+pub(crate) trait Context {
+    /// The part that both have.
+    fn base(&self) -> &BucketContext2;
+
+    /// Where it leads. Errors: a text that is not UTF-8.
+    ///
+    /// # Safety
+    /// All its pointers are NULL or C strings.
+    unsafe fn address(&self) -> Outcome<Address<'_>>;
+
+    /// Opens the bucket that it describes. Errors: those of the lane, and of the address.
+    ///
+    /// # Safety
+    /// As [`Context::address`].
+    unsafe fn target(&self) -> Outcome<Arc<Target>> {
+        // SAFETY: the caller vouches for all pointers.
+        let (address, bucket) = unsafe { (self.address()?, text(self.base().bucket_name)?) };
+        Target::new(&address, bucket)
+    }
+}
+
+impl Context for BucketContext2 {
+    fn base(&self) -> &BucketContext2 {
+        self
+    }
+
+    unsafe fn address(&self) -> Outcome<Address<'_>> {
+        // SAFETY: the caller vouches for all pointers.
+        unsafe {
+            Ok(Address {
+                host: text(self.host_name)?,
+                is_http: self.protocol == PROTOCOL_HTTP,
+                is_virtual_host: self.uri_style == STYLE_VIRTUAL_HOST,
+                access_key: text(self.access_key_id)?,
+                secret_key: text(self.secret_access_key)?,
+                token: None,
+                region: None,
+            })
+        }
+    }
+}
+
+impl Context for BucketContext4 {
+    fn base(&self) -> &BucketContext2 {
+        &self.base
+    }
+
+    unsafe fn address(&self) -> Outcome<Address<'_>> {
+        // SAFETY: the caller vouches for all pointers.
+        unsafe {
+            let (token, region) = (text(self.security_token)?, text(self.auth_region)?);
+            Ok(Address { token, region, ..self.base.address()? })
+        }
+    }
+}
+
+/// The structure that C must hand over. Errors: NULL.
+///
+/// # Safety
+/// `pointer` is NULL or points to a `T` that stays as it is for `'a`.
+pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&'a T> {
+    // SAFETY: the caller vouches for it.
+    let found = unsafe { pointer.as_ref() };
+    found.ok_or_else(|| Failure::refused(Status::ErrorInvalidArgument, format!("the {what} is NULL")))
+}
+
+/// What a program says of content beside its bytes.
+#[derive(Debug, Default)]
+pub(crate) struct ContentProperties {
+    pub(crate) metadata: Metadata,
+    pub(crate) md5: Option<[u8; 16]>,
+}
+
+/// Put properties, of either ABI.
+pub(crate) trait Properties {
+    /// Reads them. Errors: what has no meaning here (encryption, public access), too much metadata,
+    /// an MD5 that is none.
+    ///
+    /// # Safety
+    /// All its pointers are NULL or what their fields say.
+    unsafe fn read(&self) -> Outcome<ContentProperties>;
+}
+
+impl Properties for PutProperties2 {
+    unsafe fn read(&self) -> Outcome<ContentProperties> {
+        check_acl(self.canned_acl)?;
+        // SAFETY: the caller vouches for all pointers.
+        unsafe {
+            let file_name = text(self.content_disposition_filename)?;
+            let metadata = Metadata {
+                content_type: owned(self.content_type)?,
+                content_encoding: owned(self.content_encoding)?,
+                content_disposition: file_name.map(|name| format!("attachment; filename=\"{name}\"")),
+                cache_control: owned(self.cache_control)?,
+                expires: time(self.expires_s).map(date::format_http),
+                user: user_metadata(self.meta_data, self.meta_data_count)?,
+                ..Default::default()
+            };
+            Ok(ContentProperties { metadata, md5: text(self.md5)?.map(read_md5).transpose()? })
+        }
+    }
+}
+
+impl Properties for PutProperties4 {
+    unsafe fn read(&self) -> Outcome<ContentProperties> {
+        if self.use_server_side_encryption != 0 {
+            let why =
+                "encryption by the service is not offered; encrypt the content, or the file system below";
+            return Err(Failure::refused(Status::ErrorNotImplemented, why));
+        }
+        // SAFETY: the caller vouches for all pointers.
+        unsafe { self.base.read() }
+    }
+}
+
+/// The properties at `pointer`; NULL says nothing.
+///
+/// # Safety
+/// `pointer` is NULL or points to properties whose pointers are what their fields say.
+pub(crate) unsafe fn properties<P: Properties>(pointer: *const P) -> Outcome<Option<ContentProperties>> {
+    // SAFETY: the caller vouches for it.
+    unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
+}
+
+/// Access is what the file system's permissions or the service's own configuration say.
+/// Errors: every list but that of the owner alone.
+pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
+    match canned_acl {
+        ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),
+        other => Err(Failure::refused(
+            Status::ErrorNotImplemented,
+            format!(
+                "the canned ACL {other} is not offered; use private (0), and the permissions of the file system"
+            ),
+        )),
+    }
+}
+
+/// # Safety
+/// `pairs` points to `number` pairs of C strings, unless `number` is 0 or less.
+unsafe fn user_metadata(
+    pairs: *const NameValue,
+    number: c_int,
+) -> Outcome<std::collections::BTreeMap<String, String>> {
+    if pairs.is_null() || number <= 0 {
+        return Ok(Default::default());
+    }
+    // SAFETY: the caller vouches for it.
+    let pairs = unsafe { std::slice::from_raw_parts(pairs, number as usize) };
+    let mut bytes = 0;
+    let mut user = std::collections::BTreeMap::new();
+    for pair in pairs {
+        // SAFETY: the caller vouches for it.
+        let (name, value) = unsafe { (text(pair.name)?, text(pair.value)?) };
+        let Some(name) = name else {
+            return Err(Failure::refused(Status::BadMetaData, "a metadata item has no name; give it one"));
+        };
+        let value = value.unwrap_or_default();
+        bytes += METADATA_PREFIX_BYTES + name.len() + value.len();
+        user.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    match bytes <= MAX_METADATA_BYTES {
+        true => Ok(user),
+        false => Err(Failure::refused(
+            Status::MetaDataHeadersTooLong,
+            format!("the metadata takes {bytes} bytes; {MAX_METADATA_BYTES} are allowed"),
+        )),
+    }
+}
+
+fn read_md5(base64: &str) -> Outcome<[u8; 16]> {
+    BASE64.decode(base64).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        Failure::refused(
+            Status::ErrorInvalidDigest,
+            format!("{base64:?} is not an MD5 in base64 (24 characters)"),
+        )
+    })
+}
+
+/// A time in seconds since the epoch; a negative one is none.
+fn time(seconds: i64) -> Option<SystemTime> {
+    u64::try_from(seconds).ok().map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// The conditions at `pointer`; NULL asks nothing.
+///
+/// # Safety
+/// `pointer` is NULL or points to conditions whose tags are NULL or C strings.
+pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> Outcome<Conditions> {
+    // SAFETY: the caller vouches for it.
+    let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
+    let tags = |tags: &str| match tags.trim() {
+        "*" => ETagMatch::Any,
+        tags => ETagMatch::Tags(tags.split(',').map(ETag::new).collect()),
+    };
+    // SAFETY: the caller vouches for the tags.
+    let (wanted, unwanted) = unsafe { (text(asked.if_match_etag)?, text(asked.if_not_match_etag)?) };
+    Ok(Conditions {
+        if_match: wanted.map(tags),
+        if_none_match: unwanted.map(tags),
+        if_modified_since: time(asked.if_modified_since_s),
+        if_unmodified_since: time(asked.if_not_modified_since_s),
+    })
+}

@@ -1,0 +1,27 @@
+//! The functions that C calls. Each takes its arguments as its header declares them, and hands them
+//! to `requests`, which is the same for both ABIs.
+
+mod general;
+mod requests;
+pub mod v2_0;
+pub mod v4_1;
+
+pub use general::*;
+
+/// Defines functions that are exported under their own names in builds to which `$when` applies.
+macro_rules! exported {
+    (
+        when $when:meta;
+        $($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*
+    ) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// All arguments are what the header says: pointers to structures, C strings and buffers of
+        /// the sizes given, where not NULL, and callbacks that may be called with `data`.
+        #[cfg_attr($when, unsafe(no_mangle))]
+        #[allow(non_snake_case, reason = "the name is that of the C interface")]
+        pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? $body
+    )*};
+}
+use exported;

@@ -1,0 +1,549 @@
+//! Requests from their arguments to their work, for both ABIs: contexts and properties are of either.
+
+use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::sync::Arc;
+
+use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
+
+use crate::abi::{
+    Abi, AclGrant, CommitHandler, GetConditions, GetDataCallback, Handler, ListBucketCallback,
+    ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback,
+    ResponseHandler, UploadIdCallback,
+};
+use crate::access::{self, AclReturns};
+use crate::arguments::{
+    Context, Properties, check_acl, conditions, count, key, owned, properties, required, required_key, text,
+};
+use crate::failure::{Failure, Outcome};
+use crate::lane::Target;
+use crate::multipart::{self, Part, part_number, upload_id};
+use crate::object::{self, CopyReturns};
+use crate::piece::Source;
+use crate::queue::{RequestContext, submit};
+use crate::response::{self, Responder};
+use crate::status::Status;
+use crate::{bucket, diagnosis, lane};
+
+/// What every request has beside its own arguments.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub(super) queue: *mut RequestContext,
+    pub(super) data: *mut c_void,
+}
+
+impl Call {
+    /// Checks a request by `prepare`, and carries it out, or leaves it to its context.
+    ///
+    /// # Safety
+    /// The handler is NULL or one whose callbacks may be called with `data`; the queue is NULL or
+    /// not destroyed.
+    unsafe fn submit<Work>(self, handler: *const ResponseHandler, prepare: impl FnOnce() -> Outcome<Work>)
+    where
+        Work: FnOnce(&Responder) -> Outcome + 'static,
+    {
+        diagnosis::start();
+        let nobody = ResponseHandler { properties: None, complete: None };
+        // SAFETY: the caller vouches for both pointers.
+        unsafe {
+            let handler = handler.as_ref().copied().unwrap_or(nobody);
+            submit(self.queue, Responder::new(Abi::EXPORTED, handler, self.data), prepare);
+        }
+    }
+}
+
+/// The callback that a request has of its own.
+///
+/// # Safety
+/// `handler` is NULL or points to one.
+unsafe fn callback<T: Copy>(handler: *const Handler<T>) -> Option<T> {
+    // SAFETY: the caller vouches for it.
+    unsafe { handler.as_ref() }.and_then(|handler| handler.callback)
+}
+
+/// # Safety
+/// `context` is NULL or points to a context whose pointers are NULL or C strings.
+unsafe fn target<C: Context>(context: *const C) -> Outcome<Arc<Target>> {
+    // SAFETY: the caller vouches for it.
+    unsafe { required(context, "bucket context")?.target() }
+}
+
+/// # Safety
+/// As the header says of `S3_list_service`.
+pub(super) unsafe fn list_service<C: Context>(
+    context: &C,
+    call: Call,
+    handler: *const Handler<ListServiceCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (lane, callback) = (lane::lane(&context.address()?)?, callback(handler));
+            Ok(move |responder: &Responder| bucket::list_all(&lane, callback, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_test_bucket`.
+pub(super) unsafe fn test_bucket<C: Context>(
+    context: &C,
+    (location, capacity): (*mut c_char, c_int),
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, capacity) = (context.target()?, count(capacity, "locationConstraintReturnSize")?);
+            Ok(move |responder: &Responder| {
+                // S3's first region has no name as a location, and neither has a directory.
+                response::write_text(location, capacity, "");
+                bucket::test(&target, responder)
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_create_bucket`.
+pub(super) unsafe fn create_bucket<C: Context>(
+    context: &C,
+    (acl, location, region): (c_int, *const c_char, *const c_char),
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            check_acl(acl)?;
+            let (target, location, region) = (context.target()?, owned(location)?, owned(region)?);
+            Ok(move |responder: &Responder| {
+                bucket::create(&target, location.as_deref(), region.as_deref(), responder)
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_delete_bucket`.
+pub(super) unsafe fn delete_bucket<C: Context>(context: &C, call: Call, handler: *const ResponseHandler) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let target = context.target()?;
+            Ok(move |responder: &Responder| bucket::delete(&target, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_list_bucket`.
+pub(super) unsafe fn list_bucket<C: Context>(
+    context: *const C,
+    [prefix, marker, delimiter]: [*const c_char; 3],
+    max_keys: c_int,
+    call: Call,
+    handler: *const Handler<ListBucketCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let max_keys = count(max_keys, "maxkeys")?;
+            let query = bucket::query(text(prefix)?, text(marker)?, text(delimiter)?, max_keys);
+            let (target, callback) = (target(context)?, callback(handler));
+            Ok(move |responder: &Responder| bucket::list(&target, &query, callback, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_put_object`.
+pub(super) unsafe fn put_object<C: Context, P: Properties>(
+    context: *const C,
+    name: *const c_char,
+    (length, said): (u64, *const P),
+    call: Call,
+    handler: *const Handler<PutDataCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (target, key, said) = (target(context)?, key(name)?, properties(said)?.unwrap_or_default());
+            let source = Source::new(callback(handler), call.data, length);
+            Ok(move |responder: &Responder| {
+                if key.is_none() && length == 0 {
+                    return object::touch_bucket(&target, responder);
+                }
+                let made = object::put(&target, key.as_ref(), said, source)?;
+                responder.succeeded(|| response::Properties::of_written(&made))
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_get_object`.
+pub(super) unsafe fn get_object<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    (asked, start, length): (*const GetConditions, u64, u64),
+    call: Call,
+    handler: *const Handler<GetDataCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (target, key, callback) = (target(context)?, required_key(name)?, callback(handler));
+            let options = GetOptions {
+                range: object::range(start, length),
+                conditions: conditions(asked)?,
+                ..Default::default()
+            };
+            Ok(move |responder: &Responder| object::get(&target, &key, &options, callback, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_head_object`.
+pub(super) unsafe fn head_object<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, key) = (target(context)?, key(name)?);
+            Ok(move |responder: &Responder| object::head(&target, key.as_ref(), responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_delete_object`.
+pub(super) unsafe fn delete_object<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, key) = (target(context)?, key(name)?);
+            Ok(move |responder: &Responder| object::delete(&target, key.as_ref(), responder))
+        });
+    }
+}
+
+/// Where a copy goes: bucket and key, NULL for those of the source, and what of the source is copied
+/// into which part of which upload.
+pub(super) struct CopyTo {
+    pub(super) bucket: *const c_char,
+    pub(super) key: *const c_char,
+    pub(super) part: Option<CopyPart>,
+    pub(super) returns: CopyReturns,
+}
+
+/// A part that is copied.
+pub(super) struct CopyPart {
+    pub(super) number: c_int,
+    pub(super) upload: *const c_char,
+    pub(super) start: c_ulong,
+    pub(super) count: c_ulong,
+}
+
+/// # Safety
+/// As the header says of `S3_copy_object` and `S3_copy_object_range`.
+pub(super) unsafe fn copy_object<C: Context, P: Properties>(
+    context: *const C,
+    name: *const c_char,
+    to: CopyTo,
+    said: *const P,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments, also for where the result is told, until the
+    // request is complete.
+    unsafe {
+        call.submit(handler, || {
+            let (target, from, said) = (target(context)?, required_key(name)?, properties(said)?);
+            let to_bucket = bucket::named_or_own(text(to.bucket)?, &target.bucket)?;
+            let to_key = key(to.key)?.unwrap_or_else(|| from.clone());
+            let range = to.part.as_ref().map_or((0, 0), |part| (part.start, part.count));
+            let part = match &to.part {
+                Some(CopyPart { number, upload, .. }) => {
+                    let (number, upload) = (part_number(*number)?, upload_id(text(*upload)?)?);
+                    Some(Part { key: to_key.clone(), upload, number })
+                }
+                None => None,
+            };
+            Ok(move |responder: &Responder| {
+                let made = match &part {
+                    Some(part) => multipart::copy_part(&target, &from, range, (&to_bucket, part))?,
+                    None => object::copy(&target, &from, (&to_bucket, &to_key), said)?,
+                };
+                to.returns.tell(&made);
+                responder.succeeded(|| response::Properties::of_written(&made))
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_get_acl`.
+pub(super) unsafe fn get_acl<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    returns: AclReturns,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, key) = (target(context)?, key(name)?);
+            Ok(move |responder: &Responder| access::get_acl(&target, key.as_ref(), &returns, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_set_acl`.
+pub(super) unsafe fn set_acl<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    (grants, number): (*const AclGrant, c_int),
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let number = count(number, "aclGrantCount")?;
+            if number > MAX_GRANTS {
+                let why = format!("{number} grants are too many; {MAX_GRANTS} fit");
+                return Err(Failure::refused(Status::TooManyGrants, why));
+            }
+            let grants = if grants.is_null() { &[] } else { std::slice::from_raw_parts(grants, number) };
+            let (target, key, grants) = (target(context)?, key(name)?, grants.to_vec());
+            Ok(move |responder: &Responder| access::set_acl(&target, key.as_ref(), &grants, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_get_server_access_logging`.
+pub(super) unsafe fn get_logging<C: Context>(
+    context: *const C,
+    returns: (*mut c_char, *mut c_char, *mut c_int),
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let target = target(context)?;
+            Ok(move |responder: &Responder| access::get_logging(&target, returns, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_set_server_access_logging`.
+pub(super) unsafe fn set_logging<C: Context>(
+    context: *const C,
+    to_bucket: *const c_char,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, bucket) = (target(context)?, owned(to_bucket)?);
+            Ok(move |responder: &Responder| access::set_logging(&target, bucket.as_deref(), responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_get_lifecycle` and `S3_set_lifecycle`.
+pub(super) unsafe fn lifecycle<C: Context>(
+    context: *const C,
+    answer: fn(&Target) -> Outcome,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let target = target(context)?;
+            Ok(move |_: &Responder| answer(&target))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_initiate_multipart`.
+pub(super) unsafe fn initiate_multipart<C: Context, P: Properties>(
+    context: *const C,
+    name: *const c_char,
+    said: *const P,
+    call: Call,
+    handler: *const Handler<UploadIdCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (target, key) = (target(context)?, required_key(name)?);
+            let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
+            Ok(move |responder: &Responder| multipart::initiate(&target, &key, said, callback, responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_upload_part`.
+pub(super) unsafe fn upload_part<C: Context, P: Properties>(
+    context: *const C,
+    name: *const c_char,
+    (number, upload, length, said): (c_int, *const c_char, c_int, *const P),
+    call: Call,
+    handler: *const Handler<PutDataCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
+            let (target, part) = (target(context)?, Part { key: required_key(name)?, upload, number });
+            let md5 = properties(said)?.and_then(|said| said.md5);
+            let length = count(length, "partContentLength")? as u64;
+            let source = Source::new(callback(handler), call.data, length);
+            Ok(move |responder: &Responder| {
+                let made = multipart::upload_part(&target, &part, md5, source)?;
+                responder.succeeded(|| response::Properties::of_written(&made))
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_complete_multipart_upload`.
+pub(super) unsafe fn complete_multipart<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    (upload, length): (*const c_char, c_int),
+    call: Call,
+    handler: *const CommitHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            let own = handler.as_ref();
+            let callback = own.and_then(|handler| handler.callback);
+            let length = count(length, "contentLength")? as u64;
+            let source = Source::new(own.and_then(|handler| handler.put_data), call.data, length);
+            Ok(move |responder: &Responder| {
+                multipart::complete(&target, (&key, &upload), source, callback, responder)
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_abort_multipart_upload`.
+pub(super) unsafe fn abort_multipart<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    upload: *const c_char,
+    call: Call,
+    handler: *const ResponseHandler,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler, || {
+            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            Ok(move |responder: &Responder| multipart::abort(&target, (&key, &upload), responder))
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_list_parts`.
+pub(super) unsafe fn list_parts<C: Context>(
+    context: *const C,
+    name: *const c_char,
+    (upload, marker, encoding, max_parts): (*const c_char, *const c_char, *const c_char, c_int),
+    call: Call,
+    handler: *const Handler<ListPartsCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            plain_encoding(text(encoding)?)?;
+            let after = text(marker)?.map_or(Ok(0), |marker| {
+                let why = format!("the marker {marker:?} is not the number of a part");
+                marker.parse().map_err(|_| Failure::refused(Status::ErrorInvalidArgument, why))
+            })?;
+            let query = PartsQuery { after, max_parts: page_size(max_parts, "maxparts")? };
+            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            let callback = callback(handler);
+            Ok(move |responder: &Responder| {
+                multipart::list_parts(&target, (&key, &upload), &query, callback, responder)
+            })
+        });
+    }
+}
+
+/// # Safety
+/// As the header says of `S3_list_multipart_uploads`.
+pub(super) unsafe fn list_uploads<C: Context>(
+    context: *const C,
+    [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],
+    max_uploads: c_int,
+    call: Call,
+    handler: *const Handler<ListUploadsCallback>,
+) {
+    // SAFETY: the caller vouches for all arguments.
+    unsafe {
+        call.submit(handler.cast(), || {
+            plain_encoding(text(encoding)?)?;
+            if text(delimiter)?.is_some() {
+                let why = "uploads are not rolled up by a delimiter; leave it NULL, and use a prefix";
+                return Err(Failure::refused(Status::ErrorNotImplemented, why));
+            }
+            let query = UploadsQuery {
+                prefix: owned(prefix)?.unwrap_or_default(),
+                key_after: owned(key_marker)?,
+                upload_after: owned(upload_marker)?,
+                max_uploads: page_size(max_uploads, "maxuploads")?,
+            };
+            let (target, callback) = (target(context)?, callback(handler));
+            Ok(move |responder: &Responder| multipart::list_uploads(&target, &query, callback, responder))
+        });
+    }
+}
+
+/// Callbacks get names as they are. Errors: another encoding.
+fn plain_encoding(encoding: Option<&str>) -> Outcome {
+    match encoding {
+        None => Ok(()),
+        Some(encoding) => {
+            let why =
+                format!("the encoding {encoding:?} is not offered; names come as they are, leave it NULL");
+            Err(Failure::refused(Status::ErrorNotImplemented, why))
+        }
+    }
+}
+
+/// As many as S3 gives at most, where 0 or more than that is asked for. Errors: a negative number.
+fn page_size(number: c_int, what: &str) -> Outcome<usize> {
+    const MOST: usize = 1000;
+    Ok(match count(number, what)? {
+        0 => MOST,
+        number => number.min(MOST),
+    })
+}

@@ -1,0 +1,280 @@
+//! The functions of libs3 2.0 whose arguments differ from those of 4.1: no time limits, tokens or regions.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::time::SystemTime;
+
+use super::requests::{self, Call, CopyTo};
+use super::{exported, general};
+use crate::abi::{
+    AclGrant, BucketContext2 as BucketContext, GetConditions, GetDataCallback, Handler, ListBucketCallback,
+    ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, ResponseHandler, StatusNumber,
+};
+use crate::access::AclReturns;
+use crate::arguments::{Context as _, required, required_key, text};
+use crate::object::CopyReturns;
+use crate::presign;
+use crate::queue::RequestContext;
+use crate::response::{seconds, write_text};
+
+exported! {
+    when feature = "abi-2-0";
+
+    /// Writes a URL that carries its own signature (version 4) and lives until `expires_s` seconds
+    /// after the epoch, seven days at most.
+    fn S3_generate_authenticated_query_string(
+        buffer: *mut c_char,
+        context: *const BucketContext,
+        key: *const c_char,
+        expires_s: i64,
+        resource: *const c_char,
+    ) -> StatusNumber {
+        // SAFETY: the caller vouches for all arguments.
+        general::status_of(|| unsafe {
+            let (target, key) = (required(context, "bucket context")?.target()?, required_key(key)?);
+            let lifetime_s = expires_s.saturating_sub(seconds(SystemTime::now()));
+            let url = presign::url(&target, &key, lifetime_s, text(resource)?, None)?;
+            write_text(buffer, url.len() + 1, &url);
+            Ok(())
+        })
+    }
+
+    /// Tells of every bucket.
+    fn S3_list_service(
+        protocol: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        host_name: *const c_char,
+        queue: *mut RequestContext,
+        handler: *const Handler<ListServiceCallback>,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key];
+        let context = context(protocol, 1, keys, [host_name, ptr::null()]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_service(&context, Call { queue, data }, handler) }
+    }
+
+    /// Whether a bucket is there.
+    fn S3_test_bucket(
+        protocol: c_int,
+        uri_style: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        location_size: c_int,
+        location: *mut c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key];
+        let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data }, handler) }
+    }
+
+    /// Makes a bucket.
+    fn S3_create_bucket(
+        protocol: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        canned_acl: c_int,
+        location_constraint: *const c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key];
+        let context = context(protocol, 1, keys, [host_name, bucket_name]);
+        let said = (canned_acl, location_constraint, ptr::null());
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::create_bucket(&context, said, Call { queue, data }, handler) }
+    }
+
+    /// Removes an empty bucket.
+    fn S3_delete_bucket(
+        protocol: c_int,
+        uri_style: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key];
+        let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::delete_bucket(&context, Call { queue, data }, handler) }
+    }
+
+    /// Tells of a page of a bucket.
+    fn S3_list_bucket(
+        context: *const BucketContext,
+        prefix: *const c_char,
+        marker: *const c_char,
+        delimiter: *const c_char,
+        max_keys: c_int,
+        queue: *mut RequestContext,
+        handler: *const Handler<ListBucketCallback>,
+        data: *mut c_void,
+    ) {
+        let names = [prefix, marker, delimiter];
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data }, handler) }
+    }
+
+    /// Stores an object.
+    fn S3_put_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        content_length: u64,
+        properties: *const PutProperties,
+        queue: *mut RequestContext,
+        handler: *const Handler<PutDataCallback>,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data }, handler) }
+    }
+
+    /// Copies an object.
+    fn S3_copy_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        to_bucket: *const c_char,
+        to_key: *const c_char,
+        properties: *const PutProperties,
+        last_modified_s: *mut i64,
+        etag_size: c_int,
+        etag: *mut c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+    }
+
+    /// Reads an object, or a range of it.
+    fn S3_get_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        conditions: *const GetConditions,
+        start_byte: u64,
+        byte_count: u64,
+        queue: *mut RequestContext,
+        handler: *const Handler<GetDataCallback>,
+        data: *mut c_void,
+    ) {
+        let asked = (conditions, start_byte, byte_count);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_object(context, key, asked, Call { queue, data }, handler) }
+    }
+
+    /// Describes an object.
+    fn S3_head_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::head_object(context, key, Call { queue, data }, handler) }
+    }
+
+    /// Removes an object; one that is not there is no error.
+    fn S3_delete_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::delete_object(context, key, Call { queue, data }, handler) }
+    }
+
+    /// Tells who may do what with a bucket or object.
+    fn S3_get_acl(
+        context: *const BucketContext,
+        key: *const c_char,
+        owner_id: *mut c_char,
+        owner_name: *mut c_char,
+        count: *mut c_int,
+        grants: *mut AclGrant,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let returns = AclReturns { owner_id, owner_name, count, grants };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_acl(context, key, returns, Call { queue, data }, handler) }
+    }
+
+    /// Accepts the access control list that there is.
+    fn S3_set_acl(
+        context: *const BucketContext,
+        key: *const c_char,
+        _owner_id: *const c_char,
+        _owner_name: *const c_char,
+        count: c_int,
+        grants: *const AclGrant,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data }, handler) }
+    }
+
+    /// Tells that accesses are not logged.
+    fn S3_get_server_access_logging(
+        context: *const BucketContext,
+        bucket: *mut c_char,
+        prefix: *mut c_char,
+        count: *mut c_int,
+        _grants: *mut AclGrant,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data }, handler) }
+    }
+
+    /// Accepts that accesses are not logged.
+    fn S3_set_server_access_logging(
+        context: *const BucketContext,
+        bucket: *const c_char,
+        _prefix: *const c_char,
+        _count: c_int,
+        _grants: *const AclGrant,
+        queue: *mut RequestContext,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::set_logging(context, bucket, Call { queue, data }, handler) }
+    }
+
+}
+
+/// The context of functions that take its fields one by one; without a style, the bucket goes into
+/// the path.
+fn context(
+    protocol: c_int,
+    uri_style: c_int,
+    [access_key_id, secret_access_key]: [*const c_char; 2],
+    [host_name, bucket_name]: [*const c_char; 2],
+) -> BucketContext {
+    BucketContext { host_name, bucket_name, protocol, uri_style, access_key_id, secret_access_key }
+}

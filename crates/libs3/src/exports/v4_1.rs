@@ -1,0 +1,486 @@
+//! The functions of libs3 4.1 whose arguments differ from those of 2.0, or that 2.0 does not have.
+
+use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::ptr;
+
+use super::requests::{self, Call, CopyPart, CopyTo};
+use super::{exported, general};
+use crate::abi::{
+    AclGrant, BucketContext2, BucketContext4 as BucketContext, CommitHandler, GetConditions, GetDataCallback,
+    Handler, ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback,
+    PutDataCallback, PutProperties4 as PutProperties, ResponseHandler, StatusNumber, UploadIdCallback,
+};
+use crate::access::{self, AclReturns};
+use crate::arguments::{Context as _, required, required_key, text};
+use crate::failure::Failure;
+use crate::object::CopyReturns;
+use crate::presign;
+use crate::queue::RequestContext;
+use crate::response::write_text;
+use crate::status::Status;
+
+exported! {
+    when not(feature = "abi-2-0");
+
+    /// As `S3_create_request_context`. There is no curl here whose handles could be shared or set up.
+    fn S3_create_request_context_ex(
+        made: *mut *mut RequestContext,
+        curl_multi: *mut c_void,
+        set_up: *const c_void,
+        _set_up_data: *mut c_void,
+    ) -> StatusNumber {
+        if !curl_multi.is_null() || !set_up.is_null() {
+            let why = "requests are not made by curl; pass NULL for its handle and callback";
+            return general::status_of(|| Err(Failure::refused(Status::NotSupported, why)));
+        }
+        // SAFETY: the caller vouches for it.
+        unsafe { general::S3_create_request_context(made) }
+    }
+
+    /// Carries out all that waits.
+    fn S3_process_request_context(context: *mut RequestContext) -> StatusNumber {
+        // SAFETY: the caller vouches for it.
+        unsafe { general::S3_runall_request_context(context) }
+    }
+
+    /// Certificates are always verified, whatever is asked for here; `AWS_CA_BUNDLE` names others to
+    /// trust.
+    fn S3_set_request_context_verify_peer(_context: *mut RequestContext, verify: c_int) {
+        if verify == 0 {
+            tracing::warn!("the program asked not to verify certificates; they are verified all the same");
+        }
+    }
+
+    /// Writes a URL that carries its own signature (version 4) and lives `expires_s` seconds.
+    fn S3_generate_authenticated_query_string(
+        buffer: *mut c_char,
+        context: *const BucketContext,
+        key: *const c_char,
+        expires_s: c_int,
+        resource: *const c_char,
+        method: *const c_char,
+    ) -> StatusNumber {
+        // SAFETY: the caller vouches for all arguments.
+        general::status_of(|| unsafe {
+            let (target, key) = (required(context, "bucket context")?.target()?, required_key(key)?);
+            let url = presign::url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
+            write_text(buffer, url.len() + 1, &url);
+            Ok(())
+        })
+    }
+
+    /// Tells of every bucket.
+    fn S3_list_service(
+        protocol: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        security_token: *const c_char,
+        host_name: *const c_char,
+        auth_region: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<ListServiceCallback>,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key, security_token];
+        let context = context(protocol, 1, keys, [host_name, ptr::null(), auth_region]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_service(&context, Call { queue, data }, handler) }
+    }
+
+    /// Whether a bucket is there.
+    fn S3_test_bucket(
+        protocol: c_int,
+        uri_style: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        security_token: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        auth_region: *const c_char,
+        location_size: c_int,
+        location: *mut c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key, security_token];
+        let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data }, handler) }
+    }
+
+    /// Makes a bucket.
+    fn S3_create_bucket(
+        protocol: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        security_token: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        auth_region: *const c_char,
+        canned_acl: c_int,
+        location_constraint: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key, security_token];
+        let context = context(protocol, 1, keys, [host_name, bucket_name, auth_region]);
+        let said = (canned_acl, location_constraint, auth_region);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::create_bucket(&context, said, Call { queue, data }, handler) }
+    }
+
+    /// Removes an empty bucket.
+    fn S3_delete_bucket(
+        protocol: c_int,
+        uri_style: c_int,
+        access_key_id: *const c_char,
+        secret_access_key: *const c_char,
+        security_token: *const c_char,
+        host_name: *const c_char,
+        bucket_name: *const c_char,
+        auth_region: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let keys = [access_key_id, secret_access_key, security_token];
+        let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::delete_bucket(&context, Call { queue, data }, handler) }
+    }
+
+    /// Tells of a page of a bucket.
+    fn S3_list_bucket(
+        context: *const BucketContext,
+        prefix: *const c_char,
+        marker: *const c_char,
+        delimiter: *const c_char,
+        max_keys: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<ListBucketCallback>,
+        data: *mut c_void,
+    ) {
+        let names = [prefix, marker, delimiter];
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data }, handler) }
+    }
+
+    /// Stores an object.
+    fn S3_put_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        content_length: u64,
+        properties: *const PutProperties,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<PutDataCallback>,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data }, handler) }
+    }
+
+    /// Copies an object.
+    fn S3_copy_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        to_bucket: *const c_char,
+        to_key: *const c_char,
+        properties: *const PutProperties,
+        last_modified_s: *mut i64,
+        etag_size: c_int,
+        etag: *mut c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+    }
+
+    /// Copies `count` bytes of an object from `start` on (0: to the end) into a part of an upload;
+    /// without an upload, all of the object.
+    fn S3_copy_object_range(
+        context: *const BucketContext,
+        key: *const c_char,
+        to_bucket: *const c_char,
+        to_key: *const c_char,
+        number: c_int,
+        upload: *const c_char,
+        start: c_ulong,
+        count: c_ulong,
+        properties: *const PutProperties,
+        last_modified_s: *mut i64,
+        etag_size: c_int,
+        etag: *mut c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
+        let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
+        let to = CopyTo { bucket: to_bucket, key: to_key, part, returns };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+    }
+
+    /// Reads an object, or a range of it.
+    fn S3_get_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        conditions: *const GetConditions,
+        start_byte: u64,
+        byte_count: u64,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<GetDataCallback>,
+        data: *mut c_void,
+    ) {
+        let asked = (conditions, start_byte, byte_count);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_object(context, key, asked, Call { queue, data }, handler) }
+    }
+
+    /// Describes an object.
+    fn S3_head_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::head_object(context, key, Call { queue, data }, handler) }
+    }
+
+    /// Removes an object; one that is not there is no error.
+    fn S3_delete_object(
+        context: *const BucketContext,
+        key: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::delete_object(context, key, Call { queue, data }, handler) }
+    }
+
+    /// Tells who may do what with a bucket or object.
+    fn S3_get_acl(
+        context: *const BucketContext,
+        key: *const c_char,
+        owner_id: *mut c_char,
+        owner_name: *mut c_char,
+        count: *mut c_int,
+        grants: *mut AclGrant,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        let returns = AclReturns { owner_id, owner_name, count, grants };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_acl(context, key, returns, Call { queue, data }, handler) }
+    }
+
+    /// Accepts the access control list that there is.
+    fn S3_set_acl(
+        context: *const BucketContext,
+        key: *const c_char,
+        _owner_id: *const c_char,
+        _owner_name: *const c_char,
+        count: c_int,
+        grants: *const AclGrant,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data }, handler) }
+    }
+
+    /// Tells that there are no lifecycle rules.
+    fn S3_get_lifecycle(
+        context: *const BucketContext,
+        _document: *mut c_char,
+        _document_size: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::lifecycle(context, access::get_lifecycle, Call { queue, data }, handler) }
+    }
+
+    /// Refuses lifecycle rules.
+    fn S3_set_lifecycle(
+        context: *const BucketContext,
+        _document: *const c_char,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::lifecycle(context, access::set_lifecycle, Call { queue, data }, handler) }
+    }
+
+    /// Tells that accesses are not logged.
+    fn S3_get_server_access_logging(
+        context: *const BucketContext,
+        bucket: *mut c_char,
+        prefix: *mut c_char,
+        count: *mut c_int,
+        _grants: *mut AclGrant,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data }, handler) }
+    }
+
+    /// Accepts that accesses are not logged.
+    fn S3_set_server_access_logging(
+        context: *const BucketContext,
+        bucket: *const c_char,
+        _prefix: *const c_char,
+        _count: c_int,
+        _grants: *const AclGrant,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const ResponseHandler,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::set_logging(context, bucket, Call { queue, data }, handler) }
+    }
+
+    /// Starts a multipart upload.
+    fn S3_initiate_multipart(
+        context: *mut BucketContext,
+        key: *const c_char,
+        properties: *mut PutProperties,
+        handler: *mut Handler<UploadIdCallback>,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        data: *mut c_void,
+    ) {
+        let (context, properties) = (context.cast_const(), properties.cast_const());
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::initiate_multipart(context, key, properties, Call { queue, data }, handler) }
+    }
+
+    /// Sends a part.
+    fn S3_upload_part(
+        context: *mut BucketContext,
+        key: *const c_char,
+        properties: *mut PutProperties,
+        handler: *mut Handler<PutDataCallback>,
+        number: c_int,
+        upload: *const c_char,
+        content_length: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        data: *mut c_void,
+    ) {
+        let part = (number, upload, content_length, properties.cast_const());
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::upload_part(context.cast_const(), key, part, Call { queue, data }, handler) }
+    }
+
+    /// Publishes what a multipart upload sent.
+    fn S3_complete_multipart_upload(
+        context: *mut BucketContext,
+        key: *const c_char,
+        handler: *mut CommitHandler,
+        upload: *const c_char,
+        content_length: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        data: *mut c_void,
+    ) {
+        let document = (upload, content_length);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::complete_multipart(context.cast_const(), key, document, Call { queue, data }, handler) }
+    }
+
+    /// Tells of a page of an upload's parts.
+    fn S3_list_parts(
+        context: *mut BucketContext,
+        key: *const c_char,
+        marker: *const c_char,
+        upload: *const c_char,
+        encoding: *const c_char,
+        max_parts: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<ListPartsCallback>,
+        data: *mut c_void,
+    ) {
+        let asked = (upload, marker, encoding, max_parts);
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_parts(context.cast_const(), key, asked, Call { queue, data }, handler) }
+    }
+
+    /// Forgets a multipart upload. Its callbacks get NULL as their data.
+    fn S3_abort_multipart_upload(
+        context: *mut BucketContext,
+        key: *const c_char,
+        upload: *const c_char,
+        _timeout_ms: c_int,
+        handler: *mut ResponseHandler,
+    ) {
+        let call = Call { queue: ptr::null_mut(), data: ptr::null_mut() };
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
+    }
+
+    /// Tells of a page of a bucket's uploads.
+    fn S3_list_multipart_uploads(
+        context: *mut BucketContext,
+        prefix: *const c_char,
+        key_marker: *const c_char,
+        upload_marker: *const c_char,
+        encoding: *const c_char,
+        delimiter: *const c_char,
+        max_uploads: c_int,
+        queue: *mut RequestContext,
+        _timeout_ms: c_int,
+        handler: *const Handler<ListUploadsCallback>,
+        data: *mut c_void,
+    ) {
+        let names = [prefix, key_marker, upload_marker, encoding, delimiter];
+        // SAFETY: the caller vouches for all arguments.
+        unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, Call { queue, data }, handler) }
+    }
+}
+
+/// The context of functions that take its fields one by one; without a style, the bucket goes into
+/// the path.
+fn context(
+    protocol: c_int,
+    uri_style: c_int,
+    [access_key_id, secret_access_key, security_token]: [*const c_char; 3],
+    [host_name, bucket_name, auth_region]: [*const c_char; 3],
+) -> BucketContext {
+    let base =
+        BucketContext2 { host_name, bucket_name, protocol, uri_style, access_key_id, secret_access_key };
+    BucketContext { base, security_token, auth_region }
+}

@@ -1,0 +1,250 @@
+//! From a host name and keys to the lane behind them, opened once for the whole process.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
+
+use fordway_client::s3::{Addressing, Credentials};
+use fordway_lanes::{Lane, Options};
+use fordway_store::{Bucket, Result};
+
+use crate::failure::Outcome;
+
+/// What a program says of where its objects are, and of who it is. Empty texts are `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address<'a> {
+    pub(crate) host: Option<&'a str>,
+    pub(crate) is_http: bool,
+    pub(crate) is_virtual_host: bool,
+    pub(crate) access_key: Option<&'a str>,
+    pub(crate) secret_key: Option<&'a str>,
+    pub(crate) token: Option<&'a str>,
+    pub(crate) region: Option<&'a str>,
+}
+
+/// An opened lane, and a bucket of it.
+pub(crate) struct Target {
+    pub(crate) lane: Lane,
+    pub(crate) bucket: Bucket,
+}
+
+impl Target {
+    /// Costs no lock and no copy of a name when the thread's last request went there too.
+    /// Errors: `InvalidBucketName`, and those of the lane.
+    pub(crate) fn new(address: &Address, bucket: Option<&str>) -> Outcome<Arc<Self>> {
+        let bucket = bucket.unwrap_or_default();
+        let pool = pool();
+        let is_last = |last: &&Last| {
+            ptr::eq(last.pool, pool) && last.target.bucket.as_str() == bucket && address.is(&last.address)
+        };
+        let last = LAST.with_borrow(|last| last.as_ref().filter(is_last).map(|last| last.target.clone()));
+        if let Some(target) = last {
+            return Ok(target);
+        }
+        let target = Arc::new(Target { bucket: Bucket::new(bucket)?, lane: lane(address)? });
+        // Without a host it may be another one tomorrow.
+        let kept =
+            address.host.is_some().then(|| Last { pool, address: address.kept(), target: target.clone() });
+        LAST.set(kept);
+        Ok(target)
+    }
+}
+
+/// The host name of `S3_initialize`.
+static DEFAULT_HOST: RwLock<Option<String>> = RwLock::new(None);
+
+/// Sets the host of programs that name none; `None` leaves it to `AWS_ENDPOINT_URL` and its kin.
+pub(crate) fn set_default_host(host: Option<&str>) {
+    *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
+}
+
+/// An [`Address`] that is kept.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct OwnedAddress {
+    texts: [Option<String>; 5],
+    flags: (bool, bool),
+}
+
+impl Address<'_> {
+    fn texts(&self) -> [Option<&str>; 5] {
+        [self.host, self.access_key, self.secret_key, self.token, self.region]
+    }
+
+    fn flags(&self) -> (bool, bool) {
+        (self.is_http, self.is_virtual_host)
+    }
+
+    fn kept(&self) -> OwnedAddress {
+        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), flags: self.flags() }
+    }
+
+    fn is(&self, kept: &OwnedAddress) -> bool {
+        self.flags() == kept.flags && self.texts().iter().zip(&kept.texts).all(|(a, b)| *a == b.as_deref())
+    }
+
+    /// What the lanes call it.
+    fn options(&self) -> Options {
+        let scheme = if self.is_http { "http://" } else { "https://" };
+        let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
+            true => host.to_owned(),
+            false => format!("{scheme}{host}"),
+        });
+        let credentials = self.access_key.zip(self.secret_key).map(|(access_key, secret_key)| {
+            let session_token = self.token.map(str::to_owned);
+            let source = "the program's bucket context".to_owned();
+            Credentials::Keys {
+                access_key: access_key.to_owned(),
+                secret_key: secret_key.to_owned(),
+                session_token,
+                source,
+            }
+        });
+        let addressing = if self.is_virtual_host { Addressing::VirtualHost } else { Addressing::Path };
+        let region = self.region.map(str::to_owned);
+        Options { endpoint, region, credentials, addressing: Some(addressing), ..Default::default() }
+    }
+}
+
+/// The lanes that this process opened. It is emptied when the process ends, and never freed: after a
+/// `fork`, the child cannot know whether a thread that it does not have was at work in it.
+#[derive(Default)]
+struct Pool {
+    lanes: Mutex<HashMap<OwnedAddress, Lane>>,
+    /// Forks that led to the process it is of.
+    forks: u64,
+    /// That of the parent process, for tools that look for leaks.
+    _of_parent: Option<&'static Pool>,
+}
+
+/// NULL before the first use.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+/// Forks that led to this process, since the first use.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Where a thread's last request went.
+struct Last {
+    pool: *const Pool,
+    address: OwnedAddress,
+    target: Arc<Target>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// The lane at `address`. Errors: those of [`fordway_lanes::open`].
+pub(crate) fn lane(address: &Address) -> Result<Lane> {
+    if address.host.is_some() {
+        return pool().open(address);
+    }
+    let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
+    pool().open(&Address { host: default.as_deref(), ..*address })
+}
+
+impl Pool {
+    fn open(&self, address: &Address) -> Result<Lane> {
+        let key = address.kept();
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lanes.get(&key) {
+            return Ok(lane.clone());
+        }
+        // Opening calls nothing back, and connects to nothing.
+        let lane = fordway_lanes::open(&address.options())?;
+        tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
+        lanes.insert(key, lane.clone());
+        Ok(lane)
+    }
+}
+
+fn pool() -> &'static Pool {
+    let current = POOL.load(Ordering::Acquire);
+    let forks = FORKS.load(Ordering::Acquire);
+    // SAFETY: pools are made by `Box::into_raw` and never freed.
+    let known = unsafe { current.as_ref() };
+    if let Some(pool) = known.filter(|pool| pool.forks == forks) {
+        return pool;
+    }
+    watch_process();
+    let new = Box::into_raw(Box::new(Pool { forks, _of_parent: known, ..Default::default() }));
+    match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: as above.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: `new` was never shown to anybody; `other` as above.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*other
+            }
+        }
+    }
+}
+
+/// Connections and open-file locks must not be shared with a child process: it opens its own. They
+/// are closed in good order when the process ends.
+fn watch_process() {
+    static REGISTERED: Once = Once::new();
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::AcqRel);
+    }
+    extern "C" fn at_exit() {
+        // A thread that is still at work has its lane in hand.
+        drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+    // SAFETY: `in_child` does nothing but count, which is allowed after a fork, and `at_exit` may do
+    // anything. If the system has no memory for a registration, a child shares the parent's lanes,
+    // or the kernel closes them at the end.
+    REGISTERED.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOWHERE: Address = Address {
+        host: None,
+        is_http: true,
+        is_virtual_host: false,
+        access_key: None,
+        secret_key: None,
+        token: None,
+        region: None,
+    };
+
+    fn lane_name(host: &str) -> &'static str {
+        lane(&Address { host: Some(host), ..NOWHERE }).unwrap().store.lane()
+    }
+
+    #[test]
+    fn the_host_picks_the_lane() {
+        assert_eq!(lane_name("/"), "embedded");
+        assert_eq!(lane_name("file:///"), "embedded");
+        assert_eq!(lane_name("127.0.0.1:9"), "http");
+        assert_eq!(lane_name("https://127.0.0.1:9"), "http");
+        let node = lane(&Address { host: Some("unix:///run/s"), ..NOWHERE });
+        assert!(node.err().expect("there is no such lane yet").to_string().contains("node lane"));
+    }
+
+    #[test]
+    fn the_protocol_counts_where_the_host_has_none() {
+        let endpoint =
+            |host, is_http| Address { host: Some(host), is_http, ..NOWHERE }.options().endpoint.unwrap();
+        assert_eq!(endpoint("h:1", true), "http://h:1");
+        assert_eq!(endpoint("h:1", false), "https://h:1");
+        assert_eq!(endpoint("http://h", false), "http://h");
+        assert_eq!(endpoint("/d", false), "/d");
+    }
+
+    #[test]
+    fn one_address_is_opened_once_and_another_apart() {
+        let at =
+            |key| lane(&Address { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE });
+        let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
+        assert!(Arc::ptr_eq(&a.store, &again.store));
+        assert!(!Arc::ptr_eq(&a.store, &b.store));
+    }
+}

@@ -1,0 +1,37 @@
+//! The drop-in for programs that link to libs3: the same functions, structures and numbers, over
+//! any lane. The host name picks the lane, so an unmodified program reaches a directory in its own
+//! process, or a service over HTTP.
+//!
+//! From the outside in:
+//!
+//! * `exports`: the functions that C calls, for libs3 4.1 and (feature `abi-2-0`) for libs3 2.0
+//! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
+//! * `arguments`: what C hands over, checked and turned into our own types
+//! * `queue`: request contexts; without one, a request is carried out at once
+//! * `object`, `bucket`, `multipart`, `access`, `presign`: what each request does with its store
+//! * `response`, `failure`: how it ends, and who is told
+//! * `lane`: stores, opened once for the process and anew after a fork
+//! * `piece`: the buffer through which content passes
+//!
+//! No lock is held while a callback runs, so a callback may make requests of its own. A panic ends
+//! as `S3StatusInternalError`. Nothing is printed unless `FORDWAY_LOG` is set.
+
+pub mod abi;
+mod access;
+mod acl_xml;
+mod arguments;
+mod bucket;
+mod diagnosis;
+pub mod exports;
+mod failure;
+mod lane;
+mod multipart;
+mod names;
+mod object;
+mod piece;
+mod presign;
+mod queue;
+mod response;
+pub mod status;
+
+pub use queue::RequestContext;

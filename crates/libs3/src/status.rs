@@ -1,0 +1,252 @@
+//! `S3Status`: the numbers of both ABIs, and what each [`ErrorKind`] is in them.
+
+use std::ffi::CStr;
+
+use fordway_store::ErrorKind;
+
+use crate::abi::{Abi, StatusNumber};
+
+macro_rules! statuses {
+    ($($name:ident),* $(,)?) => {
+        /// How a request ended, under the names of libs3 4.1 without their prefix `S3Status`. The
+        /// discriminants are the numbers of 4.1.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(i32)]
+        #[expect(missing_docs, reason = "the names are those of the C interface")]
+        pub enum Status { $($name),* }
+
+        impl Status {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Status] = &[$(Status::$name),*];
+
+            /// The name that `S3_get_status_name` answers.
+            pub const fn name(self) -> &'static CStr {
+                const NAMES: &[&[u8]] = &[$(concat!(stringify!($name), "\0").as_bytes()),*];
+                match CStr::from_bytes_with_nul(NAMES[self as usize]) {
+                    Ok(name) => name,
+                    Err(_) => c"Unknown",
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    OK, InternalError, OutOfMemory, Interrupted, InvalidBucketNameTooLong, InvalidBucketNameFirstCharacter,
+    InvalidBucketNameCharacter, InvalidBucketNameCharacterSequence, InvalidBucketNameTooShort,
+    InvalidBucketNameDotQuadNotation, QueryParamsTooLong, FailedToInitializeRequest, MetaDataHeadersTooLong,
+    BadMetaData, BadContentType, ContentTypeTooLong, BadMD5, MD5TooLong, BadCacheControl,
+    CacheControlTooLong, BadContentDispositionFilename, ContentDispositionFilenameTooLong,
+    BadContentEncoding, ContentEncodingTooLong, BadIfMatchETag, IfMatchETagTooLong, BadIfNotMatchETag,
+    IfNotMatchETagTooLong, HeadersTooLong, KeyTooLong, UriTooLong, XmlParseFailure, EmailAddressTooLong,
+    UserIdTooLong, UserDisplayNameTooLong, GroupUriTooLong, PermissionTooLong, TargetBucketTooLong,
+    TargetPrefixTooLong, TooManyGrants, BadGrantee, BadPermission, XmlDocumentTooLarge, NameLookupError,
+    FailedToConnect, ServerFailedVerification, ConnectionFailed, AbortedByCallback, NotSupported,
+    ErrorAccessDenied, ErrorAccountProblem, ErrorAmbiguousGrantByEmailAddress, ErrorBadDigest,
+    ErrorBucketAlreadyExists, ErrorBucketAlreadyOwnedByYou, ErrorBucketNotEmpty,
+    ErrorCredentialsNotSupported, ErrorCrossLocationLoggingProhibited, ErrorEntityTooSmall,
+    ErrorEntityTooLarge, ErrorExpiredToken, ErrorIllegalVersioningConfigurationException,
+    ErrorIncompleteBody, ErrorIncorrectNumberOfFilesInPostRequest, ErrorInlineDataTooLarge,
+    ErrorInternalError, ErrorInvalidAccessKeyId, ErrorInvalidAddressingHeader, ErrorInvalidArgument,
+    ErrorInvalidBucketName, ErrorInvalidBucketState, ErrorInvalidDigest,
+    ErrorInvalidEncryptionAlgorithmError, ErrorInvalidLocationConstraint, ErrorInvalidObjectState,
+    ErrorInvalidPart, ErrorInvalidPartOrder, ErrorInvalidPayer, ErrorInvalidPolicyDocument,
+    ErrorInvalidRange, ErrorInvalidRequest, ErrorInvalidSecurity, ErrorInvalidSOAPRequest,
+    ErrorInvalidStorageClass, ErrorInvalidTargetBucketForLogging, ErrorInvalidToken, ErrorInvalidURI,
+    ErrorKeyTooLong, ErrorMalformedACLError, ErrorMalformedPOSTRequest, ErrorMalformedXML,
+    ErrorMaxMessageLengthExceeded, ErrorMaxPostPreDataLengthExceededError, ErrorMetadataTooLarge,
+    ErrorMethodNotAllowed, ErrorMissingAttachment, ErrorMissingContentLength, ErrorMissingRequestBodyError,
+    ErrorMissingSecurityElement, ErrorMissingSecurityHeader, ErrorNoLoggingStatusForKey, ErrorNoSuchBucket,
+    ErrorNoSuchKey, ErrorNoSuchLifecycleConfiguration, ErrorNoSuchUpload, ErrorNoSuchVersion,
+    ErrorNotImplemented, ErrorNotSignedUp, ErrorNoSuchBucketPolicy, ErrorOperationAborted,
+    ErrorPermanentRedirect, ErrorPreconditionFailed, ErrorRedirect, ErrorRestoreAlreadyInProgress,
+    ErrorRequestIsNotMultiPartContent, ErrorRequestTimeout, ErrorRequestTimeTooSkewed,
+    ErrorRequestTorrentOfBucketError, ErrorSignatureDoesNotMatch, ErrorServiceUnavailable, ErrorSlowDown,
+    ErrorTemporaryRedirect, ErrorTokenRefreshRequired, ErrorTooManyBuckets, ErrorUnexpectedContent,
+    ErrorUnresolvableGrantByEmailAddress, ErrorUserKeyMustBeSpecified, ErrorQuotaExceeded, ErrorUnknown,
+    HttpErrorMovedTemporarily, HttpErrorBadRequest, HttpErrorForbidden, HttpErrorNotFound,
+    HttpErrorConflict, HttpErrorUnknown,
+}
+
+/// What 4.1 added to 2.0, with what a program of 2.0 is told in its place. The others have the same
+/// order in both.
+const SINCE_4_1: &[(Status, Status)] = &[
+    (Status::NotSupported, Status::ErrorNotImplemented),
+    (Status::ErrorIllegalVersioningConfigurationException, Status::ErrorInvalidArgument),
+    (Status::ErrorInvalidBucketState, Status::ErrorOperationAborted),
+    (Status::ErrorInvalidEncryptionAlgorithmError, Status::ErrorInvalidArgument),
+    (Status::ErrorInvalidObjectState, Status::ErrorAccessDenied),
+    (Status::ErrorInvalidPart, Status::ErrorInvalidArgument),
+    (Status::ErrorInvalidPartOrder, Status::ErrorInvalidArgument),
+    (Status::ErrorInvalidRequest, Status::ErrorInvalidArgument),
+    (Status::ErrorMalformedPOSTRequest, Status::ErrorInvalidArgument),
+    (Status::ErrorMissingRequestBodyError, Status::ErrorIncompleteBody),
+    (Status::ErrorNoSuchLifecycleConfiguration, Status::HttpErrorNotFound),
+    (Status::ErrorNoSuchUpload, Status::HttpErrorNotFound),
+    (Status::ErrorNoSuchVersion, Status::ErrorNoSuchKey),
+    (Status::ErrorNoSuchBucketPolicy, Status::HttpErrorNotFound),
+    (Status::ErrorRestoreAlreadyInProgress, Status::ErrorOperationAborted),
+    (Status::ErrorServiceUnavailable, Status::ErrorSlowDown),
+    (Status::ErrorQuotaExceeded, Status::ErrorUnknown),
+];
+
+impl Status {
+    /// The number in 2.0; for what it does not have, that of the nearest that it has.
+    pub fn number_in_2_0(self) -> StatusNumber {
+        let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
+        let known = stand_in.unwrap_or(self);
+        let added_before = SINCE_4_1.iter().filter(|(new, _)| (*new as StatusNumber) < known as StatusNumber);
+        known as StatusNumber - added_before.count() as StatusNumber
+    }
+
+    /// The status that has `number` in `abi`.
+    pub fn from_number(abi: Abi, number: StatusNumber) -> Option<Status> {
+        let is_known = |status: &Status| match abi {
+            Abi::V4_1 => true,
+            Abi::V2_0 => !SINCE_4_1.iter().any(|(new, _)| new == status),
+        };
+        Status::ALL.iter().copied().filter(is_known).nth(usize::try_from(number).ok()?)
+    }
+
+    /// Whether `S3_status_is_retryable` says so: the list is that of libs3, which programs are made for.
+    pub fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Status::NameLookupError
+                | Status::FailedToConnect
+                | Status::ConnectionFailed
+                | Status::ErrorInternalError
+                | Status::ErrorOperationAborted
+                | Status::ErrorRequestTimeout
+        )
+    }
+
+    /// What an answer without a body, that to a HEAD request, tells of this status.
+    pub fn without_body(self) -> Status {
+        match self {
+            Status::ErrorNoSuchKey | Status::ErrorNoSuchBucket => Status::HttpErrorNotFound,
+            Status::ErrorAccessDenied
+            | Status::ErrorSignatureDoesNotMatch
+            | Status::ErrorInvalidAccessKeyId
+            | Status::ErrorRequestTimeTooSkewed => Status::HttpErrorForbidden,
+            Status::ErrorInvalidURI | Status::ErrorKeyTooLong | Status::ErrorInvalidArgument => {
+                Status::HttpErrorBadRequest
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<ErrorKind> for Status {
+    fn from(kind: ErrorKind) -> Status {
+        match kind {
+            ErrorKind::NoSuchBucket => Status::ErrorNoSuchBucket,
+            ErrorKind::NoSuchKey => Status::ErrorNoSuchKey,
+            ErrorKind::NoSuchUpload => Status::ErrorNoSuchUpload,
+            ErrorKind::NoSuchVersion => Status::ErrorNoSuchVersion,
+            ErrorKind::BucketAlreadyExists => Status::ErrorBucketAlreadyExists,
+            ErrorKind::BucketAlreadyOwnedByYou => Status::ErrorBucketAlreadyOwnedByYou,
+            ErrorKind::BucketNotEmpty => Status::ErrorBucketNotEmpty,
+            ErrorKind::InvalidBucketName => Status::ErrorInvalidBucketName,
+            ErrorKind::InvalidKey => Status::ErrorInvalidURI,
+            ErrorKind::KeyTooLong => Status::ErrorKeyTooLong,
+            ErrorKind::InvalidRange => Status::ErrorInvalidRange,
+            ErrorKind::InvalidArgument | ErrorKind::InvalidTag => Status::ErrorInvalidArgument,
+            // libs3 has no name for HTTP's 304.
+            ErrorKind::NotModified => Status::HttpErrorUnknown,
+            ErrorKind::PreconditionFailed => Status::ErrorPreconditionFailed,
+            ErrorKind::ConditionalConflict => Status::ErrorOperationAborted,
+            ErrorKind::BadDigest => Status::ErrorBadDigest,
+            ErrorKind::IncompleteBody => Status::ErrorIncompleteBody,
+            ErrorKind::EntityTooLarge => Status::ErrorEntityTooLarge,
+            ErrorKind::EntityTooSmall => Status::ErrorEntityTooSmall,
+            ErrorKind::InvalidPart => Status::ErrorInvalidPart,
+            ErrorKind::InvalidPartOrder => Status::ErrorInvalidPartOrder,
+            ErrorKind::AccessDenied | ErrorKind::ReadOnly => Status::ErrorAccessDenied,
+            ErrorKind::SignatureDoesNotMatch => Status::ErrorSignatureDoesNotMatch,
+            ErrorKind::InvalidAccessKeyId => Status::ErrorInvalidAccessKeyId,
+            ErrorKind::RequestTimeTooSkewed => Status::ErrorRequestTimeTooSkewed,
+            ErrorKind::NoSpace | ErrorKind::QuotaExceeded => Status::ErrorQuotaExceeded,
+            ErrorKind::TooManyOpenFiles => Status::ErrorSlowDown,
+            ErrorKind::NotImplemented => Status::ErrorNotImplemented,
+            ErrorKind::MethodNotAllowed => Status::ErrorMethodNotAllowed,
+            ErrorKind::Unavailable => Status::FailedToConnect,
+            ErrorKind::Timeout => Status::ErrorRequestTimeout,
+            ErrorKind::BadResponse => Status::ConnectionFailed,
+            ErrorKind::Corrupt | ErrorKind::Io => Status::ErrorInternalError,
+            ErrorKind::Interrupted => Status::Interrupted,
+            ErrorKind::Internal => Status::InternalError,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kinds that share a status with another on purpose; all others have one of their own.
+    const SHARED: &[&[ErrorKind]] = &[
+        &[ErrorKind::AccessDenied, ErrorKind::ReadOnly],
+        &[ErrorKind::NoSpace, ErrorKind::QuotaExceeded],
+        &[ErrorKind::Corrupt, ErrorKind::Io],
+        &[ErrorKind::InvalidArgument, ErrorKind::InvalidTag],
+    ];
+
+    #[test]
+    fn every_kind_has_a_status_of_its_own_unless_it_shares_one_on_purpose() {
+        for kind in ErrorKind::ALL {
+            assert_ne!(Status::from(*kind), Status::OK, "{kind:?}");
+            for other in ErrorKind::ALL.iter().filter(|other| *other != kind) {
+                let shares = SHARED.iter().any(|group| group.contains(kind) && group.contains(other));
+                assert_eq!(Status::from(*kind) == Status::from(*other), shares, "{kind:?}, {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_is_a_failure_with_a_name_in_both_numberings() {
+        for kind in ErrorKind::ALL {
+            for (abi, largest) in [(Abi::V4_1, 134), (Abi::V2_0, 117)] {
+                let number = abi.number(Status::from(*kind));
+                assert!((1..=largest).contains(&number), "{kind:?} is {number} in {abi:?}");
+                assert!(Status::from_number(abi, number).is_some(), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_two_headers() {
+        for (status, in_4_1, in_2_0) in [
+            (Status::OK, 0, 0),
+            (Status::Interrupted, 3, 3),
+            (Status::AbortedByCallback, 47, 47),
+            (Status::NotSupported, 48, 93),
+            (Status::ErrorAccessDenied, 49, 48),
+            (Status::ErrorBadDigest, 52, 51),
+            (Status::ErrorBucketAlreadyExists, 53, 52),
+            (Status::ErrorBucketAlreadyOwnedByYou, 54, 53),
+            (Status::ErrorBucketNotEmpty, 55, 54),
+            (Status::ErrorInvalidRange, 79, 72),
+            (Status::ErrorNoSuchBucket, 101, 91),
+            (Status::ErrorNoSuchKey, 102, 92),
+            (Status::ErrorPreconditionFailed, 111, 97),
+            (Status::HttpErrorNotFound, 132, 115),
+            (Status::HttpErrorUnknown, 134, 117),
+        ] {
+            assert_eq!((Abi::V4_1.number(status), Abi::V2_0.number(status)), (in_4_1, in_2_0), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_lead_back_to_their_status() {
+        for abi in [Abi::V2_0, Abi::V4_1] {
+            for number in 0..=abi.number(Status::HttpErrorUnknown) {
+                let status = Status::from_number(abi, number).expect("numbers have no gaps");
+                assert_eq!(abi.number(status), number);
+            }
+            assert_eq!(Status::from_number(abi, abi.number(Status::HttpErrorUnknown) + 1), None);
+            assert_eq!(Status::from_number(abi, -1), None);
+        }
+        assert_eq!(Status::ErrorNoSuchKey.name(), c"ErrorNoSuchKey");
+    }
+}

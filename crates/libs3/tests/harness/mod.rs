@@ -1,0 +1,123 @@
+//! The libraries as programs find them, C programs to load them, and places to point these at.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, OnceLock};
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway};
+use tempfile::TempDir;
+
+/// The directory of this crate's tests.
+pub const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
+
+/// The directory with `lib` and `include`, built anew if the source changed.
+pub fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let out = repository.join("out");
+        let mut build = Command::new(repository.join("tools/build-libs3"));
+        // What cargo tells a test about its package would look like a change to build scripts.
+        let told = std::env::vars_os().map(|(name, _)| name);
+        let told = told.filter(|name| name.to_str().is_some_and(|name| name.starts_with("CARGO_")));
+        let kept = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS"];
+        for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
+            build.env_remove(name);
+        }
+        run(build.arg(&out));
+        out
+    })
+}
+
+/// Runs a command to its end. Panics with all it said if it fails.
+pub fn run(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } =
+        command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?} ended with {status}\n{out}\n{err}");
+    out.into_owned()
+}
+
+/// A C program of this directory, compiled against the header and linked to `libs3.so.4`.
+pub struct Program {
+    directory: TempDir,
+}
+
+impl Program {
+    pub fn compile(source: &str, flags: &[&str]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let out = built();
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]).args(flags);
+        cc.arg("-I").arg(out.join("include")).arg(Path::new(TESTS).join(source));
+        cc.arg("-L")
+            .arg(out.join("lib"))
+            .args(["-ls3", "-lpthread", "-o"])
+            .arg(directory.path().join("program"));
+        run(&mut cc);
+        Program { directory }
+    }
+
+    /// A call of it, through `wrapper` unless that is empty.
+    pub fn command(&self, wrapper: &[&str]) -> Command {
+        let program = self.directory.path().join("program");
+        let mut command = match wrapper {
+            [] => Command::new(&program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&program);
+                command
+            }
+        };
+        command.env("LD_LIBRARY_PATH", built().join("lib"));
+        command
+    }
+}
+
+/// A lane with a directory behind it, as a program is told of it.
+pub struct Lane {
+    pub root: TempDir,
+    pub host: String,
+    pub access_key: String,
+    pub secret_key: String,
+    _gateway: Option<RunningGateway>,
+}
+
+/// A directory in memory where there is such a place: these tests make many files.
+fn root() -> TempDir {
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
+impl Lane {
+    pub fn embedded() -> Self {
+        let root = root();
+        let host = root.path().to_str().unwrap().to_owned();
+        Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
+    }
+
+    /// Through a gateway of this process, which ends with the lane.
+    pub fn http() -> Self {
+        let root = root();
+        let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
+        let identity = Identity::generate().unwrap();
+        let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), identity.clone());
+        let gateway = Gateway::bind(Arc::new(store), config).unwrap().spawn().unwrap();
+        let host = gateway.local_addr().to_string();
+        let Identity { access_key, secret_key } = identity;
+        Lane { root, host, access_key, secret_key, _gateway: Some(gateway) }
+    }
+}
+
+/// Whether the program is installed; says that a test is skipped for its sake if not.
+pub fn is_installed(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {program} is not installed; `make setup` installs it");
+    }
+    found
+}

@@ -1,0 +1,70 @@
+//! The semantics, as a C program sees them (`probe.c`), on each lane.
+
+mod harness;
+
+use harness::{Lane, Program, is_installed, run};
+
+/// Runs all points in so many threads; every one must hold.
+fn probe(program: &Program, wrapper: &[&str], lane: &Lane, threads: usize, big: bool) {
+    let mut command = program.command(wrapper);
+    command.args([&lane.host, &lane.access_key, &lane.secret_key, &threads.to_string()]);
+    if big {
+        command.arg("big");
+    }
+    let said = run(&mut command);
+    let held = said.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(held >= 48 * threads, "only {held} points held:\n{said}");
+    assert!(said.ends_with(&format!("{held} points, 0 failed\n")), "{said}");
+}
+
+fn plain() -> Program {
+    Program::compile("probe.c", &[])
+}
+
+#[test]
+fn on_the_embedded_lane() {
+    probe(&plain(), &[], &Lane::embedded(), 1, true);
+}
+
+#[test]
+fn on_the_embedded_lane_from_eight_threads() {
+    probe(&plain(), &[], &Lane::embedded(), 8, false);
+}
+
+#[test]
+fn on_the_http_lane() {
+    probe(&plain(), &[], &Lane::http(), 1, true);
+}
+
+#[test]
+fn on_the_http_lane_from_eight_threads() {
+    probe(&plain(), &[], &Lane::http(), 8, false);
+}
+
+#[test]
+fn under_the_address_sanitizer() {
+    let program = Program::compile("probe.c", &["-fsanitize=address"]);
+    probe(&program, &[], &Lane::embedded(), 8, false);
+    probe(&program, &[], &Lane::http(), 1, false);
+}
+
+#[test]
+fn under_valgrind() {
+    if is_installed("valgrind") {
+        // What only has pointers into its middle (hash tables) is called possibly lost, and is not.
+        let leaks = "--errors-for-leak-kinds=definite";
+        let valgrind = ["valgrind", "--quiet", "--leak-check=full", leaks, "--error-exitcode=9"];
+        probe(&plain(), &valgrind, &Lane::embedded(), 1, false);
+    }
+}
+
+/// A point that cannot hold must fail the program: the others are worth nothing otherwise.
+#[test]
+fn the_probe_can_fail() {
+    let program = plain();
+    let mut command = program.command(&[]);
+    let said = command.args(["/no/such/directory", "", "", "1"]).output().unwrap();
+    assert!(
+        !said.status.success() && String::from_utf8_lossy(&said.stdout).contains("FAILED create a bucket")
+    );
+}
