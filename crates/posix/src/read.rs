@@ -88,7 +88,7 @@ impl Inner {
             return Ok(object.info.size);
         }
         let found = self.find_file(bucket, key)?;
-        let (file, stat) = found.ok_or_else(|| self.missing(bucket, ErrorKind::NoSuchKey))?;
+        let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
         let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
         buffer.clear();
         read_exactly(&file, range, buffer)?;
@@ -168,7 +168,7 @@ impl Inner {
     pub(crate) fn open_object(&self, bucket: &Bucket, key: &Key) -> Result<Opened> {
         match self.find_object(bucket, key)? {
             Some(opened) => Ok(opened),
-            None => Err(self.missing(bucket, ErrorKind::NoSuchKey)),
+            None => Err(self.missing_object(bucket, key)),
         }
     }
 

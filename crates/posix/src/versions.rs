@@ -117,9 +117,21 @@ impl Inner {
             return Err(missing());
         };
         if archived.is_marker {
-            return Err(Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker"));
+            let why = "the version is a delete marker";
+            return Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker());
         }
         self.open_file(bucket, &archived_place(bucket, key, &archived))?.ok_or_else(missing)
+    }
+
+    /// Why there is no object: the bucket is missing, a delete marker hides it, or there never was one.
+    pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
+        let error = self.missing(bucket, ErrorKind::NoSuchKey);
+        let is_hidden =
+            || self.archived(bucket, key).is_ok_and(|all| all.first().is_some_and(|it| it.is_marker));
+        match error.kind() == ErrorKind::NoSuchKey && is_hidden() {
+            true => error.at_delete_marker(),
+            false => error,
+        }
     }
 
     /// What the directory of the key's versions holds, from the newest to the oldest.
