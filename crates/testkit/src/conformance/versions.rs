@@ -135,7 +135,7 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
     let head_of_marker = store.head(&b, &key("k"), &GetOptions::version(marker.clone()));
     assert_kind(head_of_marker, ErrorKind::MethodNotAllowed);
     for (name, is_hidden) in [("k", true), ("never", false)] {
-        let missing = store.get(&b, &key(name), &GetOptions::default()).err().expect("there is no object");
+        let missing = store.get(&b, &key(name), &GetOptions::default()).expect_err("there is no object");
         assert_eq!((missing.kind(), missing.is_at_delete_marker()), (ErrorKind::NoSuchKey, is_hidden));
     }
     assert_eq!(get_version(store, &b, "k", &version).unwrap(), b"x");
