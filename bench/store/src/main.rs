@@ -108,7 +108,7 @@ fn tree(options: &Options) -> Result<Tree> {
     Ok(Tree { bytes: (options.size * options.objects) as u64, items, warnings: vec![] })
 }
 
-fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget<PosixStore>> {
+fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget> {
     let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
     let lane = Lane { name: name.to_owned(), description: String::new() };
     Ok(StoreTarget::new(lane, store, Bucket::new(name)?, None)?)

@@ -9,7 +9,8 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-type OpenLane = Box<dyn Fn() -> Result<Lane> + Send + Sync>;
+/// Opens an endpoint, or without one that of the command line and the environment.
+type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The surroundings of a command. Commands never make lanes or streams themselves.
 pub struct Context {
@@ -26,7 +27,7 @@ impl Context {
     /// Surroundings whose lane is opened by the first command that needs one, so that local work
     /// asks for no endpoint and no credentials.
     pub fn new(
-        open_lane: impl Fn() -> Result<Lane> + Send + Sync + 'static,
+        open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: Output,
         input: impl Read + Send + 'static,
         interrupt: Interrupt,
@@ -46,10 +47,15 @@ impl Context {
         if let Some(lane) = &*opened {
             return Ok(lane.clone());
         }
-        let lane = (self.open_lane)()?;
+        let lane = (self.open_lane)(None)?;
         tracing::debug!(lane = lane.store.lane(), "opened");
         *opened = Some(lane.clone());
         Ok(lane)
+    }
+
+    /// The lane of another endpoint than the command's.
+    pub(crate) fn lane_at(&self, endpoint: &str) -> Result<Lane> {
+        (self.open_lane)(Some(endpoint))
     }
 
     /// The lane's store.

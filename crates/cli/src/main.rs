@@ -39,7 +39,14 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
         region: global.region.clone(),
         ..Default::default()
     };
-    Context::new(move || fordway_lanes::open(&options), output, std::io::stdin(), interrupt)
+    let open = move |endpoint: Option<&str>| match endpoint {
+        Some(endpoint) => fordway_lanes::open(&fordway_lanes::Options {
+            endpoint: Some(endpoint.to_owned()),
+            ..options.clone()
+        }),
+        None => fordway_lanes::open(&options),
+    };
+    Context::new(open, output, std::io::stdin(), interrupt)
 }
 
 /// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; nothing is logged without it.

@@ -27,6 +27,13 @@ impl Latencies {
         self.0.saturating_record(ns.max(1));
     }
 
+    /// Counts what `other` counted.
+    pub fn add(&mut self, other: &Latencies) {
+        // Both have the bounds of this type, or those of a histogram within them.
+        let added = self.0.add(&other.0);
+        debug_assert!(added.is_ok(), "{added:?}");
+    }
+
     /// Latencies counted.
     pub fn len(&self) -> u64 {
         self.0.len()

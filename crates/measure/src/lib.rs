@@ -14,11 +14,11 @@ mod units;
 
 pub use histogram::Latencies;
 pub use machine::{FileSystem, Machine};
-pub use record::{Block, Operation, Records};
+pub use record::{Block, Operation, RankRecord, Records};
 pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSION, Summary, Verdict};
 pub use stats::{Interval, Shuffle, median, median_interval};
 pub use table::table;
-pub use units::{bytes_text, ns_text, rate_text};
+pub use units::{bytes_text, ns_text, parse_bytes, rate_text};
 
 use std::time::Instant;
 

@@ -46,6 +46,33 @@ pub struct Block {
     pub server_cpu_ns: Option<u64>,
 }
 
+/// What one rank did in one phase that all ranks began together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankRecord {
+    /// Index into the run's lanes.
+    pub lane: u8,
+    /// Index into the run's phases.
+    pub phase: u8,
+    /// The round, from 0.
+    pub round: u16,
+    /// The rank, from 0.
+    pub rank: u32,
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// Operations that failed, or whose content was wrong.
+    pub errors: u64,
+    /// Bytes of content moved.
+    pub bytes: u64,
+    /// When the phase began, ns since the start of the run.
+    pub start_ns: u64,
+    /// From there to this rank's end, without `aside_ns`.
+    pub elapsed_ns: u64,
+    /// Spent on making and checking content.
+    pub aside_ns: u64,
+    /// CPU time of this rank, that of making and checking content included.
+    pub cpu_ns: u64,
+}
+
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -53,4 +80,6 @@ pub struct Records {
     pub operations: Vec<Operation>,
     /// Every block, in order.
     pub blocks: Vec<Block>,
+    /// What each rank did in each phase; none where a run has no ranks.
+    pub ranks: Vec<RankRecord>,
 }

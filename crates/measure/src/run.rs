@@ -183,6 +183,10 @@ impl Run {
             .map_err(failed("operations.arrow"))?;
         let blocks = self.blocks_batch(records).map_err(|error| failed("blocks.arrow")(error.into()))?;
         replace(dir, "blocks.arrow", |file| write_arrow(file, &blocks)).map_err(failed("blocks.arrow"))?;
+        if !records.ranks.is_empty() {
+            let ranks = self.ranks_batch(records).map_err(|error| failed("ranks.arrow")(error.into()))?;
+            replace(dir, "ranks.arrow", |file| write_arrow(file, &ranks)).map_err(failed("ranks.arrow"))?;
+        }
         // Last, so that a directory with a run.json is a whole run.
         replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
             .map_err(failed("run.json"))
@@ -232,6 +236,26 @@ impl Run {
             ("elapsed_ns", column(|block| Some(block.elapsed_ns)), false),
             ("client_cpu_ns", column(|block| Some(block.client_cpu_ns)), false),
             ("server_cpu_ns", column(|block| block.server_cpu_ns), true),
+        ])
+    }
+
+    fn ranks_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
+        let all = &records.ranks;
+        let column = |value: fn(&crate::RankRecord) -> u64| {
+            Arc::new(UInt64Array::from_iter_values(all.iter().map(value))) as ArrayRef
+        };
+        RecordBatch::try_from_iter([
+            ("lane", self.lane_column(all.iter().map(|rank| rank.lane))),
+            ("phase", self.phase_column(all.iter().map(|rank| rank.phase))),
+            ("round", Arc::new(UInt16Array::from_iter_values(all.iter().map(|rank| rank.round))) as ArrayRef),
+            ("rank", Arc::new(UInt32Array::from_iter_values(all.iter().map(|rank| rank.rank)))),
+            ("operations", column(|rank| rank.operations)),
+            ("errors", column(|rank| rank.errors)),
+            ("bytes", column(|rank| rank.bytes)),
+            ("start_ns", column(|rank| rank.start_ns)),
+            ("elapsed_ns", column(|rank| rank.elapsed_ns)),
+            ("aside_ns", column(|rank| rank.aside_ns)),
+            ("cpu_ns", column(|rank| rank.cpu_ns)),
         ])
     }
 
@@ -311,7 +335,7 @@ mod tests {
             client_cpu_ns: 6,
             server_cpu_ns: None,
         };
-        let records = Records { operations: vec![zero], blocks: vec![block] };
+        let records = Records { operations: vec![zero], blocks: vec![block], ranks: vec![] };
         run().write(&dir, &records).unwrap();
         assert_eq!(Run::read(&dir).unwrap(), run());
         let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();

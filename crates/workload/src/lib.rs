@@ -3,15 +3,33 @@
 //!
 //! [`compare::run`] sends one tree of files down every target in interleaved blocks;
 //! [`summary::summarise`] makes a table of the records.
+//!
+//! A [`bench::Workload`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a
+//! [`Team`], at a [`Site`]; [`bench::describe`] makes a run of it, [`report`] tables.
 
+pub mod bench;
 pub mod compare;
 mod delay;
+pub mod io500;
+pub mod ior;
+pub mod mdtest;
+pub mod mdworkbench;
+mod pattern;
+mod phase;
 mod posix;
+pub mod report;
+mod result;
+mod site;
 pub mod summary;
 mod target;
+pub mod team;
 mod tree;
 
 pub use delay::{DelayLog, DelayTarget};
+pub use phase::{Crew, MAX_RAW_OPERATIONS, Watch};
 pub use posix::{PosixTarget, Sync};
+pub use result::{PhaseResult, RankShare};
+pub use site::Site;
 pub use target::{StoreTarget, Target};
+pub use team::Team;
 pub use tree::{Item, Tree, TreeLimits};

@@ -14,12 +14,21 @@ use crate::target::failed;
 
 const LANE: &str = "posix";
 
-/// Plain files in a directory: put is a write to a temporary name and a rename, so that it is as
-/// atomic as the other lanes'.
+/// Plain files in a directory.
 pub struct PosixTarget {
     lane: Lane,
     dir: PathBuf,
     sync: Sync,
+    publish: Publish,
+}
+
+/// How a put makes a file appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Publish {
+    /// Written under a temporary name and renamed: as atomic as the other lanes' puts.
+    Rename,
+    /// Written where it is to stay, as IOR and mdtest do.
+    InPlace,
 }
 
 /// What a put waits for.
@@ -34,14 +43,21 @@ pub enum Sync {
 }
 
 impl PosixTarget {
-    /// Works in the new directory `dir`.
+    /// Works in the new directory `dir`; a put is a write to a temporary name and a rename.
     pub fn new(dir: &Path, sync: Sync) -> Result<Self> {
         fs::create_dir(dir).map_err(|error| {
             Error::new(ErrorKind::Io, format!("making the directory {}", dir.display())).caused_by(error)
         })?;
         let description =
             "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
-        Ok(PosixTarget { lane: Lane { name: LANE.into(), description }, dir: dir.to_owned(), sync })
+        let lane = Lane { name: LANE.into(), description };
+        Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: Publish::Rename })
+    }
+
+    /// Works in the directory `dir` that is there, or will be before the first call; a put creates the
+    /// file under its own name and waits for the page cache.
+    pub(crate) fn in_place(lane: Lane, dir: PathBuf) -> Self {
+        PosixTarget { lane, dir, sync: Sync::Nothing, publish: Publish::InPlace }
     }
 
     fn path(&self, key: &Key) -> PathBuf {
@@ -49,6 +65,23 @@ impl PosixTarget {
     }
 
     fn write(&self, key: &Key, body: &[u8]) -> io::Result<()> {
+        match self.publish {
+            Publish::Rename => self.write_and_rename(key, body),
+            Publish::InPlace => self.create(&self.path(key))?.write_all(body),
+        }
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        match File::create(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
+                File::create(path)
+            }
+            done => done,
+        }
+    }
+
+    fn write_and_rename(&self, key: &Key, body: &[u8]) -> io::Result<()> {
         let path = self.path(key);
         let mut staged = path.clone().into_os_string();
         staged.push(".tmp");

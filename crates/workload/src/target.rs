@@ -1,5 +1,7 @@
 //! What work is done on.
 
+use std::sync::Arc;
+
 use fordway_measure::Lane;
 use fordway_store::{
     Bucket, ByteRange, DeleteOptions, Entry, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
@@ -39,18 +41,28 @@ pub trait Target: Send + Sync {
 }
 
 /// Any store, in a bucket of its own.
-pub struct StoreTarget<S> {
+pub struct StoreTarget {
     lane: Lane,
-    store: S,
+    store: Arc<dyn Store>,
     bucket: Bucket,
     server_pid: Option<u32>,
 }
 
-impl<S: Store> StoreTarget<S> {
+impl StoreTarget {
     /// Makes `bucket` in `store`; [`Target::clean_up`] removes it with all that is in it.
-    pub fn new(lane: Lane, store: S, bucket: Bucket, server_pid: Option<u32>) -> Result<Self> {
+    pub fn new(
+        lane: Lane,
+        store: impl Store + 'static,
+        bucket: Bucket,
+        server_pid: Option<u32>,
+    ) -> Result<Self> {
         store.create_bucket(&bucket)?;
-        Ok(StoreTarget { lane, store, bucket, server_pid })
+        Ok(StoreTarget { lane, store: Arc::new(store), bucket, server_pid })
+    }
+
+    /// Works in a bucket that is there, or will be before the first call.
+    pub(crate) fn within(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Self {
+        StoreTarget { lane, store, bucket, server_pid }
     }
 
     fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
@@ -66,7 +78,7 @@ impl<S: Store> StoreTarget<S> {
     }
 }
 
-impl<S: Store> Target for StoreTarget<S> {
+impl Target for StoreTarget {
     fn lane(&self) -> &Lane {
         &self.lane
     }

@@ -26,7 +26,7 @@ fn lane(name: &str) -> Lane {
     Lane { name: name.into(), description: String::new() }
 }
 
-fn memory(name: &str) -> StoreTarget<MemoryStore> {
+fn memory(name: &str) -> StoreTarget {
     StoreTarget::new(lane(name), MemoryStore::default(), Bucket::new("bucket").unwrap(), None).unwrap()
 }
 
@@ -92,7 +92,7 @@ fn an_injected_delay_is_recovered() {
 
 /// A target that answers with what it likes.
 struct Liar {
-    within: StoreTarget<MemoryStore>,
+    within: StoreTarget,
     lies: AtomicBool,
     refuses_puts: bool,
 }

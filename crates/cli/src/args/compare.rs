@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::serve::{DurabilityArg, ETagArg};
-use crate::units::parse_bytes;
+use fordway_measure::parse_bytes;
 
 /// Options of `compare`.
 #[derive(Debug, Args)]

@@ -4,8 +4,8 @@ use clap::Args;
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 
 use super::version_id;
-use crate::units::parse_bytes;
 use crate::wildcard::Filters;
+use fordway_measure::parse_bytes;
 
 /// Options of `cp`.
 #[derive(Debug, Args)]

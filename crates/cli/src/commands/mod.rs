@@ -1,11 +1,13 @@
 //! One file per command: from its options to records, or to actions for the transfer engine.
 
+mod bench;
 mod cat;
 mod compare;
 mod completions;
 mod cp;
 mod du;
 mod fsck;
+mod gateway;
 mod gc;
 mod ls;
 mod man;
@@ -62,6 +64,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
         Command::Presign(args) => presign::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

@@ -1,18 +1,15 @@
 //! The lanes of a comparison, each with what it needs.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_serve::Identity;
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
+use fordway_store::{Bucket, ErrorKind, Result};
 use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target};
 
 use crate::args::{CompareArgs, LaneArg};
+use crate::commands::gateway::GatewayProcess;
 use crate::exit::file_error;
 
 /// The delay that `--check-instrument` injects.
@@ -71,7 +68,7 @@ impl Lanes {
             }
             LaneArg::Http => {
                 if self.gateway.is_none() {
-                    self.gateway = Some(GatewayProcess::start(root, args)?);
+                    self.gateway = Some(GatewayProcess::start(root, args.etag.into(), durability)?);
                 }
                 let Some(gateway) = &self.gateway else { return Err(ErrorKind::Internal.into()) };
                 let lane = described(
@@ -79,7 +76,7 @@ impl Lanes {
                     "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory",
                 );
                 let store = gateway.client()?;
-                Ok(Box::new(StoreTarget::new(lane, store, bucket, Some(gateway.process.id()))?))
+                Ok(Box::new(StoreTarget::new(lane, store, bucket, Some(gateway.pid()))?))
             }
         }
     }
@@ -124,67 +121,4 @@ fn lane_name(lane: LaneArg) -> &'static str {
 
 fn described(lane: LaneArg, description: &str) -> Lane {
     Lane { name: lane_name(lane).to_owned(), description: description.to_owned() }
-}
-
-/// A gateway in a process of its own, so that its CPU time is its own too. It ends with its
-/// standard input, and so with this process, however that ends.
-struct GatewayProcess {
-    process: Child,
-    endpoint: String,
-    identity: Identity,
-}
-
-impl GatewayProcess {
-    fn start(root: &Path, args: &CompareArgs) -> Result<Self> {
-        let identity = Identity::generate()?;
-        let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
-        let durability: Durability = args.durability.into();
-        let mut process = Command::new(exe)
-            .args(["serve", "--listen", "127.0.0.1:0", "--until-eof"])
-            .args(["--etag", ETagPolicy::from(args.etag).name(), "--durability", durability.name()])
-            .arg(root)
-            .env("AWS_ACCESS_KEY_ID", &identity.access_key)
-            .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| file_error("starting", "the gateway", error))?;
-        let mut ready = String::new();
-        if let Some(stdout) = process.stdout.as_mut() {
-            // A gateway that fails says why on standard error, which is ours too.
-            let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
-        }
-        match ready.trim().rsplit_once(" at ") {
-            Some((_, endpoint)) => {
-                let endpoint = endpoint.to_owned();
-                Ok(GatewayProcess { process, endpoint, identity })
-            }
-            None => {
-                let _ = process.wait();
-                Err(Error::new(ErrorKind::Unavailable, "the gateway for the http lane did not start"))
-            }
-        }
-    }
-
-    fn client(&self) -> Result<S3Store> {
-        let Identity { access_key, secret_key } = &self.identity;
-        let keys = Credentials::keys(access_key, secret_key, "this comparison");
-        S3Store::new(S3Config::new(&self.endpoint, "us-east-1", keys))
-    }
-
-    fn stop(mut self) -> Result<()> {
-        drop(self.process.stdin.take());
-        let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
-        match ended.success() {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Internal, format!("the gateway ended with {ended}"))),
-        }
-    }
-}
-
-impl Drop for GatewayProcess {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
-    }
 }

@@ -113,7 +113,7 @@ impl Rig {
             presigner: self.presigner.clone(),
             multipart_threshold_bytes: self.multipart_threshold_bytes,
         };
-        let context = Context::new(move || Ok(lane.clone()), output, input, self.interrupt.clone());
+        let context = Context::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
         fordway_cli::run(cli, &context)
     }
 

@@ -1,0 +1,37 @@
+//! Options of `bench`: one file for each family of benchmarks.
+
+mod ranks;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use ranks::RankArgs;
+use ranks::{Io500Args, RanksArgs};
+
+use fordway_workload::ior::IorPlan;
+use fordway_workload::mdtest::MdtestPlan;
+use fordway_workload::mdworkbench::MdworkbenchPlan;
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway bench ior /lustre/scratch --threads 4
+  fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
+  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
+pub struct BenchArgs {
+    /// What is run.
+    #[command(subcommand)]
+    pub benchmark: Benchmark,
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// Large files in blocks and transfers: bandwidth
+    Ior(RanksArgs<IorPlan>),
+    /// Many small files: create, stat, read, delete
+    Mdtest(RanksArgs<MdtestPlan>),
+    /// Data sets of constant size: the latency of each operation
+    Mdworkbench(RanksArgs<MdworkbenchPlan>),
+    /// IO500's phases in their order, and its scores
+    Io500(Io500Args),
+}

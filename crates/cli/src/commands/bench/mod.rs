@@ -1,0 +1,27 @@
+//! `bench`: one file for each family of benchmarks.
+
+mod places;
+mod ranks;
+
+use fordway_store::Result;
+use fordway_workload::bench::Workload;
+
+use crate::args::{BenchArgs, Benchmark};
+use crate::context::Context;
+use crate::exit::Exit;
+
+pub(super) fn run(args: &BenchArgs, context: &Context) -> Result<Exit> {
+    match &args.benchmark {
+        Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
+        Benchmark::Mdtest(args) => {
+            ranks::run(Workload::Mdtest(args.plan.clone()), &args.common, &[], context)
+        }
+        Benchmark::Mdworkbench(args) => {
+            ranks::run(Workload::Mdworkbench(args.plan.clone()), &args.common, &[], context)
+        }
+        Benchmark::Io500(args) => {
+            let plan = args.ranks.plan.clone();
+            ranks::run(Workload::Io500(plan), &args.ranks.common, &args.published, context)
+        }
+    }
+}

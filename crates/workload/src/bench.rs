@@ -1,0 +1,250 @@
+//! A workload on a site, from making the site to removing it; and what a run of several sites says.
+
+use std::time::Duration;
+
+use fordway_measure::{
+    Lane, Machine, Ratio, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Verdict, median_interval,
+};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::io500::Io500Plan;
+use crate::ior::IorPlan;
+use crate::mdtest::MdtestPlan;
+use crate::mdworkbench::MdworkbenchPlan;
+use crate::phase::Crew;
+use crate::summary::{Capacity, limit};
+use crate::{PhaseResult, Site};
+
+/// What can be run on ranks.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Workload {
+    /// Large files.
+    Ior(IorPlan),
+    /// Many small files.
+    Mdtest(MdtestPlan),
+    /// Data sets of constant size.
+    Mdworkbench(MdworkbenchPlan),
+    /// IO500's phases.
+    Io500(Io500Plan),
+}
+
+impl Workload {
+    /// Its name in run files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Workload::Ior(_) => "ior",
+            Workload::Mdtest(_) => "mdtest",
+            Workload::Mdworkbench(_) => "mdworkbench",
+            Workload::Io500(_) => "io500",
+        }
+    }
+
+    /// Whether the plan can be carried out on `ranks`. Errors: `InvalidArgument`.
+    pub fn check(&self, ranks: usize) -> Result<()> {
+        match self {
+            Workload::Ior(plan) => plan.check(ranks),
+            Workload::Mdtest(plan) => plan.files().map(drop),
+            Workload::Mdworkbench(plan) => plan.check(),
+            Workload::Io500(plan) => plan.check(),
+        }
+    }
+
+    /// Makes `site`, works there, and removes it (with `keep`, only on failure). All ranks call it and
+    /// answer alike. Errors: `BucketAlreadyOwnedByYou` if the site is there, in which case nothing is
+    /// touched; those of [`Workload::check`]; what no operation could get past; `Interrupted`.
+    pub fn run(&self, crew: &Crew, site: &Site, keep: bool) -> Result<Vec<PhaseResult>> {
+        crew.agree(self.check(crew.team.size()))?;
+        let (begins, ends) = match self {
+            Workload::Mdworkbench(plan) => (plan.begins(), plan.ends()),
+            _ => (true, !keep),
+        };
+        if begins {
+            crew.first_does(|| site.make().map_err(|error| with_advice(error, site)))?;
+        }
+        let outcome = match self {
+            Workload::Ior(plan) => plan.run(crew, site),
+            Workload::Mdtest(plan) => plan.run(crew, site),
+            Workload::Mdworkbench(plan) => plan.run(crew, site),
+            Workload::Io500(plan) => plan.run(crew, site),
+        };
+        // What failed before it was made, or belongs to an earlier run, stays.
+        if ends && (outcome.is_ok() || begins) {
+            let cleaned = self.clean_up(crew, site);
+            return outcome.and_then(|results| cleaned.map(|()| results));
+        }
+        outcome
+    }
+
+    fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
+        match self {
+            Workload::Ior(plan) => plan.clean_up(crew, site)?,
+            Workload::Mdworkbench(plan) => plan.clean_up(crew, site)?,
+            Workload::Mdtest(_) | Workload::Io500(_) => {}
+        }
+        crew.first_does(|| site.remove())
+    }
+}
+
+fn with_advice(error: Error, site: &Site) -> Error {
+    match error.kind() {
+        ErrorKind::BucketAlreadyOwnedByYou => Error::new(
+            ErrorKind::BucketAlreadyOwnedByYou,
+            format!(
+                "{} is there already on lane {}; remove it, or choose another --name",
+                site.name(),
+                site.lane().name
+            ),
+        ),
+        _ => error,
+    }
+}
+
+/// What one lane did: its phases, round by round.
+#[derive(Clone, Debug)]
+pub struct LaneResults {
+    /// The lane.
+    pub lane: Lane,
+    /// The phases of each round.
+    pub rounds: Vec<Vec<PhaseResult>>,
+}
+
+impl LaneResults {
+    /// One phase in all rounds.
+    pub(crate) fn phase(&self, name: &str) -> Vec<&PhaseResult> {
+        self.rounds.iter().flatten().filter(|result| result.phase == name).collect()
+    }
+
+    fn summary(&self, phase: &str, reference: Option<&LaneResults>, capacity: Capacity) -> Summary {
+        let rounds = self.phase(phase);
+        let sum = |value: fn(&PhaseResult) -> u64| rounds.iter().map(|round| value(round)).sum::<u64>();
+        let elapsed_s = sum(PhaseResult::elapsed_ns) as f64 / 1e9;
+        let (operations, bytes) = (sum(PhaseResult::succeeded), sum(PhaseResult::bytes));
+        let per_s = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+        let is_whole = rounds.iter().all(|round| !round.is_part);
+        let per_op = |ns: u64| (operations > 0 && is_whole).then(|| ns as f64 / operations as f64);
+        let client_ns = sum(PhaseResult::client_cpu_ns);
+        let server_ns = rounds.iter().map(|round| round.server_cpu_ns).sum::<Option<u64>>();
+        let mut latencies = fordway_measure::Latencies::default();
+        rounds.iter().for_each(|round| latencies.add(&round.latencies()));
+        Summary {
+            lane: self.lane.name.clone(),
+            phase: phase.to_owned(),
+            operations,
+            errors: sum(PhaseResult::errors),
+            bytes,
+            ops_per_s: per_s(operations),
+            bytes_per_s: per_s(bytes),
+            latency: latencies.quantiles(),
+            histogram: latencies.to_base64(),
+            client_cpu_ns_per_op: per_op(client_ns),
+            server_cpu_ns_per_op: server_ns.and_then(per_op),
+            ratio: reference.map(|reference| ratio(&rounds, reference, phase)),
+            limit: limit(client_ns, server_ns, sum(PhaseResult::wall_ns) as f64 / 1e9, capacity),
+        }
+    }
+}
+
+/// Speed against the reference, over pairs of rounds: rates, because a stonewalled phase does not do
+/// the same work each time.
+fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Ratio {
+    let others = reference.phase(phase);
+    let pairs =
+        rounds.iter().zip(&others).filter_map(|(mine, theirs)| Some(mine.ops_per_s()? / theirs.ops_per_s()?));
+    let interval = median_interval(&pairs.collect::<Vec<_>>(), 1);
+    Ratio { to: reference.lane.name.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+}
+
+/// What a run says of itself beside its results.
+#[derive(Debug)]
+pub struct Header {
+    /// Where it ran.
+    pub machine: Machine,
+    /// When it started, RFC 3339 in UTC.
+    pub started: String,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// How many ranks there were.
+    pub ranks: usize,
+    /// What was chosen beside the plan.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The run and its records. The first of `lanes` is the reference.
+pub fn describe(workload: &Workload, header: Header, lanes: &[LaneResults]) -> (Run, Records) {
+    let mut phases: Vec<String> = Vec::new();
+    for result in lanes.iter().flat_map(|lane| lane.rounds.iter().flatten()) {
+        if !phases.contains(&result.phase) {
+            phases.push(result.phase.clone());
+        }
+    }
+    let capacity = Capacity { threads: header.ranks, cpus: header.machine.cpus };
+    let summaries = phases
+        .iter()
+        .flat_map(|phase| {
+            lanes
+                .iter()
+                .enumerate()
+                .map(move |(number, lane)| lane.summary(phase, (number > 0).then(|| &lanes[0]), capacity))
+        })
+        .collect();
+    let records = records(lanes, &phases);
+    let mut parameters = header.parameters;
+    if let Ok(serde_json::Value::Object(plan)) = serde_json::to_value(workload) {
+        parameters.extend(plan);
+    }
+    parameters.insert("ranks".into(), header.ranks.into());
+    let run = Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: workload.name().into(),
+        started: header.started,
+        elapsed_ns: header.elapsed.as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine: header.machine,
+        parameters,
+        lanes: lanes.iter().map(|lane| lane.lane.clone()).collect(),
+        phases,
+        summaries,
+        warnings: warnings(workload, lanes),
+    };
+    (run, records)
+}
+
+fn records(lanes: &[LaneResults], phases: &[String]) -> Records {
+    let mut records = Records::default();
+    for (number, lane) in (0u8..).zip(lanes) {
+        for (round, results) in (0u16..).zip(&lane.rounds) {
+            for result in results {
+                let phase = phases.iter().position(|name| *name == result.phase).unwrap_or_default();
+                // Equal numbers are the same work on different lanes.
+                let block = u32::from(round) * phases.len() as u32 + phase as u32;
+                result.record((number, phase as u8, round), block, &mut records);
+            }
+        }
+    }
+    records
+}
+
+fn warnings(workload: &Workload, lanes: &[LaneResults]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for lane in lanes {
+        let name = &lane.lane.name;
+        for result in lane.rounds.iter().flatten() {
+            warnings.extend(result.failures().iter().map(|failure| format!("failed on {name}: {failure}")));
+            let not_kept: u64 = result.ranks.iter().map(|rank| rank.not_kept).sum();
+            if not_kept > 0 && !result.operations.is_empty() {
+                warnings.push(format!(
+                    "{not_kept} operations of {} on {name} are in the histogram but not kept one by one",
+                    result.phase
+                ));
+            }
+        }
+        if let (Workload::Io500(plan), Some(results)) = (workload, lane.rounds.first()) {
+            warnings.extend(plan.stamp(results).map(|stamp| format!("{name}: {stamp}")));
+        }
+    }
+    warnings
+}

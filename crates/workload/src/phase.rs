@@ -1,0 +1,441 @@
+//! A phase: work that all ranks begin together, timed operation by operation.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fordway_measure::{Clock, Latencies, Operation};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{process_cpu_ns, thread_cpu_ns};
+use serde::{Deserialize, Serialize};
+
+use crate::result::{PhaseResult, RankShare};
+use crate::{Site, Team};
+
+/// Operations of one rank and phase that are kept one by one; the histograms have all.
+pub const MAX_RAW_OPERATIONS: usize = 200_000;
+/// After so many failures in a row a rank leaves the phase: the endpoint is gone, not slow.
+const GIVES_UP_AFTER: u32 = 20;
+/// Failures that each rank keeps as sentences; the rest is counted.
+const MESSAGES: usize = 3;
+/// How often progress is shown.
+const SHOWN_EVERY_NS: u64 = 100_000_000;
+
+/// What the outside world has to do with a run: the request to stop, and who looks at progress.
+pub struct Watch<'w> {
+    stop: &'w AtomicBool,
+    show: &'w (dyn Fn(&str, u64) + Sync),
+    done: AtomicU64,
+}
+
+impl<'w> Watch<'w> {
+    /// Ranks of this process look at `stop`, and have `show` told the phase at work and the operations
+    /// of it that are done, a few times a second.
+    pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
+        Watch { stop, show, done: AtomicU64::new(0) }
+    }
+}
+
+/// One rank of a running workload.
+pub struct Crew<'c> {
+    /// All ranks.
+    pub team: &'c dyn Team,
+    watch: &'c Watch<'c>,
+    clock: Clock,
+}
+
+impl<'c> Crew<'c> {
+    /// The rank that `team` is seen from. The ranks of a process share `watch` and `clock`.
+    pub fn new(team: &'c dyn Team, watch: &'c Watch<'c>, clock: Clock) -> Self {
+        Crew { team, watch, clock }
+    }
+
+    pub(crate) fn is_first(&self) -> bool {
+        self.team.rank() == 0
+    }
+
+    /// Does `act` on rank 0; its error is everybody's.
+    pub(crate) fn first_does(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        let outcome = if self.is_first() { act() } else { Ok(()) };
+        self.agree(outcome)
+    }
+
+    /// Everybody's outcome: an error of one rank is an error of all.
+    pub(crate) fn agree(&self, outcome: Result<()>) -> Result<()> {
+        let failure = outcome.as_ref().err().map(|error| (error.kind().name(), error.to_string()));
+        let all = self.team.all_gather(encoded(&failure)?)?;
+        outcome?;
+        for (rank, one) in all.iter().enumerate() {
+            if let Some((kind, message)) = decoded::<Option<(String, String)>>(one)? {
+                return Err(failed_elsewhere(rank, &kind, &message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on all ranks at once, from a barrier on. Each of `tracks` is a phase of the run: the
+    /// operations of `work` are told apart by them. Answers the results and what `work` did.
+    /// Errors: that of `work` on any rank, and `Interrupted`, on every rank.
+    pub(crate) fn phase<T>(
+        &self,
+        tracks: &[&str],
+        site: &Site,
+        work: impl FnOnce(&mut Recorder) -> Result<T>,
+    ) -> Result<(Vec<PhaseResult>, T)> {
+        let server =
+            || site.server_pid().filter(|_| self.is_first()).and_then(|pid| process_cpu_ns(pid).ok());
+        self.watch.done.store(0, Ordering::Relaxed);
+        self.team.barrier()?;
+        let server_before = server();
+        let mut recorder = Recorder::new(self, tracks);
+        let outcome = work(&mut recorder);
+        let shares = recorder.shares();
+        self.team.barrier()?;
+        let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
+        let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
+        let (outcome, done) = match outcome {
+            Ok(done) => (Ok(()), Some(done)),
+            Err(error) => (Err(error), None),
+        };
+        self.agree(outcome)?;
+        if stopped {
+            return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
+        }
+        let Some(done) = done else { return Err(ErrorKind::Internal.into()) };
+        Ok((self.collect(tracks, shares, recorder, server_cpu_ns)?, done))
+    }
+
+    fn collect(
+        &self,
+        tracks: &[&str],
+        shares: Vec<RankShare>,
+        recorder: Recorder,
+        server_cpu_ns: Option<u64>,
+    ) -> Result<Vec<PhaseResult>> {
+        let (origin_ns, is_part) = (recorder.origin_ns, tracks.len() > 1);
+        let mut results = Vec::new();
+        for ((name, share), track) in tracks.iter().zip(shares).zip(recorder.tracks) {
+            let all = self.team.all_gather(encoded(&share)?)?;
+            let ranks = all.iter().map(|one| decoded(one)).collect::<Result<Vec<RankShare>>>()?;
+            let mut operations = Vec::new();
+            for (rank, one) in self.team.gather(pack(&track.operations))?.into_iter().enumerate() {
+                operations.extend(unpack(&one, rank as u16, origin_ns));
+            }
+            results.push(PhaseResult {
+                phase: (*name).to_owned(),
+                ranks,
+                operations,
+                origin_ns,
+                server_cpu_ns,
+                is_part,
+            });
+        }
+        Ok(results)
+    }
+}
+
+fn failed_elsewhere(rank: usize, kind: &str, message: &str) -> Error {
+    let known = ErrorKind::ALL.iter().find(|known| known.name() == kind);
+    Error::new(known.copied().unwrap_or(ErrorKind::Internal), format!("on rank {rank}: {message}"))
+}
+
+pub(crate) fn encoded(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value)
+        .map_err(|e| Error::new(ErrorKind::Internal, "a message to the ranks").caused_by(e))
+}
+
+pub(crate) fn decoded<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T> {
+    serde_json::from_slice(bytes)
+        .map_err(|e| Error::new(ErrorKind::Internal, "a message from another rank").caused_by(e))
+}
+
+/// Times what one rank does in a phase.
+pub(crate) struct Recorder<'c> {
+    crew: &'c Crew<'c>,
+    /// The barrier, on this process's clock.
+    origin_ns: u64,
+    cpu_before_ns: u64,
+    /// Spent on making and checking content, which is no part of the work.
+    aside_ns: u64,
+    tracks: Vec<Track>,
+    failures_in_a_row: u32,
+    phase: String,
+    shown: (u64, u64),
+}
+
+#[derive(Default)]
+struct Track {
+    operations: Vec<Operation>,
+    latencies: Latencies,
+    succeeded: u64,
+    errors: u64,
+    bytes: u64,
+    failures: Vec<String>,
+}
+
+impl Track {
+    fn fail(&mut self, error: &Error) {
+        self.errors += 1;
+        if self.failures.len() < MESSAGES {
+            self.failures.push(error.to_string());
+        }
+    }
+}
+
+impl<'c> Recorder<'c> {
+    fn new(crew: &'c Crew<'c>, tracks: &[&str]) -> Self {
+        Recorder {
+            crew,
+            origin_ns: crew.clock.now_ns(),
+            cpu_before_ns: thread_cpu_ns(),
+            aside_ns: 0,
+            tracks: tracks.iter().map(|_| Track::default()).collect(),
+            failures_in_a_row: 0,
+            phase: tracks.join(" "),
+            shown: (0, 0),
+        }
+    }
+
+    /// Times `act`, which moves `bytes`, then holds its answer against `check`, untimed. A failure, or
+    /// an answer that is wrong, is counted and does not end the phase.
+    pub(crate) fn operation<A>(
+        &mut self,
+        track: usize,
+        bytes: u64,
+        act: impl FnOnce() -> Result<A>,
+        check: impl FnOnce(A) -> Result<()>,
+    ) {
+        let start_ns = self.crew.clock.now_ns();
+        let answer = act();
+        let end_ns = self.crew.clock.now_ns();
+        let outcome = answer.and_then(check);
+        self.count(track, bytes, (start_ns, end_ns - start_ns), outcome);
+        let now_ns = self.crew.clock.now_ns();
+        self.show(now_ns);
+        self.aside_ns += now_ns - end_ns;
+    }
+
+    /// Counts operations that were not timed one by one.
+    pub(crate) fn passed(&mut self, track: usize, operations: u64) {
+        self.tracks[track].succeeded += operations;
+    }
+
+    /// Counts `outcome` if it is a failure: what belongs to no single operation.
+    pub(crate) fn expect(&mut self, track: usize, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            self.tracks[track].fail(&error);
+        }
+    }
+
+    fn count(&mut self, track: usize, bytes: u64, (start_ns, duration_ns): (u64, u64), outcome: Result<()>) {
+        let ok = outcome.is_ok();
+        let track = &mut self.tracks[track];
+        match outcome {
+            Ok(()) => {
+                track.latencies.record(duration_ns);
+                track.succeeded += 1;
+                track.bytes += bytes;
+                self.failures_in_a_row = 0;
+            }
+            Err(error) => {
+                track.fail(&error);
+                self.failures_in_a_row += 1;
+            }
+        }
+        if track.operations.len() < MAX_RAW_OPERATIONS {
+            let start_ns = start_ns - self.origin_ns;
+            let bytes = if ok { bytes } else { 0 };
+            let (lane, phase, round, block, thread) = (0, 0, 0, 0, 0);
+            track.operations.push(Operation {
+                lane,
+                phase,
+                round,
+                block,
+                thread,
+                start_ns,
+                duration_ns,
+                bytes,
+                ok,
+            });
+        }
+    }
+
+    fn show(&mut self, now_ns: u64) {
+        let (shown_ns, shown_operations) = self.shown;
+        if now_ns - shown_ns < SHOWN_EVERY_NS {
+            return;
+        }
+        let all = self.tracks.iter().map(|track| track.succeeded + track.errors).sum::<u64>();
+        let watch = self.crew.watch;
+        let done = watch.done.fetch_add(all - shown_operations, Ordering::Relaxed) + all - shown_operations;
+        if self.crew.is_first() {
+            (watch.show)(&self.phase, done);
+        }
+        self.shown = (now_ns, all);
+    }
+
+    /// Does what is no part of the measured work.
+    pub(crate) fn aside<A>(&mut self, act: impl FnOnce() -> A) -> A {
+        let start_ns = self.crew.clock.now_ns();
+        let answer = act();
+        self.aside_ns += self.crew.clock.now_ns() - start_ns;
+        answer
+    }
+
+    /// Does `step` for 0 and up, at most `limit` times, until `wall` has passed. Then every rank goes on
+    /// to where the fastest stood (IOR's wear-out), so that all have done the same. Answers how many.
+    pub(crate) fn repeat(
+        &mut self,
+        limit: u64,
+        wall: Option<Duration>,
+        mut step: impl FnMut(&mut Self, u64),
+    ) -> Result<u64> {
+        let end_ns = wall.map_or(u64::MAX, |wall| self.origin_ns.saturating_add(wall.as_nanos() as u64));
+        let mut done = 0;
+        while done < limit && self.goes_on() && self.crew.clock.now_ns() < end_ns {
+            step(self, done);
+            done += 1;
+        }
+        if wall.is_none() {
+            return Ok(done);
+        }
+        let farthest = self.crew.team.max(done)?;
+        while done < farthest && self.goes_on() {
+            step(self, done);
+            done += 1;
+        }
+        Ok(farthest)
+    }
+
+    fn goes_on(&self) -> bool {
+        self.failures_in_a_row < GIVES_UP_AFTER && !self.crew.watch.stop.load(Ordering::Relaxed)
+    }
+
+    /// What this rank did, a share for each track.
+    fn shares(&mut self) -> Vec<RankShare> {
+        let end_ns = self.crew.clock.now_ns() - self.origin_ns;
+        let cpu_ns = thread_cpu_ns().saturating_sub(self.cpu_before_ns);
+        let gave_up = self.failures_in_a_row >= GIVES_UP_AFTER;
+        let share = |track: &Track| {
+            let mut failures = track.failures.clone();
+            if gave_up && track.errors > 0 {
+                failures.push(format!("gave the phase up after {GIVES_UP_AFTER} failures in a row"));
+            }
+            RankShare {
+                operations: track.succeeded,
+                errors: track.errors,
+                bytes: track.bytes,
+                elapsed_ns: end_ns.saturating_sub(self.aside_ns),
+                aside_ns: self.aside_ns,
+                cpu_ns,
+                latencies: track.latencies.to_base64(),
+                not_kept: (track.latencies.len() + track.errors)
+                    .saturating_sub(track.operations.len() as u64),
+                failures,
+            }
+        };
+        self.tracks.iter().map(share).collect()
+    }
+}
+
+/// 24 bytes an operation.
+fn pack(operations: &[Operation]) -> Vec<u8> {
+    let words =
+        operations.iter().flat_map(|op| [op.start_ns, op.duration_ns, (op.bytes << 1) | u64::from(op.ok)]);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+fn unpack(bytes: &[u8], rank: u16, origin_ns: u64) -> impl Iterator<Item = Operation> {
+    let word = |eight: &[u8]| eight.try_into().map_or(0, u64::from_le_bytes);
+    bytes.chunks_exact(24).map(move |one| Operation {
+        lane: 0,
+        phase: 0,
+        round: 0,
+        block: 0,
+        thread: rank,
+        start_ns: origin_ns + word(&one[..8]),
+        duration_ns: word(&one[8..16]),
+        bytes: word(&one[16..]) >> 1,
+        ok: word(&one[16..]) & 1 == 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fordway_store::Bucket;
+
+    use super::*;
+    use crate::team::threads;
+
+    fn on_ranks<T: Send>(ranks: usize, work: impl Fn(&Crew, &Site) -> Result<T> + Sync) -> Vec<Result<T>> {
+        let stop = AtomicBool::new(false);
+        let show = |_: &str, _: u64| {};
+        let (watch, clock) = (Watch::new(&stop, &show), Clock::start());
+        let site = Site::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
+        threads(ranks, |team| work(&Crew::new(team, &watch, clock), &site))
+    }
+
+    /// A rank that is slow by a known time makes the phase last as long; the others wear out.
+    #[test]
+    fn stonewalled_ranks_do_the_same() {
+        let found = on_ranks(3, |crew, site| {
+            let pause = Duration::from_millis(2 * (1 + crew.team.rank() as u64));
+            let (mut results, done) = crew.phase(&["p"], site, |recorder| {
+                recorder.repeat(1_000_000, Some(Duration::from_millis(60)), |recorder, _| {
+                    recorder.operation(0, 10, || Ok(std::thread::sleep(pause)), Ok);
+                })
+            })?;
+            Ok((results.remove(0), done))
+        });
+        let (first, done) = found[0].as_ref().unwrap();
+        assert!((5..=30).contains(done), "{done}");
+        assert_eq!(first.operations.len() as u64, 3 * done);
+        for one in &found {
+            let (result, mine) = one.as_ref().unwrap();
+            assert_eq!(mine, done);
+            assert!(result.ranks.iter().all(|rank| rank.operations == *done && rank.bytes == 10 * done));
+            assert!(result.elapsed_ns() >= 6_000_000 * done, "the slowest rank counts");
+        }
+    }
+
+    /// What is done aside is not in the time; what is wrong is an error and no latency.
+    #[test]
+    fn checks_are_untimed_and_failures_counted() {
+        let found = on_ranks(1, |crew, site| {
+            let work = |recorder: &mut Recorder| {
+                recorder.aside(|| std::thread::sleep(Duration::from_millis(30)));
+                recorder.operation(0, 5, || Ok(1), |_| Ok(std::thread::sleep(Duration::from_millis(30))));
+                recorder.operation(0, 5, || Ok(1), |_| Err(Error::new(ErrorKind::Corrupt, "other content")));
+                Ok(())
+            };
+            Ok(crew.phase(&["p"], site, work)?.0.remove(0))
+        });
+        let result = found[0].as_ref().unwrap();
+        assert!(result.elapsed_ns() < 20_000_000, "{}", result.elapsed_ns());
+        assert_eq!((result.succeeded(), result.errors(), result.bytes()), (1, 1, 5));
+        assert!(result.failures()[0].contains("other content"));
+    }
+
+    #[test]
+    fn a_dead_endpoint_is_given_up_and_an_error_is_everybodys() {
+        let found = on_ranks(2, |crew, site| {
+            crew.phase(&["p"], site, |recorder| {
+                recorder.repeat(1000, None, |recorder, _| {
+                    recorder.operation(0, 0, || Err::<(), _>(ErrorKind::Unavailable.into()), Ok);
+                })
+            })
+        });
+        let (results, done) = found[1].as_ref().unwrap();
+        assert_eq!((*done, results[0].errors()), (20, 40));
+        let found = on_ranks(2, |crew, site| {
+            let outcome = || match crew.team.rank() {
+                1 => Err(Error::new(ErrorKind::NoSpace, "full")),
+                _ => Ok(()),
+            };
+            crew.phase(&["p"], site, |_| outcome()).map(drop)
+        });
+        let kinds: Vec<_> = found.into_iter().map(|one| one.expect_err("full").kind()).collect();
+        assert_eq!(kinds, [ErrorKind::NoSpace; 2]);
+    }
+}

@@ -1,0 +1,140 @@
+//! A run of ranks as tables in the terminal.
+
+use std::fmt::Write as _;
+
+use fordway_measure::{Run, Summary, ns_text, rate_text};
+
+use crate::PhaseResult;
+use crate::bench::LaneResults;
+use crate::io500::published::Published;
+use crate::io500::{figure, unit};
+
+/// The phases, a line for each lane, a blank line between phases. `docs/workloads.md` explains the
+/// columns.
+pub fn table(run: &Run, lanes: &[LaneResults]) -> String {
+    let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
+    let headings =
+        ["phase", "lane", "ops", "errors", "time", "fastest rank", "ops/s", "MiB/s", "p50", "p99", "max"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    rows[0].push(format!("x {reference}"));
+    for summary in &run.summaries {
+        let lane = lanes.iter().find(|lane| lane.lane.name == summary.lane);
+        rows.push(cells(summary, &lane.map_or_else(Vec::new, |lane| lane.phase(&summary.phase)), run));
+    }
+    let mut text = columns(&rows, 2);
+    let ranks = run.parameters.get("ranks").and_then(serde_json::Value::as_u64).unwrap_or(1);
+    let _ = write!(
+        text,
+        "\n{ranks} rank{}; time: from the common start to the end of the slowest rank, without making and checking \
+         content.\nx {reference}: rate in units of its rate. -: not measured, or none.\n",
+        if ranks == 1 { "" } else { "s" }
+    );
+    text
+}
+
+fn cells(summary: &Summary, rounds: &[&PhaseResult], run: &Run) -> Vec<String> {
+    let time_ns: u64 = rounds.iter().map(|round| round.elapsed_ns()).sum();
+    let fastest_ns: u64 = rounds.iter().map(|round| round.fastest_ns()).sum();
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let latency = |pick: fn(&fordway_measure::Quantiles) -> u64| {
+        or_dash(summary.latency.as_ref().map(|quantiles| ns_text(pick(quantiles))))
+    };
+    vec![
+        summary.phase.clone(),
+        summary.lane.clone(),
+        summary.operations.to_string(),
+        summary.errors.to_string(),
+        ns_text(time_ns),
+        ns_text(fastest_ns),
+        or_dash(summary.ops_per_s.map(rate_text)),
+        or_dash(summary.bytes_per_s.map(|rate| rate_text(rate / f64::from(1 << 20)))),
+        latency(|quantiles| quantiles.p50_ns),
+        latency(|quantiles| quantiles.p99_ns),
+        latency(|quantiles| quantiles.max_ns),
+        or_dash(against_reference(summary, run)),
+    ]
+}
+
+/// The rate in units of the reference's, with its interval where there is one.
+fn against_reference(summary: &Summary, run: &Run) -> Option<String> {
+    let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
+    if let Some(interval) = &ratio.interval {
+        return Some(format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high));
+    }
+    let of_reference = |other: &&Summary| other.phase == summary.phase && other.lane == ratio.to;
+    let reference = run.summaries.iter().find(of_reference)?;
+    Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
+}
+
+/// IO500's phases in its units, beside figures that were published. In brackets what each is of the
+/// first of its kind: the first lane here, the first system there.
+pub fn beside_published(lanes: &[LaneResults], published: &Published) -> String {
+    let mut headings = vec!["phase".to_owned(), "unit".to_owned()];
+    headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
+    headings.extend(published.systems.iter().map(|system| format!("| {system}")));
+    let mut rows = vec![headings];
+    for result in lanes.first().and_then(|lane| lane.rounds.first()).into_iter().flatten() {
+        let theirs = published.row(&result.phase);
+        let ours: Vec<Option<f64>> =
+            lanes.iter().map(|lane| lane.phase(&result.phase).first().and_then(|one| figure(one))).collect();
+        let unit = unit(&result.phase);
+        let printed = match theirs {
+            Some(row) if row.unit == unit => row.figures.to_vec(),
+            Some(row) => {
+                row.figures.iter().map(|figure| figure.map(|value| value * scale(row.unit, unit))).collect()
+            }
+            None => vec![None; published.systems.len()],
+        };
+        let mut row = vec![result.phase.clone(), unit.to_owned()];
+        row.extend(shares(&ours));
+        row.extend(shares(&printed));
+        rows.push(row);
+    }
+    format!(
+        "{}\nTable {} of Gadban and Kunkel 2021 (doi 10.3390/app11188540): {}.\n\
+         In brackets: of the first lane here, of the first system there. Only these shares compare.\n",
+        columns(&rows, 2),
+        published.table,
+        published.setup
+    )
+}
+
+/// What a figure in `from` is multiplied with to be one in `to`.
+fn scale(from: &str, to: &str) -> f64 {
+    match (from, to) {
+        ("MiB/s", "GiB/s") => 1.0 / 1024.0,
+        ("IOPS", "kIOPS") => 1e-3,
+        _ => 1.0,
+    }
+}
+
+fn shares(figures: &[Option<f64>]) -> Vec<String> {
+    let first = figures.first().copied().flatten();
+    let text = |(at, value): (usize, &Option<f64>)| match (value, first) {
+        (None, _) => "-".to_owned(),
+        (Some(value), Some(first)) if at > 0 => format!("{value:.3} ({:.0} %)", 100.0 * value / first),
+        (Some(value), _) => format!("{value:.3}"),
+    };
+    figures.iter().enumerate().map(text).collect()
+}
+
+/// `rows` in columns, the first `left` of them to the left, with a blank line where the first changes.
+fn columns(rows: &[Vec<String>], left: usize) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..count).map(|at| width(at).unwrap_or_default()).collect();
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        let groups = rows.iter().skip(1).zip(rows.iter().skip(2)).any(|(one, next)| one[0] == next[0]);
+        if number == 1 || (groups && number > 1 && row[0] != rows[number - 1][0]) {
+            text.push('\n');
+        }
+        let cell = |(at, cell): (usize, &String)| match at < left {
+            true => format!("{cell:<width$}", width = widths[at]),
+            false => format!("{cell:>width$}", width = widths[at]),
+        };
+        text.push_str(row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}

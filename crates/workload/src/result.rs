@@ -1,0 +1,185 @@
+//! What a phase came to, over all ranks.
+
+use fordway_measure::{Block, Latencies, Operation, RankRecord, Records};
+use serde::{Deserialize, Serialize};
+
+/// One rank's part in a phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankShare {
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// Operations that failed, or whose content was wrong.
+    pub errors: u64,
+    /// Bytes of content moved by those that succeeded.
+    pub bytes: u64,
+    /// From the common start to this rank's end, without `aside_ns`.
+    pub elapsed_ns: u64,
+    /// Spent on making and checking content, and on progress.
+    pub aside_ns: u64,
+    /// CPU time of this rank, that of making and checking content included.
+    pub cpu_ns: u64,
+    /// Latencies of the operations that succeeded, as [`Latencies::to_base64`] has them.
+    pub latencies: String,
+    /// Operations that are in the latencies but not kept one by one.
+    pub not_kept: u64,
+    /// The first failures, in sentences.
+    pub failures: Vec<String>,
+}
+
+/// A phase on one lane.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PhaseResult {
+    /// Its name.
+    pub phase: String,
+    /// What each rank did, by rank.
+    pub ranks: Vec<RankShare>,
+    /// The operations one by one (up to [`crate::MAX_RAW_OPERATIONS`] of each rank); on rank 0 alone.
+    pub operations: Vec<Operation>,
+    /// When it began, on rank 0's clock.
+    pub origin_ns: u64,
+    /// CPU time of the lane's server meanwhile; `None` where there is none within reach.
+    pub server_cpu_ns: Option<u64>,
+    /// Whether it is one kind of operation of a phase that had several at once, in which case CPU times
+    /// are of them all.
+    pub is_part: bool,
+}
+
+impl PhaseResult {
+    /// From the common start to the end of the slowest rank, as IOR and mdtest count it, without the
+    /// making and checking of content.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.elapsed_ns).max().unwrap_or_default()
+    }
+
+    /// The time of the rank that was done first.
+    pub fn fastest_ns(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.elapsed_ns).min().unwrap_or_default()
+    }
+
+    /// As [`PhaseResult::elapsed_ns`], with the making and checking of content.
+    pub(crate) fn wall_ns(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.elapsed_ns + rank.aside_ns).max().unwrap_or_default()
+    }
+
+    /// Operations that succeeded, of all ranks.
+    pub fn succeeded(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.operations).sum()
+    }
+
+    /// Operations that failed, or whose content was wrong.
+    pub fn errors(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.errors).sum()
+    }
+
+    /// Bytes of content moved.
+    pub fn bytes(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.bytes).sum()
+    }
+
+    /// Operations per second; `None` of nothing.
+    pub fn ops_per_s(&self) -> Option<f64> {
+        self.per_second(self.succeeded())
+    }
+
+    /// Bytes per second; `None` of nothing.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.per_second(self.bytes())
+    }
+
+    /// CPU time of all ranks.
+    pub(crate) fn client_cpu_ns(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.cpu_ns).sum()
+    }
+
+    fn per_second(&self, count: u64) -> Option<f64> {
+        let elapsed_ns = self.elapsed_ns();
+        (count > 0 && elapsed_ns > 0).then(|| count as f64 / (elapsed_ns as f64 / 1e9))
+    }
+
+    /// The first failures, in sentences.
+    pub fn failures(&self) -> Vec<String> {
+        let of_rank = |(rank, share): (usize, &RankShare)| {
+            share
+                .failures
+                .iter()
+                .map(|failure| format!("{} on rank {rank}: {failure}", self.phase))
+                .collect::<Vec<_>>()
+        };
+        self.ranks.iter().enumerate().flat_map(of_rank).collect()
+    }
+
+    /// The phase called `name` that `parts` are of.
+    pub(crate) fn sum(name: &str, parts: &[PhaseResult]) -> Self {
+        let mut sum = PhaseResult { phase: name.to_owned(), ..PhaseResult::default() };
+        for other in parts {
+            sum.origin_ns = other.origin_ns;
+            sum.server_cpu_ns = other.server_cpu_ns;
+            sum.ranks.resize(other.ranks.len(), RankShare::default());
+            for (mine, theirs) in sum.ranks.iter_mut().zip(&other.ranks) {
+                mine.add(theirs);
+            }
+        }
+        sum
+    }
+
+    pub(crate) fn latencies(&self) -> Latencies {
+        let mut all = Latencies::default();
+        let shares = self.ranks.iter().filter_map(|rank| Latencies::from_base64(&rank.latencies));
+        shares.for_each(|latencies| all.add(&latencies));
+        all
+    }
+
+    /// Adds the phase to the records of a run, under its numbers there.
+    pub fn record(&self, (lane, phase, round): (u8, u8, u16), block: u32, records: &mut Records) {
+        records.operations.extend(self.operations.iter().map(|op| Operation {
+            lane,
+            phase,
+            round,
+            block,
+            ..*op
+        }));
+        records.ranks.extend((0u32..).zip(&self.ranks).map(|(rank, share)| RankRecord {
+            lane,
+            phase,
+            round,
+            rank,
+            operations: share.operations,
+            errors: share.errors,
+            bytes: share.bytes,
+            start_ns: self.origin_ns,
+            elapsed_ns: share.elapsed_ns,
+            aside_ns: share.aside_ns,
+            cpu_ns: share.cpu_ns,
+        }));
+        if self.is_part {
+            return;
+        }
+        records.blocks.push(Block {
+            lane,
+            phase,
+            round,
+            block,
+            operations: self.succeeded() as u32,
+            bytes: self.bytes(),
+            elapsed_ns: self.elapsed_ns(),
+            client_cpu_ns: self.client_cpu_ns(),
+            server_cpu_ns: self.server_cpu_ns,
+        });
+    }
+}
+
+impl RankShare {
+    fn add(&mut self, other: &RankShare) {
+        let mut latencies = Latencies::from_base64(&self.latencies).unwrap_or_default();
+        if let Some(more) = Latencies::from_base64(&other.latencies) {
+            latencies.add(&more);
+        }
+        self.latencies = latencies.to_base64();
+        self.operations += other.operations;
+        self.errors += other.errors;
+        self.bytes += other.bytes;
+        self.cpu_ns = self.cpu_ns.max(other.cpu_ns);
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        self.aside_ns = self.aside_ns.max(other.aside_ns);
+    }
+}
