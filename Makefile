@@ -13,7 +13,7 @@ SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/sha
 RUN ?= out/compare.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run libs3 test lint bench soak clean
+.PHONY: help setup build run libs3 mpi test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
@@ -38,6 +38,11 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 
 libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
 	tools/build-libs3 out
+
+mpi: export FORDWAY_MPI := 1
+mpi: setup ## build fordway-mpi for the MPI whose mpicc is on PATH (Debian's Open MPI if there is none), and test it
+	cargo build --release --locked --manifest-path crates/mpi/Cargo.toml --target-dir target
+	cargo test --locked --manifest-path crates/mpi/Cargo.toml --target-dir target
 
 test: setup libs3 ## run all tests, those in Rust and those in Python
 	cargo build --locked

@@ -1,11 +1,13 @@
 //! A workload on a site, from making the site to removing it; and what a run of several sites says.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use fordway_measure::{
     Lane, Machine, Ratio, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Verdict, median_interval,
 };
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::io500::Io500Plan;
@@ -98,6 +100,61 @@ fn with_advice(error: Error, site: &Site) -> Error {
             ),
         ),
         _ => error,
+    }
+}
+
+/// Where a workload runs, and how often.
+#[derive(Clone, Debug, Args)]
+pub struct Setting {
+    /// Where to work, one or more: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
+    /// http(s)://HOST[:PORT]; the first is what the others are compared with
+    #[arg(value_name = "PLACE")]
+    pub places: Vec<String>,
+    /// How often all is done, the places in turn; five or more give ratios an interval
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// The bucket or directory that is made, and removed at the end
+    #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
+    pub name: Bucket,
+    /// Leave what was written
+    #[arg(long)]
+    pub keep: bool,
+    /// Where the run is written: a directory, made if it is missing [default: BENCHMARK.run]
+    #[arg(long, value_name = "NAME.run")]
+    pub run: Option<PathBuf>,
+}
+
+/// A bucket after which workloads can name others, which takes up to 32 bytes.
+fn bucket(text: &str) -> Result<Bucket, String> {
+    match text.len() {
+        0..=31 => Bucket::new(text).map_err(|error| error.to_string()),
+        _ => Err("use at most 31 characters".to_owned()),
+    }
+}
+
+impl Setting {
+    /// Runs `workload` at `sites` in turn, round after round. All ranks call it. Errors: as
+    /// [`Workload::run`].
+    pub fn run(&self, workload: &Workload, crew: &Crew, sites: &[Site]) -> Result<Vec<LaneResults>> {
+        let empty = |site: &Site| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
+        let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
+        for _ in 0..self.rounds {
+            for (site, lane) in sites.iter().zip(&mut lanes) {
+                lane.rounds.push(workload.run(crew, site, self.keep)?);
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Where the run is written.
+    pub fn path(&self, workload: &Workload) -> PathBuf {
+        self.run.clone().unwrap_or_else(|| PathBuf::from(format!("{}.run", workload.name())))
+    }
+
+    /// What was chosen, for the run.
+    pub fn parameters(&self) -> serde_json::Map<String, serde_json::Value> {
+        let entries = [("places", self.places.clone().into()), ("rounds", self.rounds.into())];
+        entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 

@@ -28,8 +28,8 @@ pub struct Watch<'w> {
 }
 
 impl<'w> Watch<'w> {
-    /// Ranks of this process look at `stop`, and have `show` told the phase at work and the operations
-    /// of it that are done, a few times a second.
+    /// Ranks of this process look at `stop`, and have `show` told the phase and lane at work and the
+    /// operations that are done, a few times a second.
     pub fn new(stop: &'w AtomicBool, show: &'w (dyn Fn(&str, u64) + Sync)) -> Self {
         Watch { stop, show, done: AtomicU64::new(0) }
     }
@@ -54,13 +54,13 @@ impl<'c> Crew<'c> {
     }
 
     /// Does `act` on rank 0; its error is everybody's.
-    pub(crate) fn first_does(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub fn first_does(&self, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let outcome = if self.is_first() { act() } else { Ok(()) };
         self.agree(outcome)
     }
 
     /// Everybody's outcome: an error of one rank is an error of all.
-    pub(crate) fn agree(&self, outcome: Result<()>) -> Result<()> {
+    pub fn agree(&self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind().name(), error.to_string()));
         let all = self.team.all_gather(encoded(&failure)?)?;
         outcome?;
@@ -86,7 +86,7 @@ impl<'c> Crew<'c> {
         self.watch.done.store(0, Ordering::Relaxed);
         self.team.barrier()?;
         let server_before = server();
-        let mut recorder = Recorder::new(self, tracks);
+        let mut recorder = Recorder::new(self, tracks, &site.lane().name);
         let outcome = work(&mut recorder);
         let shares = recorder.shares();
         self.team.barrier()?;
@@ -182,7 +182,7 @@ impl Track {
 }
 
 impl<'c> Recorder<'c> {
-    fn new(crew: &'c Crew<'c>, tracks: &[&str]) -> Self {
+    fn new(crew: &'c Crew<'c>, tracks: &[&str], lane: &str) -> Self {
         Recorder {
             crew,
             origin_ns: crew.clock.now_ns(),
@@ -190,7 +190,7 @@ impl<'c> Recorder<'c> {
             aside_ns: 0,
             tracks: tracks.iter().map(|_| Track::default()).collect(),
             failures_in_a_row: 0,
-            phase: tracks.join(" "),
+            phase: format!("{} on {lane}", tracks.join(" ")),
             shown: (0, 0),
         }
     }

@@ -4,7 +4,7 @@ mod find;
 pub mod published;
 mod score;
 
-pub use score::{Scores, result_text};
+pub use score::{LaneScore, Scores, score};
 pub(crate) use score::{figure, unit};
 
 use std::time::Duration;

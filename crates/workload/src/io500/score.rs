@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::Io500Plan;
 use crate::PhaseResult;
+use crate::bench::LaneResults;
 
 const BANDWIDTH: [&str; 4] = ["ior-easy-write", "ior-hard-write", "ior-easy-read", "ior-hard-read"];
 const METADATA: [&str; 8] = [
@@ -58,8 +60,33 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
+/// One lane's result.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneScore {
+    /// The lane's name.
+    pub lane: String,
+    /// Its scores, where every phase succeeded.
+    pub scores: Option<Scores>,
+    /// Why they do not count.
+    pub stamp: Option<String>,
+    /// The result in the form of IO500's `result.txt`.
+    #[serde(skip)]
+    pub text: String,
+}
+
+/// Scores each lane, by its first round.
+pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<LaneScore> {
+    let of_lane = |lane: &LaneResults| {
+        let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
+        let stamp = plan.stamp(results);
+        let text = result_text(results, stamp.as_deref());
+        LaneScore { lane: lane.lane.name.clone(), scores: Scores::of(results), stamp, text }
+    };
+    lanes.iter().map(of_lane).collect()
+}
+
 /// The run in the form of IO500's `result.txt`. `stamp` says why it does not count.
-pub fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
+fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
     let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
     for result in results {
         let seconds = result.elapsed_ns() as f64 / 1e9;

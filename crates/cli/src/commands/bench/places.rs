@@ -7,6 +7,7 @@ use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::Site;
+use fordway_workload::bench::Setting;
 
 use crate::args::RankArgs;
 use crate::commands::gateway::GatewayProcess;
@@ -25,13 +26,14 @@ impl Places {
     /// Opens what `args` ask for. Errors: `InvalidArgument`, and those of the lanes.
     pub(super) fn open(args: &RankArgs, context: &Context) -> Result<Self> {
         let mut places = Places::default();
-        for place in &args.places {
+        let Setting { places: named, name, .. } = &args.setting;
+        for place in named {
             match place.contains("://") {
-                true => places.add_store(context.lane_at(place)?.store, place, &args.name, None),
+                true => places.add_store(context.lane_at(place)?.store, place, name, None),
                 false => places.add_dir(Path::new(place), args)?,
             }
         }
-        if args.places.is_empty() {
+        if named.is_empty() {
             places.add_store(
                 context.store()?,
                 "the endpoint of the command line or the environment",
@@ -48,9 +50,9 @@ impl Places {
             Error::new(ErrorKind::InvalidArgument, why)
         })?;
         self.dirs.push(dir.clone());
-        self.sites.push(Site::files(&dir, args.name.clone()));
+        self.sites.push(Site::files(&dir, args.setting.name.clone()));
         if args.all_lanes {
-            let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.name));
+            let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.setting.name));
             let store = PosixStore::open(&dir, PosixConfig::default())?;
             self.add_store(Arc::new(store), "POSIX calls in this process", &name("embedded")?, None);
             let gateway = GatewayProcess::start(&dir, ETagPolicy::Fast, Durability::None)?;

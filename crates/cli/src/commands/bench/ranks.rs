@@ -1,16 +1,15 @@
 //! Benchmarks on ranks: each rank a thread, the places in turn.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use fordway_measure::{Clock, Machine, Run};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::bench::{Header, LaneResults, Workload, describe};
 use fordway_workload::io500::published::Published;
-use fordway_workload::io500::{Scores, result_text};
+use fordway_workload::io500::{self, LaneScore};
 use fordway_workload::report::{beside_published, table};
-use fordway_workload::{Crew, PhaseResult, Site, Watch, team};
-use serde::Serialize;
+use fordway_workload::{Crew, Site, Watch, team};
 
 use super::places::Places;
 use crate::args::RankArgs;
@@ -35,10 +34,10 @@ pub(super) fn run(workload: Workload, args: &RankArgs, published: &[u8], context
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
         ranks: usize::from(args.threads),
-        parameters: parameters(args),
+        parameters: args.setting.parameters(),
     };
     let (run, records) = describe(&workload, header, &lanes);
-    let path = args.run.clone().unwrap_or_else(|| PathBuf::from(format!("{}.run", workload.name())));
+    let path = args.setting.path(&workload);
     run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     report(&workload, &run, &lanes, &path, context)?;
     for table in published.iter().filter_map(|number| Published::find(*number)) {
@@ -48,11 +47,6 @@ pub(super) fn run(workload: Workload, args: &RankArgs, published: &[u8], context
     Ok(if failed { Exit::Failure } else { Exit::Ok })
 }
 
-fn parameters(args: &RankArgs) -> serde_json::Map<String, serde_json::Value> {
-    let entries = [("places", args.places.clone().into()), ("rounds", args.rounds.into())];
-    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
 fn measure(
     workload: &Workload,
     args: &RankArgs,
@@ -60,25 +54,16 @@ fn measure(
     context: &Context,
 ) -> Result<Vec<LaneResults>> {
     let clock = Clock::start();
-    let mut lanes: Vec<LaneResults> =
-        sites.iter().map(|site| LaneResults { lane: site.lane().clone(), rounds: Vec::new() }).collect();
-    for _ in 0..args.rounds {
-        for (site, lane) in sites.iter().zip(&mut lanes) {
-            let name = &site.lane().name;
-            let show =
-                |phase: &str, done: u64| context.output.counted(done, format_args!("{phase} on {name}"));
-            let watch = Watch::new(context.interrupt.flag(), &show);
-            let results = team::threads(usize::from(args.threads), |team| {
-                workload.run(&Crew::new(team, &watch, clock), site, args.keep)
-            });
-            lane.rounds.push(first_rank(results)?);
-        }
-    }
-    Ok(lanes)
+    let show = |phase: &str, done: u64| context.output.counted(done, phase);
+    let watch = Watch::new(context.interrupt.flag(), &show);
+    let results = team::threads(usize::from(args.threads), |team| {
+        args.setting.run(workload, &Crew::new(team, &watch, clock), sites)
+    });
+    first_rank(results)
 }
 
 /// What rank 0 answered, or else the error that ended a rank, not those that only waited for it.
-fn first_rank(results: Vec<Result<Vec<PhaseResult>>>) -> Result<Vec<PhaseResult>> {
+fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
     match errors.into_iter().next() {
@@ -102,34 +87,16 @@ fn report(
         context.output.note(&format!("warning: {warning}"));
     }
     if let Workload::Io500(plan) = workload {
-        for lane in lanes {
-            let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
-            let stamp = plan.stamp(results);
-            score(&lane.lane.name, results, stamp, path, context)?;
-        }
+        io500::score(plan, lanes).iter().try_for_each(|score| write_score(score, path, context))?;
     }
     context.output.text(&format!("run: {}", path.display()))
 }
 
-#[derive(Serialize)]
-struct Score<'s> {
-    lane: &'s str,
-    scores: Option<Scores>,
-    stamp: Option<String>,
-}
-
-/// IO500's scores of one lane, also as a file of its form.
-fn score(
-    lane: &str,
-    results: &[PhaseResult],
-    stamp: Option<String>,
-    path: &Path,
-    context: &Context,
-) -> Result<()> {
-    let text = result_text(results, stamp.as_deref());
-    let file = path.join(format!("result-{lane}.txt"));
-    std::fs::write(&file, &text).map_err(|error| file_error("writing", file.display(), error))?;
-    let last = text.lines().last().unwrap_or_default();
-    context.output.text(&format!("{lane}: {last}\n  {}", file.display()))?;
-    context.output.row(&Score { lane, scores: Scores::of(results), stamp })
+/// One lane's scores, also as a file of IO500's form.
+fn write_score(score: &LaneScore, path: &Path, context: &Context) -> Result<()> {
+    let file = path.join(format!("result-{}.txt", score.lane));
+    std::fs::write(&file, &score.text).map_err(|error| file_error("writing", file.display(), error))?;
+    let last = score.text.lines().last().unwrap_or_default();
+    context.output.text(&format!("{}: {last}\n  {}", score.lane, file.display()))?;
+    context.output.row(score)
 }

@@ -1,0 +1,167 @@
+//! The workloads of `fordway bench` on the ranks of an MPI job: `mpirun -n 4 fordway-mpi ior DIRECTORY`.
+
+mod team;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::{Args, Parser, Subcommand};
+use fordway_lanes::Options;
+use fordway_measure::{Clock, Lane, Machine, Run};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::bench::{Header, LaneResults, Setting, Workload, describe};
+use fordway_workload::io500::{self, Io500Plan};
+use fordway_workload::ior::IorPlan;
+use fordway_workload::mdtest::MdtestPlan;
+use fordway_workload::mdworkbench::MdworkbenchPlan;
+use fordway_workload::report::table;
+use fordway_workload::{Crew, Site, Team, Watch};
+use mpi::traits::Communicator;
+
+use self::team::MpiTeam;
+
+/// Raised by SIGINT and SIGTERM, which `mpirun` passes on.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
+#[derive(Parser)]
+#[command(name = "fordway-mpi", version, max_term_width = 100)]
+#[command(after_help = "Examples:
+  mpirun -n 4 fordway-mpi ior /lustre/scratch file:///lustre/scratch
+  srun fordway-mpi io500 file:///lustre/scratch --stonewall 300")]
+struct Cli {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// Large files in blocks and transfers: bandwidth
+    Ior(Job<IorPlan>),
+    /// Many small files: create, stat, read, delete
+    Mdtest(Job<MdtestPlan>),
+    /// Data sets of constant size: the latency of each operation
+    Mdworkbench(Job<MdworkbenchPlan>),
+    /// IO500's phases in their order, and its scores
+    Io500(Job<Io500Plan>),
+}
+
+#[derive(Args)]
+struct Job<P: Args> {
+    #[command(flatten)]
+    setting: Setting,
+    #[command(flatten)]
+    plan: P,
+}
+
+impl Benchmark {
+    fn parts(self) -> (Workload, Setting) {
+        match self {
+            Benchmark::Ior(job) => (Workload::Ior(job.plan), job.setting),
+            Benchmark::Mdtest(job) => (Workload::Mdtest(job.plan), job.setting),
+            Benchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
+            Benchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let (workload, setting) = Cli::parse().benchmark.parts();
+    let Some(universe) = mpi::initialize() else {
+        eprintln!("fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for");
+        return ExitCode::FAILURE;
+    };
+    let world = universe.world();
+    end_the_job_on_panic(world.rank());
+    if let Err(error) = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed)) {
+        eprintln!("fordway-mpi: signals are not handled: {error}");
+    }
+    let team = MpiTeam::new(world);
+    match run(&workload, &setting, &team) {
+        Ok(is_good) => if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        Err(error) => {
+            // Every rank has the same error; one of them tells.
+            if team.rank() == 0 {
+                eprintln!("fordway-mpi: {error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A rank that panics must not leave the others waiting.
+fn end_the_job_on_panic(rank: i32) {
+    std::panic::set_hook(Box::new(move |panic| {
+        eprintln!("fordway-mpi: rank {rank} failed, which ends the job: {panic}");
+        mpi::topology::SimpleCommunicator::world().abort(1);
+    }));
+}
+
+/// Answers whether every operation succeeded.
+fn run(workload: &Workload, setting: &Setting, team: &MpiTeam) -> Result<bool> {
+    let show = |_: &str, _: u64| {};
+    let watch = Watch::new(&STOP, &show);
+    let crew = Crew::new(team, &watch, Clock::start());
+    let opened = open(setting);
+    let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
+    crew.agree(outcome)?;
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
+    let machine = Machine::observe(&dirs);
+    let lanes = setting.run(workload, &crew, &sites)?;
+    let header = Header {
+        machine,
+        started: started.0.to_string(),
+        elapsed: started.1.elapsed(),
+        ranks: team.size(),
+        parameters: setting.parameters(),
+    };
+    let (run, records) = describe(workload, header, &lanes);
+    let is_good = run.summaries.iter().all(|summary| summary.errors == 0);
+    let path = setting.path(workload);
+    crew.first_does(|| {
+        run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        report(workload, &run, &lanes, &path)
+    })?;
+    Ok(is_good)
+}
+
+/// Each place as a site of its own.
+fn open(setting: &Setting) -> Result<Vec<Site>> {
+    if setting.places.is_empty() {
+        let why = "name at least one PLACE: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let mut sites: Vec<Site> = Vec::new();
+    for place in &setting.places {
+        if !place.contains("://") {
+            sites.push(Site::files(Path::new(place), setting.name.clone()));
+            continue;
+        }
+        let options = Options { endpoint: Some(place.clone()), ..Options::default() };
+        let store = fordway_lanes::open(&options)?.store;
+        let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
+        let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
+        let lane = Lane { name: format!("{}{number}", store.lane()), description: format!("S3 on {place}") };
+        sites.push(Site::objects(lane, store, setting.name.clone(), None));
+    }
+    Ok(sites)
+}
+
+/// Rank 0's view: the table, what is doubtful, and scores.
+fn report(workload: &Workload, run: &Run, lanes: &[LaneResults], path: &Path) -> Result<()> {
+    println!("{}", table(run, lanes));
+    run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
+    if let Workload::Io500(plan) = workload {
+        for score in io500::score(plan, lanes) {
+            let file = path.join(format!("result-{}.txt", score.lane));
+            std::fs::write(&file, &score.text)
+                .map_err(|error| Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error))?;
+            println!("{}: {}", score.lane, score.text.lines().last().unwrap_or_default());
+        }
+    }
+    println!("run: {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The binary as it is used: under `mpirun`, on every lane, and when a rank dies.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_measure::Run;
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+
+const RANKS: u64 = 2;
+
+/// Two ranks in `dir`, whatever the number of cores.
+fn mpirun(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["-n", "2"]);
+    // Open MPI refuses by default what a container's test does; MPICH does not know these words.
+    for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"] {
+        command.env(variable, "1");
+    }
+    command.arg(env!("CARGO_BIN_EXE_fordway-mpi")).args(words).current_dir(dir);
+    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").env("AWS_REGION", "us-east-1");
+    command
+}
+
+fn finished(mut command: Command) -> (Output, String) {
+    let output = command.output().expect("mpirun is installed by `make mpi`");
+    let all = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output, all)
+}
+
+/// A gateway on `root`, until the process ends.
+fn gateway(root: &Path) -> String {
+    let store = PosixStore::open(root, PosixConfig::default()).unwrap();
+    let identity = Identity { access_key: "key".into(), secret_key: "secret".into() };
+    let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let gateway = Gateway::bind(Arc::new(store), GatewayConfig::new(listen, identity)).unwrap();
+    let address = gateway.local_addr();
+    std::thread::spawn(move || gateway.run());
+    format!("http://{address}")
+}
+
+/// Every workload on every lane, to the end and without an error.
+#[test]
+fn all_workloads_on_all_lanes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    for lane in ["s3", "http"] {
+        std::fs::create_dir(dir.path().join(lane)).unwrap();
+    }
+    let (embedded, http) = (format!("file://{path}/s3"), gateway(&dir.path().join("http")));
+    let io500 = "--stonewall 1 --easy-bytes 4MiB --hard-transfers 20 --easy-files 30 --hard-files 120";
+    for (workload, options, phases) in [
+        ("ior", "--block-size 4MiB --reorder", 2),
+        ("mdtest", "--mode hard --items 50 --shift 1", 4),
+        ("mdworkbench", "--datasets 2 --objects 10", 7),
+        ("io500", io500, 12),
+    ] {
+        let mut words = vec![workload, path, &embedded, &http, "--run", workload];
+        words.extend(options.split(' '));
+        let (output, all) = finished(mpirun(dir.path(), &words));
+        assert!(output.status.success(), "{workload}: {all}");
+        let run = Run::read(&dir.path().join(workload)).unwrap();
+        assert_eq!((run.lanes.len(), run.phases.len()), (3, phases), "{workload}: {:?}", run.phases);
+        assert_eq!(run.parameters["ranks"], RANKS);
+        for row in &run.summaries {
+            assert_eq!((row.errors, row.operations > 0), (0, true), "{workload} {} {}", row.phase, row.lane);
+        }
+    }
+}
+
+/// What the ranks say they wrote is what lies there.
+#[test]
+fn sums_over_ranks_are_those_of_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ior", ".", "--block-size", "2MiB", "--segments", "3", "--keep", "--run", "x.run"];
+    let (output, all) = finished(mpirun(dir.path(), &words));
+    assert!(output.status.success(), "{all}");
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let files: Vec<u64> = std::fs::read_dir(dir.path().join("fordway-bench/ior"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .collect();
+    assert_eq!(files, [6 << 20; RANKS as usize]);
+    assert_eq!(run.summaries[0].bytes, files.iter().sum::<u64>());
+    let (refused, all) = finished(mpirun(dir.path(), &words));
+    assert!(!refused.status.success() && all.contains("choose another --name"), "{all}");
+    assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
+}
+
+/// The ranks that `mpirun` has started.
+fn ranks_of(job: &Child) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.id())).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_job_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["mdtest", ".", "--items", "100000000", "--stonewall", "60"];
+    let job = mpirun(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while ranks_of(&job).len() < RANKS as usize || !dir.path().join("fordway-bench").exists() {
+        assert!(Instant::now() < end, "the job never began");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let started = Instant::now();
+    let killed = Command::new("kill").args(["-9", &ranks_of(&job)[1].to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = job.wait_with_output().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(30), "the others did not wait for it");
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("rank 1") && told.contains("signal 9"), "{told}");
+}
