@@ -1,0 +1,229 @@
+//! The workloads on ranks: what they leave, what they find, and what they refuse.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, FromArgMatches};
+use fordway_measure::{Clock, Lane};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, PutOptions, Result, Store,
+};
+use fordway_workload::bench::Workload;
+use fordway_workload::io500::{Io500Plan, score};
+use fordway_workload::ior::IorPlan;
+use fordway_workload::mdtest::MdtestPlan;
+use fordway_workload::mdworkbench::MdworkbenchPlan;
+use fordway_workload::{Crew, PhaseResult, Site, Watch, team};
+
+const RANKS: usize = 3;
+
+/// The plan that a command line makes.
+fn plan<P: Args + FromArgMatches>(words: &str) -> P {
+    let command = P::augment_args(clap::Command::new("bench").no_binary_name(true));
+    P::from_arg_matches(&command.try_get_matches_from(words.split_whitespace()).unwrap()).unwrap()
+}
+
+fn ior(words: &str) -> Workload {
+    Workload::Ior(plan::<IorPlan>(words))
+}
+
+fn mdtest(words: &str) -> Workload {
+    Workload::Mdtest(plan::<MdtestPlan>(words))
+}
+
+fn mdworkbench(words: &str) -> Workload {
+    Workload::Mdworkbench(plan::<MdworkbenchPlan>(words))
+}
+
+fn name() -> Bucket {
+    Bucket::new("bench").unwrap()
+}
+
+fn objects(store: &Arc<MemoryStore>) -> Site {
+    let lane = Lane { name: "memory".into(), description: String::new() };
+    Site::objects(lane, store.clone(), name(), None)
+}
+
+fn run(workload: &Workload, site: &Site, keep: bool) -> Result<Vec<PhaseResult>> {
+    let (stop, show) = (AtomicBool::new(false), |_: &str, _: u64| {});
+    let (watch, clock) = (Watch::new(&stop, &show), Clock::start());
+    let mut all = team::threads(RANKS, |team| workload.run(&Crew::new(team, &watch, clock), site, keep));
+    all.swap_remove(0)
+}
+
+fn assert_clean(results: &[PhaseResult], phases: &[(&str, u64)]) {
+    let found: Vec<_> = results.iter().map(|result| (result.phase.as_str(), result.succeeded())).collect();
+    assert_eq!(found, phases);
+    for result in results {
+        assert_eq!((result.errors(), result.failures()), (0, vec![]), "{}", result.phase);
+        assert_eq!(result.ranks.len(), RANKS);
+        assert!(result.elapsed_ns() >= result.fastest_ns() && result.fastest_ns() > 0);
+    }
+}
+
+fn sizes(store: &MemoryStore, bucket: &str) -> Vec<u64> {
+    let page = store.list(&Bucket::new(bucket).unwrap(), &ListQuery::default()).unwrap();
+    page.entries.iter().filter_map(|entry| entry.object()).map(|object| object.size).collect()
+}
+
+/// Both shapes, every mapping: what is written is read back, and is all that is there.
+#[test]
+fn ior_on_objects() {
+    let n = RANKS as u64;
+    for (words, transfers, left) in [
+        ("-t 1MiB -b 4MiB -C", 4, vec![1 << 20; 4 * RANKS]),
+        ("-m hard -s 7 -C", 7, vec![47_008; 7 * RANKS]),
+        ("-m rnd -b 64KiB", 16, vec![4096; 16 * RANKS]),
+        ("--mapping multipart -t 2MiB -b 16MiB -s 2", 16, vec![32 << 20; RANKS]),
+        ("--mapping multipart -m hard -t 1MiB -b 8MiB -s 2 -C", 16, vec![48 << 20]),
+    ] {
+        let store = Arc::new(MemoryStore::default());
+        let results = run(&ior(words), &objects(&store), true).unwrap();
+        assert_clean(&results, &[("ior-write", n * transfers), ("ior-read", n * transfers)]);
+        assert_eq!(sizes(&store, "bench"), left, "{words}");
+        assert_eq!(results[0].bytes(), left.iter().sum::<u64>());
+    }
+}
+
+#[test]
+fn ior_with_a_bucket_for_each_file() {
+    let store = Arc::new(MemoryStore::default());
+    run(&ior("--mapping bucket -t 1MiB -b 2MiB"), &objects(&store), true).unwrap();
+    assert_eq!(store.list_buckets().unwrap().len(), 1 + RANKS);
+    assert_eq!(sizes(&store, "bench-ior-data.00000002"), [1 << 20; 2]);
+    let again = Arc::new(MemoryStore::default());
+    run(&ior("--mapping bucket -m hard -s 2"), &objects(&again), false).unwrap();
+    assert_eq!(again.list_buckets().unwrap().len(), 0, "all buckets are removed");
+}
+
+/// Plain files: the bytes that ranks say they wrote are those that lie there.
+#[test]
+fn ior_on_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::files(dir.path(), name());
+    let results = run(&ior("-m hard -s 20 -C -e"), &site, true).unwrap();
+    assert_clean(&results, &[("ior-write", 60), ("ior-read", 60)]);
+    let file = dir.path().join("bench/ior/data");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), results[0].bytes());
+    let refused = run(&ior(""), &site, false).expect_err("the directory is there");
+    assert_eq!(refused.kind(), ErrorKind::BucketAlreadyOwnedByYou);
+    assert!(file.exists(), "what another run left is not touched");
+}
+
+#[test]
+fn mdtest_on_both_kinds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(MemoryStore::default());
+    let n = 10 * RANKS as u64;
+    for site in [Site::files(dir.path(), name()), objects(&store)] {
+        for words in ["-n 10", "-n 10 -m hard -N 1", "-n 10 -m hard --delete list"] {
+            let results = run(&mdtest(words), &site, false).unwrap();
+            let phases = ["mdtest-create", "mdtest-stat", "mdtest-read", "mdtest-delete"];
+            assert_clean(&results, &phases.map(|phase| (phase, n)));
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert!(store.list_buckets().unwrap().is_empty());
+}
+
+/// The phases as runs of their own, on one set: it keeps its size and moves on.
+#[test]
+fn mdworkbench_goes_on_where_it_stopped() {
+    for (buckets, count) in [("one", 1), ("dataset", 1 + 2 * RANKS)] {
+        let store = Arc::new(MemoryStore::default());
+        let site = objects(&store);
+        let run = |words: &str| run(&mdworkbench(&format!("-D 2 -P 5 --buckets {buckets} {words}")), &site, false);
+        let n = 2 * RANKS as u64;
+        let missing = run("--phases benchmark").expect_err("there is no set yet");
+        assert_eq!(missing.kind(), ErrorKind::InvalidArgument);
+        assert_clean(&run("--phases precreate").unwrap(), &[("precreate", 5 * n)]);
+        assert_eq!(store.list_buckets().unwrap().len(), count);
+        for _ in 0..2 {
+            let results = run("--phases benchmark -I 3").unwrap();
+            let steps = ["benchmark-stat", "benchmark-read", "benchmark-delete", "benchmark-create"];
+            let mut phases = steps.map(|step| (step, 3 * n)).to_vec();
+            phases.push(("benchmark", 12 * n));
+            assert_clean(&results, &phases);
+        }
+        let other = run("--phases benchmark -S 17").expect_err("that is another set");
+        assert!(other.to_string().contains("give the options it was made with"), "{other}");
+        assert_clean(&run("--phases cleanup").unwrap(), &[("cleanup", 5 * n)]);
+        assert!(store.list_buckets().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn io500_has_all_phases_scores_and_a_stamp() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(MemoryStore::default());
+    let words = "--stonewall 1 --easy-bytes 4MiB --hard-transfers 5 --easy-files 20 --hard-files 120";
+    let plan: Io500Plan = plan(words);
+    for site in [Site::files(dir.path(), name()), objects(&store)] {
+        let results = run(&Workload::Io500(plan.clone()), &site, false).unwrap();
+        let phases = [
+            ("ior-easy-write", 2),
+            ("mdtest-easy-write", 20),
+            ("ior-hard-write", 5),
+            ("mdtest-hard-write", 120),
+            ("find", 140),
+            ("ior-easy-read", 2),
+            ("mdtest-easy-stat", 20),
+            ("ior-hard-read", 5),
+            ("mdtest-hard-stat", 120),
+            ("mdtest-easy-delete", 20),
+            ("mdtest-hard-read", 120),
+            ("mdtest-hard-delete", 120),
+        ];
+        assert_clean(&results, &phases.map(|(phase, of_rank)| (phase, of_rank * RANKS as u64)));
+        assert!(plan.stamp(&results).is_some_and(|stamp| stamp.contains("non-compliant (short run")));
+        let lane = fordway_workload::bench::LaneResults { lane: site.lane().clone(), rounds: vec![results] };
+        let scored = score(&plan, &[lane]);
+        assert!(scored[0].scores.is_some() && scored[0].text.contains("[SCORE ] Bandwidth"));
+    }
+}
+
+/// Content that another program changed is an error of its phase, by name, and not a crash.
+#[test]
+fn changed_and_missing_content_is_counted() {
+    let store = Arc::new(MemoryStore::default());
+    let site = objects(&store);
+    run(&mdworkbench("-D 1 -P 4 --phases precreate"), &site, false).unwrap();
+    let key = |number: u64| Key::new(format!("set.0.0/{number:010}")).unwrap();
+    store.put(&name(), &key(1), &[7; 3901], &PutOptions::default()).unwrap();
+    store.delete(&name(), &key(2), &DeleteOptions::default()).unwrap();
+    let results = run(&mdworkbench("-D 1 -P 4 --phases benchmark,cleanup"), &site, false).unwrap();
+    let of = |phase: &str| results.iter().find(|result| result.phase == phase).unwrap();
+    assert_eq!((of("benchmark-stat").errors(), of("benchmark-read").errors()), (1, 2));
+    let failures = of("benchmark-read").failures().join("; ");
+    assert!(failures.contains("set.0.0/0000000001 has other content"), "{failures}");
+    assert_eq!(of("benchmark-create").errors(), 0);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_made() {
+    let store = Arc::new(MemoryStore::default());
+    for (workload, why) in [
+        (ior("-t 3MiB -b 4MiB"), "no multiple of the transfer"),
+        (ior("-t 0"), "at least 1"),
+        (ior("-t 8TiB -b 8TiB"), "at most 4 GiB"),
+        (ior("-s 99999999999999999"), "more than a file can hold"),
+        (ior("-m hard --mapping multipart"), "below S3's 5 MiB"),
+        (ior("-m rnd --mapping multipart"), "no random order"),
+        (ior("-t 5MiB -b 5MiB -s 20000 --mapping multipart"), "more than S3's 10000"),
+        (ior("-m hard -t 8MiB -D 1 --mapping multipart"), "holes"),
+        (mdtest("-n 0"), "at least 1"),
+        (mdtest("-w 1TiB"), "in memory"),
+        (mdworkbench("-I 101"), "at most --objects"),
+        (Workload::Io500(plan("--easy-bytes 1")), "at least 2 MiB"),
+    ] {
+        let error = run(&workload, &objects(&store), false).expect_err(why);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert!(store.list_buckets().unwrap().is_empty());
+    let nowhere = Site::files(Path::new("/does/not/exist"), name());
+    let error = run(&mdtest(""), &nowhere, false).expect_err("no such directory");
+    assert!(error.to_string().contains("/does/not/exist"), "{error}");
+    assert!(store.head(&name(), &Key::new("x").unwrap(), &GetOptions::default()).is_err());
+}
