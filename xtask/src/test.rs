@@ -22,12 +22,35 @@ impl AddAssign for Tally {
     }
 }
 
-/// Runs both suites to their ends, even where the first fails, and prints the sum as the last line.
+/// The leaf with a workspace of its own.
+const MPI: [&str; 8] = [
+    "cargo",
+    "test",
+    "--manifest-path",
+    "crates/mpi/Cargo.toml",
+    "--target-dir",
+    "target",
+    "--locked",
+    "--no-fail-fast",
+];
+
+/// Whether there is what the tests on MPI need.
+fn has_mpi() -> bool {
+    let runs =
+        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|ran| ran.status.success());
+    runs("mpicc") && runs("mpirun")
+}
+
+/// Runs all suites to their ends, even where the first fails, and prints the sum as the last line.
 /// Errors: a test failed, a suite did not end as its tests did, or a suite ran none.
 pub(crate) fn run_all(python: &str) -> Result<()> {
     let cargo = ["cargo", "test", "--workspace", "--locked", "--no-fail-fast"];
     let pytest = [python, "-m", "pytest", "-rs", "--color=no", "python/tests"];
-    let suites = [suite("rust", &cargo, cargo_line)?, suite("python", &pytest, pytest_line)?];
+    let mut suites = vec![suite("rust", &cargo, cargo_line)?, suite("python", &pytest, pytest_line)?];
+    match has_mpi() {
+        true => suites.push(suite("mpi", &MPI, cargo_line)?),
+        false => println!("mpi: skipped, because there is no mpicc and mpirun; `make mpi` installs them"),
+    }
     let mut sum = Tally::default();
     for (name, tally, _) in &suites {
         println!("{name}: {} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);

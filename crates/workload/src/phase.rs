@@ -14,7 +14,7 @@ use crate::{Site, Team};
 /// Operations of one rank and phase that are kept one by one; the histograms have all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
 /// After so many failures in a row a rank leaves the phase: the endpoint is gone, not slow.
-const GIVES_UP_AFTER: u32 = 20;
+const GIVES_UP_AFTER: u32 = 10;
 /// Failures that each rank keeps as sentences; the rest is counted.
 const MESSAGES: usize = 3;
 /// How often progress is shown.
@@ -427,7 +427,7 @@ mod tests {
             })
         });
         let (results, done) = found[1].as_ref().unwrap();
-        assert_eq!((*done, results[0].errors()), (20, 40));
+        assert_eq!((*done, results[0].errors()), (10, 20));
         let found = on_ranks(2, |crew, site| {
             let outcome = || match crew.team.rank() {
                 1 => Err(Error::new(ErrorKind::NoSpace, "full")),

@@ -133,7 +133,8 @@ fn mdworkbench_goes_on_where_it_stopped() {
     for (buckets, count) in [("one", 1), ("dataset", 1 + 2 * RANKS)] {
         let store = Arc::new(MemoryStore::default());
         let site = objects(&store);
-        let run = |words: &str| run(&mdworkbench(&format!("-D 2 -P 5 --buckets {buckets} {words}")), &site, false);
+        let run =
+            |words: &str| run(&mdworkbench(&format!("-D 2 -P 5 --buckets {buckets} {words}")), &site, false);
         let n = 2 * RANKS as u64;
         let missing = run("--phases benchmark").expect_err("there is no set yet");
         assert_eq!(missing.kind(), ErrorKind::InvalidArgument);

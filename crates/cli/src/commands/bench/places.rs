@@ -37,7 +37,7 @@ impl Places {
             places.add_store(
                 context.store()?,
                 "the endpoint of the command line or the environment",
-                &args.name,
+                &args.setting.name,
                 None,
             );
         }
