@@ -44,10 +44,10 @@ mod tags;
 mod versions;
 mod write;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use foldhash::HashMap;
 use fordway_store::{Bucket, ETagPolicy, Result};
 use fordway_sys::{ByteLocks, Resolution, Root};
 
