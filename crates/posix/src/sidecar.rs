@@ -185,8 +185,8 @@ pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
 }
 
 pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
-    let name = layout::ATTRIBUTE.to_string_lossy();
     Record::decode(bytes).ok_or_else(|| {
+        let name = layout::ATTRIBUTE.to_string_lossy();
         Error::new(ErrorKind::Corrupt, format!("the attribute {name} is not what this version writes"))
     })
 }
