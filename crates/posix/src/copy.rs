@@ -10,7 +10,7 @@ use crate::Inner;
 use crate::errors::from_errno;
 use crate::read::Opened;
 use crate::record::{Record, etag_of_file};
-use crate::stage::Staged;
+use crate::stage::{FILE_MODE, Staged};
 use crate::write::check_metadata;
 
 /// Bytes moved at a time where the kernel cannot copy between the two files.
@@ -44,7 +44,7 @@ impl Inner {
         let size = stat.size;
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
-        let mut staged = self.stage(bucket, key)?;
+        let mut staged = self.stage(bucket, key, FILE_MODE)?;
         append_range(&mut staged, &file, 0, size)?;
         staged.publish(key, copied, &options.conditions)
     }

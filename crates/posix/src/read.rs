@@ -12,6 +12,7 @@ use fordway_store::{
 use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_into_spare, stat, stat_in};
 
 use crate::Inner;
+use crate::bare::is_bare;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
 use crate::record::{Record, Seal, etag_of_file};
@@ -145,12 +146,16 @@ impl Inner {
         self.describe_in(&dir, &place.name)
     }
 
-    /// As [`Inner::describe`], of `name` in `dir`. Cost: one `newfstatat`, one `getxattrat`.
+    /// As [`Inner::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
+    /// `getxattrat` unless the object is bare.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<Option<ObjectInfo>> {
         let stat = match stat_in(&dir, name) {
             Ok(stat) if stat.is_file => stat,
             Ok(_) | Err(_) => return Ok(None),
         };
+        if is_bare(&stat) {
+            return Ok(Some(info_of(&stat, Record::default())));
+        }
         let mut buffer = [0; RECORD_BYTES];
         // A record that is sealed for this very size and time belongs to this very version; without
         // that the file may have been replaced between the two calls.

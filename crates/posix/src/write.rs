@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Conditions, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult, Result,
-    Tags, Writer, check_tags,
+    Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult,
+    Result, Tags, Writer, check_tags,
 };
 
+use fordway_sys::Mode;
+
 use crate::Inner;
+use crate::bare::bare_mode;
 use crate::layout::{odd, plain};
 use crate::record::Record;
-use crate::stage::Staged;
+use crate::stage::{FILE_MODE, Staged};
 
 /// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
@@ -36,10 +39,13 @@ impl Inner {
         check_metadata(&options.metadata)?;
         check_tags(&options.tags)?;
         let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
+        let says_nothing =
+            options.checksum.is_none() && options.metadata.is_empty() && options.tags.is_empty();
+        let mode = if policy == ETagPolicy::Fast && says_nothing { bare_mode() } else { FILE_MODE };
         Ok(ObjectWriter {
             bucket: bucket.clone(),
             key: key.clone(),
-            staged: self.stage(bucket, key)?,
+            staged: self.stage(bucket, key, mode)?,
             hasher: Hasher::new(policy, options.check_md5, options.checksum),
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
@@ -49,9 +55,9 @@ impl Inner {
 
     /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
     /// key is no path, beside its odd one.
-    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key) -> Result<Staged> {
+    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<Staged> {
         if let Some(place) = plain(bucket, key) {
-            match Staged::at(self, bucket, place) {
+            match Staged::with_mode(self, bucket, place, mode) {
                 Ok(mut staged) => {
                     staged.is_plain = true;
                     return Ok(staged);
@@ -60,7 +66,7 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        Staged::at(self, bucket, odd(bucket, key))
+        Staged::with_mode(self, bucket, odd(bucket, key), mode)
     }
 }
 
