@@ -36,21 +36,58 @@ impl Inner {
         key: &Key,
         options: &PutOptions,
     ) -> Result<ObjectWriter> {
-        check_metadata(&options.metadata)?;
-        check_tags(&options.tags)?;
-        let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
-        let says_nothing =
-            options.checksum.is_none() && options.metadata.is_empty() && options.tags.is_empty();
-        let mode = if policy == ETagPolicy::Fast && says_nothing { bare_mode() } else { FILE_MODE };
+        let staged = self.stage_object(bucket, key, options)?;
         Ok(ObjectWriter {
             bucket: bucket.clone(),
             key: key.clone(),
-            staged: self.stage(bucket, key, mode)?,
-            hasher: Hasher::new(policy, options.check_md5, options.checksum),
+            staged,
+            hasher: self.hasher(options),
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
             conditions: options.conditions.clone(),
         })
+    }
+
+    /// Stores `body` in one go: what a writer would do, without one to be made and moved about.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        body: &[u8],
+        options: &PutOptions,
+    ) -> Result<PutResult> {
+        let mut staged = self.stage_object(bucket, key, options)?;
+        staged.write(body)?;
+        let mut record = Record::default();
+        if self.etag_policy(options) == ETagPolicy::Md5 || options.checksum.is_some() {
+            let mut hasher = self.hasher(options);
+            hasher.update(body);
+            let found = hasher.finish(&Expected::default())?;
+            (record.etag, record.checksum) = (found.etag, found.checksum);
+        }
+        if !says_nothing(options) {
+            (record.metadata, record.tags) = (options.metadata.clone(), options.tags.clone());
+        }
+        staged.publish(key, record, &options.conditions)
+    }
+
+    fn etag_policy(&self, options: &PutOptions) -> ETagPolicy {
+        options.etag_policy.unwrap_or(self.config.etag_policy)
+    }
+
+    fn hasher(&self, options: &PutOptions) -> Hasher {
+        Hasher::new(self.etag_policy(options), options.check_md5, options.checksum)
+    }
+
+    /// Stages a file for what `options` say of an object.
+    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and those of [`Staged::at`].
+    fn stage_object(self: &Arc<Self>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Staged> {
+        check_metadata(&options.metadata)?;
+        check_tags(&options.tags)?;
+        let is_bare = self.etag_policy(options) == ETagPolicy::Fast
+            && options.checksum.is_none()
+            && says_nothing(options);
+        self.stage(bucket, key, if is_bare { bare_mode() } else { FILE_MODE })
     }
 
     /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
@@ -68,6 +105,11 @@ impl Inner {
         }
         Staged::with_mode(self, bucket, odd(bucket, key), mode)
     }
+}
+
+/// Whether nothing is to be kept beside the bytes and what is computed of them.
+fn says_nothing(options: &PutOptions) -> bool {
+    options.metadata.is_empty() && options.tags.is_empty()
 }
 
 impl ObjectWriter {
