@@ -8,7 +8,6 @@ use fordway_sys::{Errno, copy_range};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::read::Opened;
 use crate::record::{Record, etag_of_file};
 use crate::stage::{FILE_MODE, Staged};
 use crate::write::check_metadata;
@@ -26,7 +25,7 @@ impl Inner {
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
         let source = self.open_version(from.0, from.1, options.source_version.as_ref())?;
-        let Opened { stat, record, .. } = &source;
+        let (stat, record) = (&source.stat, source.record());
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
