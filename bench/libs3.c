@@ -1,13 +1,15 @@
-/* What the drop-in costs a program that calls libs3 in a loop, beside the plain calls of POSIX.
+/* What the drop-in costs a program that calls libs3 in a loop, beside the plain calls of POSIX, and
+ * beside the system calls that the drop-in makes, without the drop-in.
  *
  * usage: libs3 DIR OBJECTS BYTES ROUNDS
  *
  * One process, one thread, as IOR's and mdtest's libs3 backend works: every round does each phase in
- * blocks of both kinds, in changing order. Each round puts new objects where those of the round
- * before were removed, so both kinds write to pages that were used before. A row gives the median
+ * blocks of all three kinds, in changing order. Each round puts new objects where those of the round
+ * before were removed, so all kinds write to pages that were used before. A row gives the median
  * time of an operation and the median of the rounds' ratios POSIX / libs3, with the interval in
- * which that median lies with 95 % confidence.
+ * which that median lies with 95 % confidence; and the median of POSIX / calls, which is the limit.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -22,10 +24,11 @@
 #include <libs3.h>
 
 enum { PUT, GET, GET_COPIED, HEAD, DELETE, PHASES };
+enum { POSIX, CALLS, LIBS3, KINDS };
 static const char *const NAMES[PHASES] = {"put", "get", "get (POSIX: and one memcpy)", "head", "delete"};
 
 static const char *root;
-static int objects;
+static int objects, calls, locks;
 static size_t bytes;
 static char *content, *received, *bounce;
 static S3BucketContext bucket;
@@ -100,6 +103,43 @@ static void with_posix(int phase, const char *key) {
     if (file < 0 || moved != (ssize_t)bytes || close(file)) fail(path, strerror(errno));
 }
 
+/* The system calls that the drop-in makes for an object of which nothing but its bytes is said, and
+ * nothing else: no library can be faster that publishes atomically and locks what it removes. */
+static void with_calls(int phase, const char *key) {
+    struct stat status;
+    int file = -1;
+    ssize_t moved = bytes;
+    switch (phase) {
+    case PUT:
+        file = openat(calls, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 01666);
+        moved = pwrite(file, content, bytes, 0);
+        struct timespec times[2] = {{0, UTIME_OMIT}, {0, 0}};
+        clock_gettime(CLOCK_REALTIME, &times[1]);
+        if (futimens(file, times) || fstat(file, &status)) moved = -1;
+        if (linkat(file, "", calls, key, AT_EMPTY_PATH)) moved = -1;
+        break;
+    case GET:
+    case GET_COPIED:
+        file = openat(calls, key, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW | O_CLOEXEC);
+        if (fstat(file, &status)) moved = -1;
+        moved = pread(file, bounce, bytes, 0);
+        memcpy(received, bounce, bytes);
+        break;
+    case HEAD:
+        if (fstatat(calls, key, &status, AT_SYMLINK_NOFOLLOW)) fail(key, strerror(errno));
+        return;
+    case DELETE: {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 7, .l_len = 1};
+        fcntl(locks, F_OFD_SETLKW, &lock);
+        if (fstat(calls, &status) || unlinkat(calls, key, 0)) fail(key, strerror(errno));
+        lock.l_type = F_UNLCK;
+        fcntl(locks, F_OFD_SETLK, &lock);
+        return;
+    }
+    }
+    if (moved != (ssize_t)bytes || close(file)) fail(key, strerror(errno));
+}
+
 static double block(void (*with)(int, const char *), int phase) {
     struct timespec from, to;
     char key[64];
@@ -117,15 +157,19 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static double median(double *values, int count) {
+    qsort(values, count, sizeof *values, ascending);
+    return values[count / 2];
+}
+
 /* Sorts; the ranks around the median by the normal approximation of the binomial distribution. */
-static void report(const char *name, double *libs3, double *posix, double *ratio, int rounds) {
-    qsort(libs3, rounds, sizeof *libs3, ascending);
-    qsort(posix, rounds, sizeof *posix, ascending);
+static void report(const char *name, double *times[KINDS], double *ratio, double *limit, int rounds) {
     qsort(ratio, rounds, sizeof *ratio, ascending);
     int low = floor(rounds / 2.0 - 0.98 * sqrt(rounds)), high = ceil(rounds / 2.0 + 0.98 * sqrt(rounds));
     low = low < 0 ? 0 : low, high = high > rounds - 1 ? rounds - 1 : high;
-    printf("%9zu B  %-28s %9.2f %9.2f   %5.2f [%.2f, %.2f]\n", bytes, name, posix[rounds / 2], libs3[rounds / 2],
-           ratio[rounds / 2], ratio[low], ratio[high]);
+    printf("%9zu B  %-28s %9.2f %9.2f %9.2f   %5.2f [%.2f, %.2f] %9.2f\n", bytes, name, median(times[POSIX], rounds),
+           median(times[CALLS], rounds), median(times[LIBS3], rounds), ratio[rounds / 2], ratio[low], ratio[high],
+           median(limit, rounds));
 }
 
 static void prepare(void) {
@@ -135,6 +179,12 @@ static void prepare(void) {
     snprintf(path, sizeof path, "%s/bucket", root);
     if (mkdir(path, 0777) && errno != EEXIST) fail(path, strerror(errno));
     bucket = (S3BucketContext){.hostName = root, .bucketName = "bucket", .uriStyle = S3UriStylePath};
+    snprintf(path, sizeof path, "%s/calls", root);
+    if (mkdir(path, 0777) && errno != EEXIST) fail(path, strerror(errno));
+    calls = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    snprintf(path, sizeof path, "%s/calls.locks", root);
+    locks = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    if (calls < 0 || locks < 0) fail(path, strerror(errno));
     content = malloc(bytes), received = malloc(bytes), bounce = malloc(bytes);
     for (size_t i = 0; i < bytes; i++) content[i] = (char)(i * 31 + i / 251);
     memset(received, 1, bytes), memset(bounce, 1, bytes);
@@ -145,22 +195,26 @@ int main(int count, char **words) {
     root = words[1], objects = atoi(words[2]), bytes = atol(words[3]);
     int rounds = atoi(words[4]);
     prepare();
-    double *libs3 = calloc(3 * PHASES * rounds, sizeof *libs3);
-    double *posix = libs3 + PHASES * rounds, *ratio = posix + PHASES * rounds;
+    void (*const with[KINDS])(int, const char *) = {with_posix, with_calls, with_libs3};
+    double *times[PHASES][KINDS], *ratio[PHASES], *limit[PHASES];
+    for (int phase = 0; phase < PHASES; phase++) {
+        for (int kind = 0; kind < KINDS; kind++) times[phase][kind] = calloc(rounds, sizeof(double));
+        ratio[phase] = calloc(rounds, sizeof(double)), limit[phase] = calloc(rounds, sizeof(double));
+    }
     for (int round = -1; round < rounds; round++) { /* one to warm up */
         for (int phase = 0; phase < PHASES; phase++) {
-            double times[2];
-            for (int turn = 0; turn < 2; turn++) {
-                int which = (turn + round) & 1;
-                times[which] = block(which ? with_libs3 : with_posix, phase);
+            double took[KINDS];
+            for (int turn = 0; turn < KINDS; turn++) {
+                int kind = (turn + round + KINDS) % KINDS;
+                took[kind] = block(with[kind], phase);
+                if (phase == GET && memcmp(content, received, bytes)) fail("get", "other bytes than were put");
             }
-            if (phase == GET && memcmp(content, received, bytes)) fail("get", "other bytes than were put");
             if (round < 0) continue;
-            posix[phase * rounds + round] = times[0], libs3[phase * rounds + round] = times[1];
-            ratio[phase * rounds + round] = times[0] / times[1];
+            for (int kind = 0; kind < KINDS; kind++) times[phase][kind][round] = took[kind];
+            ratio[phase][round] = took[POSIX] / took[LIBS3], limit[phase][round] = took[POSIX] / took[CALLS];
         }
     }
     for (int phase = 0; phase < PHASES; phase++)
-        report(NAMES[phase], libs3 + phase * rounds, posix + phase * rounds, ratio + phase * rounds, rounds);
+        report(NAMES[phase], times[phase], ratio[phase], limit[phase], rounds);
     return 0;
 }

@@ -25,21 +25,29 @@ const METADATA_PREFIX_BYTES: usize = 11;
 /// # Safety
 /// `pointer` is NULL or a C string that stays as it is for `'a`.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
+    // SAFETY: the caller vouches for it.
+    unsafe { bytes(pointer) }.map(checked).transpose()
+}
+
+/// The C string at `pointer`; NULL and the empty one are `None`.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
-        return Ok(None);
+        return None;
     }
     // SAFETY: the caller vouches for it.
-    let bytes = unsafe { CStr::from_ptr(pointer) };
-    match bytes.to_str() {
-        Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
-        Err(_) => Err(Failure::refused(
-            Status::ErrorInvalidURI,
-            format!(
-                "{:?} is not UTF-8, which names and metadata of objects must be",
-                bytes.to_string_lossy()
-            ),
-        )),
-    }
+    Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
+}
+
+/// The text that a C string is. Errors: what is not UTF-8.
+pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
+    bytes.to_str().map_err(|_| {
+        let shown = bytes.to_string_lossy();
+        let why = format!("{shown:?} is not UTF-8, which names and metadata of objects must be");
+        Failure::refused(Status::ErrorInvalidURI, why)
+    })
 }
 
 /// As [`text`], kept.
@@ -83,11 +91,11 @@ pub(crate) trait Context {
     /// The part that both have.
     fn base(&self) -> &BucketContext2;
 
-    /// Where it leads. Errors: a text that is not UTF-8.
+    /// Where it leads.
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
-    unsafe fn address(&self) -> Outcome<Address<'_>>;
+    unsafe fn address(&self) -> Address<&CStr>;
 
     /// Opens the bucket that it describes. Errors: those of the lane, and of the address.
     ///
@@ -95,7 +103,7 @@ pub(crate) trait Context {
     /// As [`Context::address`].
     unsafe fn target(&self) -> Outcome<Arc<Target>> {
         // SAFETY: the caller vouches for all pointers.
-        let (address, bucket) = unsafe { (self.address()?, text(self.base().bucket_name)?) };
+        let (address, bucket) = unsafe { (self.address(), bytes(self.base().bucket_name)) };
         Target::new(&address, bucket)
     }
 }
@@ -105,18 +113,18 @@ impl Context for BucketContext2 {
         self
     }
 
-    unsafe fn address(&self) -> Outcome<Address<'_>> {
+    unsafe fn address(&self) -> Address<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
-            Ok(Address {
-                host: text(self.host_name)?,
+            Address {
+                host: bytes(self.host_name),
                 is_http: self.protocol == PROTOCOL_HTTP,
                 is_virtual_host: self.uri_style == STYLE_VIRTUAL_HOST,
-                access_key: text(self.access_key_id)?,
-                secret_key: text(self.secret_access_key)?,
+                access_key: bytes(self.access_key_id),
+                secret_key: bytes(self.secret_access_key),
                 token: None,
                 region: None,
-            })
+            }
         }
     }
 }
@@ -126,11 +134,11 @@ impl Context for BucketContext4 {
         &self.base
     }
 
-    unsafe fn address(&self) -> Outcome<Address<'_>> {
+    unsafe fn address(&self) -> Address<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
-            let (token, region) = (text(self.security_token)?, text(self.auth_region)?);
-            Ok(Address { token, region, ..self.base.address()? })
+            let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
+            Address { token, region, ..self.base.address() }
         }
     }
 }

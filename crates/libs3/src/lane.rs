@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
@@ -10,18 +11,19 @@ use fordway_client::s3::{Addressing, Credentials};
 use fordway_lanes::{Lane, Options};
 use fordway_store::{Bucket, Result};
 
+use crate::arguments::checked;
 use crate::failure::Outcome;
 
 /// What a program says of where its objects are, and of who it is. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address<'a> {
-    pub(crate) host: Option<&'a str>,
+pub(crate) struct Address<T> {
+    pub(crate) host: Option<T>,
     pub(crate) is_http: bool,
     pub(crate) is_virtual_host: bool,
-    pub(crate) access_key: Option<&'a str>,
-    pub(crate) secret_key: Option<&'a str>,
-    pub(crate) token: Option<&'a str>,
-    pub(crate) region: Option<&'a str>,
+    pub(crate) access_key: Option<T>,
+    pub(crate) secret_key: Option<T>,
+    pub(crate) token: Option<T>,
+    pub(crate) region: Option<T>,
 }
 
 /// An opened lane, and a bucket of it.
@@ -31,19 +33,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Costs no lock and no copy of a name when the thread's last request went there too.
-    /// Errors: `InvalidBucketName`, and those of the lane.
-    pub(crate) fn new(address: &Address, bucket: Option<&str>) -> Outcome<Arc<Self>> {
+    /// Costs no lock, no copy of a name and no look at its letters when the thread's last request went
+    /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and those of the lane.
+    pub(crate) fn new(address: &Address<&CStr>, bucket: Option<&CStr>) -> Outcome<Arc<Self>> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
         let is_last = |last: &&Last| {
-            ptr::eq(last.pool, pool) && last.target.bucket.as_str() == bucket && address.is(&last.address)
+            let is_bucket = last.target.bucket.as_str().as_bytes() == bucket.to_bytes();
+            is_bucket && ptr::eq(last.pool, pool) && address.is(&last.address)
         };
         let last = LAST.with_borrow(|last| last.as_ref().filter(is_last).map(|last| last.target.clone()));
         if let Some(target) = last {
             return Ok(target);
         }
-        let target = Arc::new(Target { bucket: Bucket::new(bucket)?, lane: lane(address)? });
+        let address = address.checked()?;
+        let target = Arc::new(Target { bucket: Bucket::new(checked(bucket)?)?, lane: lane(&address)? });
         // Without a host it may be another one tomorrow.
         let kept =
             address.host.is_some().then(|| Last { pool, address: address.kept(), target: target.clone() });
@@ -67,21 +71,42 @@ struct OwnedAddress {
     flags: (bool, bool),
 }
 
-impl Address<'_> {
-    fn texts(&self) -> [Option<&str>; 5] {
+impl<T: Copy> Address<T> {
+    fn texts(&self) -> [Option<T>; 5] {
         [self.host, self.access_key, self.secret_key, self.token, self.region]
     }
 
     fn flags(&self) -> (bool, bool) {
         (self.is_http, self.is_virtual_host)
     }
+}
 
-    fn kept(&self) -> OwnedAddress {
-        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), flags: self.flags() }
+impl<'a> Address<&'a CStr> {
+    /// The same as text. Errors: what is not UTF-8.
+    pub(crate) fn checked(&self) -> Outcome<Address<&'a str>> {
+        let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
+        Ok(Address {
+            host: text(self.host)?,
+            is_http: self.is_http,
+            is_virtual_host: self.is_virtual_host,
+            access_key: text(self.access_key)?,
+            secret_key: text(self.secret_key)?,
+            token: text(self.token)?,
+            region: text(self.region)?,
+        })
     }
 
     fn is(&self, kept: &OwnedAddress) -> bool {
-        self.flags() == kept.flags && self.texts().iter().zip(&kept.texts).all(|(a, b)| *a == b.as_deref())
+        let same = |(a, b): (&Option<&CStr>, &Option<String>)| {
+            a.map(CStr::to_bytes) == b.as_deref().map(str::as_bytes)
+        };
+        self.flags() == kept.flags && self.texts().iter().zip(&kept.texts).all(same)
+    }
+}
+
+impl Address<&str> {
+    fn kept(&self) -> OwnedAddress {
+        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), flags: self.flags() }
     }
 
     /// What the lanes call it.
@@ -135,7 +160,7 @@ thread_local! {
 }
 
 /// The lane at `address`. Errors: those of [`fordway_lanes::open`].
-pub(crate) fn lane(address: &Address) -> Result<Lane> {
+pub(crate) fn lane(address: &Address<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
     }
@@ -144,7 +169,7 @@ pub(crate) fn lane(address: &Address) -> Result<Lane> {
 }
 
 impl Pool {
-    fn open(&self, address: &Address) -> Result<Lane> {
+    fn open(&self, address: &Address<&str>) -> Result<Lane> {
         let key = address.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lane) = lanes.get(&key) {
@@ -205,7 +230,7 @@ fn watch_process() {
 mod tests {
     use super::*;
 
-    const NOWHERE: Address = Address {
+    const NOWHERE: Address<&str> = Address {
         host: None,
         is_http: true,
         is_virtual_host: false,

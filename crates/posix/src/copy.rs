@@ -8,9 +8,8 @@ use fordway_sys::{Errno, copy_range};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::read::Opened;
 use crate::record::{Record, etag_of_file};
-use crate::stage::Staged;
+use crate::stage::{FILE_MODE, Staged};
 use crate::write::check_metadata;
 
 /// Bytes moved at a time where the kernel cannot copy between the two files.
@@ -26,7 +25,7 @@ impl Inner {
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
         let source = self.open_version(from.0, from.1, options.source_version.as_ref())?;
-        let Opened { stat, record, .. } = &source;
+        let (stat, record) = (&source.stat, source.record());
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
@@ -44,7 +43,7 @@ impl Inner {
         let size = stat.size;
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
-        let mut staged = self.stage(bucket, key)?;
+        let mut staged = self.stage(bucket, key, FILE_MODE)?;
         append_range(&mut staged, &file, 0, size)?;
         staged.publish(key, copied, &options.conditions)
     }

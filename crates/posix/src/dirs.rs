@@ -4,7 +4,6 @@
 //! removed is found at once, because the kernel knows a removed directory. What S3 operations do to
 //! directories (make, prune) is of the second kind, so they never see a stale one.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use fordway_sys::{Errno, Mode, OFlags, Root, stat};
 
 /// How long a directory is trusted to be where its path says. A thousand operations share the cost

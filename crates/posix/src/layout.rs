@@ -65,16 +65,30 @@ impl Place<'_> {
 /// The place of `key` where the key is a path: no segment is empty, `.`, `..`, too long for a name,
 /// the text of no name, or (in first place) ours.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
-    let mut segments = key.as_str().split('/');
-    let fits = |segment: &str| {
-        let is_name = !matches!(segment, "" | "." | "..") && is_text_of_a_name(segment);
-        is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
-    };
-    let first_fits = segments.next().is_some_and(|first| fits(first) && first != PRIVATE_DIR);
-    (first_fits && segments.all(fits)).then(|| match key.as_str().rsplit_once('/') {
-        None => Place { dir: bucket.as_str().into(), name: key.as_str().into() },
-        Some((dir, name)) => Place { dir: join(bucket.as_str(), dir).into(), name: name.into() },
+    let text = key.as_str();
+    let mut name_start = 0;
+    // Byte by byte: keys are short, and this is done for every request.
+    for (at, _) in text.bytes().enumerate().filter(|(_, byte)| *byte == b'/') {
+        let segment = &text[name_start..at];
+        if !is_path_segment(segment) || (name_start == 0 && segment == PRIVATE_DIR) {
+            return None;
+        }
+        name_start = at + 1;
+    }
+    let name = &text[name_start..];
+    if !is_path_segment(name) || text == PRIVATE_DIR {
+        return None;
+    }
+    Some(match name_start {
+        0 => Place { dir: bucket.as_str().into(), name: name.into() },
+        start => Place { dir: join(bucket.as_str(), &text[..start - 1]).into(), name: name.into() },
     })
+}
+
+/// Whether a file or directory can have the name that `segment` spells.
+fn is_path_segment(segment: &str) -> bool {
+    let is_name = !matches!(segment, "" | "." | "..") && is_text_of_a_name(segment);
+    is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
 /// The directory that an empty object under `key` is: that of a path with a slash behind it.

@@ -6,17 +6,21 @@
 //! | call | system calls where nothing is in the way |
 //! |---|---|
 //! | `read` | `openat`, `fstat`, `pread`, `close` |
-//! | `get` | `openat`, `fstat`, `fgetxattr`; then what the caller reads, and `close` |
-//! | `head` | `newfstatat`, `getxattrat` |
-//! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `fstat`, `fsetxattr`, `linkat`, `close` |
+//! | `get` | `openat`, `fstat`; then what the caller reads, and `close` |
+//! | `head` | `newfstatat` |
+//! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `utimensat`, `fstat`, `linkat`, `close` |
 //! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `getrandom`, `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
+//!
+//! An object with an MD5, metadata or the like has a record too: `fsetxattr` in the place of
+//! `utimensat`, and one `fgetxattr` or `getxattrat` more for `get` and `head`.
 //!
 //! The directory of a key is held open and found anew each 10 ms (one `openat2`, one `close`).
 //! A put that makes directories, and a delete that empties them, pay for that too.
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 
+mod bare;
 mod batch;
 mod buckets;
 mod copy;
@@ -44,10 +48,10 @@ mod tags;
 mod versions;
 mod write;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use foldhash::HashMap;
 use fordway_store::{Bucket, ETagPolicy, Result};
 use fordway_sys::{ByteLocks, Resolution, Root};
 

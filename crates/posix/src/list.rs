@@ -15,8 +15,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
 use crate::names::{Name, Names};
 use crate::private::Contents;
-use crate::read::info_of;
-use crate::record::Record;
+use crate::read::info_of_bare;
 use crate::sidecar::RECORD_BYTES;
 
 /// Levels of directories that a key of 1,024 bytes can have.
@@ -112,9 +111,7 @@ impl Inner {
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
             // What may not be opened is there all the same; one file must not hide the others.
-            (Err(_), Ok(stat)) if stat.is_file => {
-                Ok(Some(summary_of(key, info_of(&stat, Record::default()))))
-            }
+            (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of(key, info_of_bare(&stat)))),
             (summary, _) => summary,
         }
     }

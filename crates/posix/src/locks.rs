@@ -1,8 +1,8 @@
 //! The lock of a key, which whoever may replace or remove it holds.
 
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
+use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use fordway_sys::{ByteLocks, Errno, OFlags};
 

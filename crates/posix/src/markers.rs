@@ -47,8 +47,8 @@ impl Inner {
         };
         let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
         let stat = FileStat { size: 0, modified_ns: seal.modified_ns, ..found };
-        let record = self.load_record(bucket, &dir, &stat)?;
-        Ok(Some(Opened { file: dir, stat, record }))
+        let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
+        Ok(Some(Opened { file: dir, stat, recorded }))
     }
 
     /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it

@@ -22,7 +22,7 @@ use crate::layout::{split, upload_dir, uploads_dir};
 use crate::parts::{CLOSED, DATA, Part, PartSink, UPLOAD, all_claims_are_settled, in_upload};
 use crate::read::system_time;
 use crate::record::Record;
-use crate::stage::Staged;
+use crate::stage::{FILE_MODE, Staged};
 use crate::write::check_metadata;
 
 /// An upload in progress.
@@ -270,7 +270,7 @@ impl Inner {
         chosen: &[&Part],
     ) -> Result<Staged> {
         let uniform = self.part_size(&upload.dir)?;
-        let mut staged = self.stage(bucket, key)?;
+        let mut staged = self.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
             let file = open_in(held, name, OFlags::RDONLY, Mode::empty());

@@ -5,13 +5,13 @@
 //! replaced or removed, and that changes the times of that directory, which is held open: so an
 //! unchanged time is an unchanged answer.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use foldhash::HashMap;
 use fordway_store::{Bucket, Versioning};
 use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, open_in, read_into_spare, stat, stat_in};
 

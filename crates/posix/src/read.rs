@@ -12,33 +12,50 @@ use fordway_store::{
 use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_into_spare, stat, stat_in};
 
 use crate::Inner;
+use crate::bare::is_bare;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
-use crate::record::{Record, Seal, etag_of_file};
+use crate::record::{NOTHING, Record, Seal, etag_of_file};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 
 /// An object's file, opened.
 pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
-    pub(crate) record: Record,
+    /// What is recorded of it; `None` of a bare object.
+    pub(crate) recorded: Option<Box<Record>>,
 }
 
 impl Opened {
+    /// What is recorded of it, if only nothing.
+    pub(crate) fn record(&self) -> &Record {
+        self.recorded.as_deref().unwrap_or(&NOTHING)
+    }
+
     /// Its tag.
     pub(crate) fn etag(&self) -> ETag {
-        self.record.etag.clone().unwrap_or_else(|| etag_of_file(&self.stat))
+        self.record().etag.clone().unwrap_or_else(|| etag_of_file(&self.stat))
     }
 
     /// Its version's name.
     pub(crate) fn version(&self) -> VersionId {
-        self.record.version.clone().unwrap_or_else(VersionId::null)
+        self.record().version.clone().unwrap_or_else(VersionId::null)
     }
 
     /// What S3 says of it.
     pub(crate) fn into_info(self) -> (File, ObjectInfo) {
-        (self.file, info_of(&self.stat, self.record))
+        let info = match self.recorded {
+            None => info_of_bare(&self.stat),
+            Some(record) => info_of(&self.stat, *record),
+        };
+        (self.file, info)
     }
+}
+
+/// What S3 says of a file with that state and no record.
+pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
+    let modified = system_time(stat.modified_ns);
+    ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
 /// What S3 says of a file with that state and (unsealed) record.
@@ -58,7 +75,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
 impl Inner {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
         let opened = self.open_version(bucket, key, options.version.as_ref())?;
-        let parts = if options.part.is_some() { opened.record.parts.clone() } else { Vec::new() };
+        let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
         let (file, info) = opened.into_info();
         options.conditions.check_read(&info)?;
         let range = options.wanted(info.size, &parts)?;
@@ -120,7 +137,7 @@ impl Inner {
         options: &GetOptions,
     ) -> Result<Vec<ObjectPart>> {
         let opened = self.open_version(bucket, key, options.version.as_ref())?;
-        let parts = opened.record.parts.clone();
+        let parts = opened.record().parts.clone();
         options.conditions.check_read(&opened.into_info().1)?;
         Ok(parts)
     }
@@ -145,12 +162,16 @@ impl Inner {
         self.describe_in(&dir, &place.name)
     }
 
-    /// As [`Inner::describe`], of `name` in `dir`. Cost: one `newfstatat`, one `getxattrat`.
+    /// As [`Inner::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
+    /// `getxattrat` unless the object is bare.
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<Option<ObjectInfo>> {
         let stat = match stat_in(&dir, name) {
             Ok(stat) if stat.is_file => stat,
             Ok(_) | Err(_) => return Ok(None),
         };
+        if is_bare(&stat) {
+            return Ok(Some(info_of_bare(&stat)));
+        }
         let mut buffer = [0; RECORD_BYTES];
         // A record that is sealed for this very size and time belongs to this very version; without
         // that the file may have been replaced between the two calls.
@@ -178,8 +199,11 @@ impl Inner {
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<Opened> {
-        let record = self.load_record(bucket, &file, &stat)?.unseal_for(&stat);
-        Ok(Opened { file, stat, record })
+        let recorded = match is_bare(&stat) {
+            true => None,
+            false => Some(Box::new(self.load_record(bucket, &file, &stat)?.unseal_for(&stat))),
+        };
+        Ok(Opened { file, stat, recorded })
     }
 
     /// Opens the file of `key`, if there is one: at its plain place, or else among the odd ones.

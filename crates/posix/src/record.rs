@@ -23,6 +23,8 @@
 //! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
 //! a record of nothing: a file that POSIX made.
 
+use std::collections::BTreeMap;
+
 use fordway_store::{
     Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, Metadata, ObjectPart, Tags, VersionId,
 };
@@ -60,6 +62,29 @@ pub(crate) struct Record {
     /// Whether the rest lies in a file of its own.
     pub(crate) is_apart: bool,
 }
+
+/// The record of a file that has none.
+pub(crate) static NOTHING: Record = Record {
+    seal: None,
+    etag: None,
+    checksum: None,
+    metadata: Metadata {
+        content_type: None,
+        content_encoding: None,
+        content_language: None,
+        content_disposition: None,
+        cache_control: None,
+        expires: None,
+        user: BTreeMap::new(),
+    },
+    key: None,
+    etag_policy: None,
+    tags: Tags::new(),
+    parts: Vec::new(),
+    version: None,
+    upload_checksum: None,
+    is_apart: false,
+};
 
 /// The most bytes of part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;

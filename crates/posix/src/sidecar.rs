@@ -15,6 +15,7 @@ use fordway_sys::{
 };
 
 use crate::Inner;
+use crate::bare::{be_bare_no_more, is_bare};
 use crate::errors::from_errno;
 use crate::layout::{self, ATTRIBUTE, Place, meta_dir};
 use crate::private::Contents;
@@ -54,20 +55,23 @@ impl Inner {
             false => Err(Errno::TOOBIG),
         };
         match stored {
-            Ok(()) => Ok(()),
+            Ok(()) => be_bare_no_more(&file, stat),
             Err(Errno::OPNOTSUPP) => {
                 if policy == ETagPolicy::Fast && record.parts.is_empty() {
                     record.etag = Some(etag_of_file(stat));
                 }
                 match record.says_no_more_than(stat) {
                     true => Ok(()),
-                    false => self.write_sidecar(bucket, stat, record),
+                    false => {
+                        self.write_sidecar(bucket, stat, record)?;
+                        be_bare_no_more(&file, stat)
+                    }
                 }
             }
             Err(errno) if is_no_room(errno, &file) => {
                 self.write_sidecar(bucket, stat, record)?;
                 match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
-                    Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+                    Ok(()) | Err(Errno::OPNOTSUPP) => be_bare_no_more(&file, stat),
                     Err(errno) => Err(from_errno(errno, "storing the metadata")),
                 }
             }
@@ -85,8 +89,11 @@ impl Inner {
 
     /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
     /// it. A record that is still said to be apart lacks the sidecar file that has the rest.
-    /// Cost: one `fgetxattr`. Errors: `Corrupt`.
+    /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
+        if is_bare(stat) {
+            return Ok(Record::default());
+        }
         match read_attribute(file)? {
             Attribute::Absent => Ok(Record::default()),
             Attribute::Found(record) if !record.is_apart => Ok(record),
@@ -185,8 +192,8 @@ pub(crate) fn read_attribute(file: &File) -> Result<Attribute> {
 }
 
 pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
-    let name = layout::ATTRIBUTE.to_string_lossy();
     Record::decode(bytes).ok_or_else(|| {
+        let name = layout::ATTRIBUTE.to_string_lossy();
         Error::new(ErrorKind::Corrupt, format!("the attribute {name} is not what this version writes"))
     })
 }

@@ -38,6 +38,8 @@ pub(crate) struct Staged {
     /// The directory of `place`.
     pub(crate) parent: Dir,
     pub(crate) file: OwnedFd,
+    /// Whether the file's mode says that it has no record.
+    pub(crate) may_be_bare: bool,
     /// The hidden name it has, where the file system knows no unnamed files.
     pub(crate) hidden: Option<Hidden>,
     written: u64,
@@ -71,12 +73,17 @@ impl Staged {
     /// Starts a file that will be published at `place` in `bucket`.
     /// Errors: `NoSuchBucket`, and `NoSuchKey` if a parent of `place` is a file.
     pub(crate) fn at(inner: &Arc<Inner>, bucket: &Bucket, place: Place) -> Result<Self> {
+        Staged::with_mode(inner, bucket, place, FILE_MODE)
+    }
+
+    /// As [`Staged::at`], of a file with this mode before the process's umask.
+    pub(crate) fn with_mode(inner: &Arc<Inner>, bucket: &Bucket, place: Place, mode: Mode) -> Result<Self> {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.parent_of(bucket, &place.dir)?;
-            let (file, hidden) = match create_unnamed(&parent, FILE_MODE) {
+            let (file, hidden) = match create_unnamed(&parent, mode) {
                 Ok(file) => (file, None),
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket)?,
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket, mode)?,
                 // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
                 Err(_) if parent.is_removed() => {
                     inner.dirs.forget(&place.dir);
@@ -85,7 +92,18 @@ impl Staged {
                 Err(errno) => return Err(from_errno(errno, "making a file")),
             };
             let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
-            return Ok(Staged { inner, bucket, place, is_plain: false, parent, file, hidden, written: 0 });
+            let may_be_bare = mode != FILE_MODE;
+            return Ok(Staged {
+                inner,
+                bucket,
+                place,
+                is_plain: false,
+                parent,
+                file,
+                may_be_bare,
+                hidden,
+                written: 0,
+            });
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
@@ -129,15 +147,25 @@ impl Staged {
     /// Attaches `record`, sealed for the content as it is now and with a tag of its own if it has
     /// none yet, and makes the content durable where that is asked for.
     pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
+        let stamped = if self.may_be_bare && *record == Record::default() { self.stamp()? } else { None };
+        let stat = match stamped {
+            Some(stat) => stat,
+            None => self.attach(record)?,
+        };
+        if self.inner.config.durability != Durability::None {
+            sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+        }
+        Ok(made_of(record, &stat))
+    }
+
+    /// Stores `record` beside the content; answers the file's state.
+    fn attach(&self, record: &mut Record) -> Result<FileStat> {
         let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
         record.seal = Some(Seal::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
         record.etag.get_or_insert_with(|| unique_etag(&stat));
         self.inner.store_record(&self.bucket, &self.file, &stat, (record, policy))?;
-        if self.inner.config.durability != Durability::None {
-            sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
-        }
-        Ok(made_of(record, &stat))
+        Ok(stat)
     }
 
     /// Publishes the file at its path whatever is there: for files that no other writer publishes.
@@ -174,9 +202,10 @@ impl Inner {
         name: &str,
     ) -> Result<Staged> {
         // Found as for a new file, which knows where a key's parent is a file.
-        let Staged { inner, bucket, place, is_plain, parent, written, .. } = self.stage(bucket, key)?;
+        let Staged { inner, bucket, place, is_plain, parent, written, .. } =
+            self.stage(bucket, key, FILE_MODE)?;
         let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false });
-        Ok(Staged { inner, bucket, place, is_plain, parent, file, hidden, written })
+        Ok(Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written })
     }
 
     /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.
@@ -237,11 +266,11 @@ impl Inner {
         self.parent_of(bucket, &tmp_dir(bucket))
     }
 
-    fn create_hidden(&self, bucket: &Bucket) -> Result<(OwnedFd, Option<Hidden>)> {
+    fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<Hidden>)> {
         let dir = self.tmp_dir(bucket)?;
         let name = hidden_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let file = open_in(&dir, &name, flags, FILE_MODE).map_err(|e| from_errno(e, "making a file"))?;
+        let file = open_in(&dir, &name, flags, mode).map_err(|e| from_errno(e, "making a file"))?;
         Ok((file, Some(Hidden { dir, name, is_temporary: true })))
     }
 }

@@ -2,9 +2,9 @@
 
 use fordway_store::{
     Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    Error, Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Error, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, Versioning, VersionsQuery, Writer,
 };
 
 use crate::PosixStore;
@@ -53,12 +53,7 @@ impl Store for PosixStore {
     }
 
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
-        let put = || {
-            let mut writer = self.inner.object_writer(bucket, key, options)?;
-            writer.append(body)?;
-            writer.finish(&Expected::default())
-        };
-        put().map_err(at("put", bucket, key.as_str()))
+        self.inner.put(bucket, key, body, options).map_err(at("put", bucket, key.as_str()))
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {

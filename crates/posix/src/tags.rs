@@ -8,7 +8,7 @@ use crate::Inner;
 
 impl Inner {
     pub(crate) fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        Ok(self.open_version(bucket, key, version)?.record.tags)
+        Ok(self.open_version(bucket, key, version)?.record().tags.clone())
     }
 
     /// Under the key's lock, so that of two writers one is the last for the record as a whole. Setting
@@ -23,9 +23,10 @@ impl Inner {
         check_tags(tags)?;
         self.locked(bucket, key, |_| {
             let mut opened = self.open_version(bucket, key, version)?;
-            opened.record.tags = tags.clone();
+            let record = opened.recorded.get_or_insert_default();
+            record.tags = tags.clone();
             // The tag that was answered before is the one that stays.
-            let tag_is_kept = (&mut opened.record, ETagPolicy::Md5);
+            let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)
         })
     }

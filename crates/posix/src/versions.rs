@@ -31,7 +31,7 @@ use crate::layout::{
     Place, VERSIONING, decode, join, odd, plain, private_dir, split, versions_dir, versions_of,
 };
 use crate::private::{Contents, ENABLED, SUSPENDED};
-use crate::read::{Opened, info_of, system_time};
+use crate::read::{Opened, system_time};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, hidden_name};
 
 /// What ends the name of a delete marker.
@@ -465,7 +465,7 @@ impl Inner {
 }
 
 fn summary(key: &Key, version: VersionId, opened: Opened) -> VersionSummary {
-    let info = info_of(&opened.stat, opened.record);
+    let info = opened.into_info().1;
     VersionSummary {
         key: key.as_str().to_owned(),
         version,

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Conditions, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult, Result,
-    Tags, Writer, check_tags,
+    Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult,
+    Result, Tags, Writer, check_tags,
 };
 
+use fordway_sys::Mode;
+
 use crate::Inner;
+use crate::bare::bare_mode;
 use crate::layout::{odd, plain};
 use crate::record::Record;
-use crate::stage::Staged;
+use crate::stage::{FILE_MODE, Staged};
 
 /// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
@@ -33,25 +36,65 @@ impl Inner {
         key: &Key,
         options: &PutOptions,
     ) -> Result<ObjectWriter> {
-        check_metadata(&options.metadata)?;
-        check_tags(&options.tags)?;
-        let policy = options.etag_policy.unwrap_or(self.config.etag_policy);
+        let staged = self.stage_object(bucket, key, options)?;
         Ok(ObjectWriter {
             bucket: bucket.clone(),
             key: key.clone(),
-            staged: self.stage(bucket, key)?,
-            hasher: Hasher::new(policy, options.check_md5, options.checksum),
+            staged,
+            hasher: self.hasher(options),
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
             conditions: options.conditions.clone(),
         })
     }
 
+    /// Stores `body` in one go: what a writer would do, without one to be made and moved about.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        body: &[u8],
+        options: &PutOptions,
+    ) -> Result<PutResult> {
+        let mut staged = self.stage_object(bucket, key, options)?;
+        staged.write(body)?;
+        let mut record = Record::default();
+        if self.etag_policy(options) == ETagPolicy::Md5 || options.checksum.is_some() {
+            let mut hasher = self.hasher(options);
+            hasher.update(body);
+            let found = hasher.finish(&Expected::default())?;
+            (record.etag, record.checksum) = (found.etag, found.checksum);
+        }
+        if !says_nothing(options) {
+            (record.metadata, record.tags) = (options.metadata.clone(), options.tags.clone());
+        }
+        staged.publish(key, record, &options.conditions)
+    }
+
+    fn etag_policy(&self, options: &PutOptions) -> ETagPolicy {
+        options.etag_policy.unwrap_or(self.config.etag_policy)
+    }
+
+    fn hasher(&self, options: &PutOptions) -> Hasher {
+        Hasher::new(self.etag_policy(options), options.check_md5, options.checksum)
+    }
+
+    /// Stages a file for what `options` say of an object.
+    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and those of [`Staged::at`].
+    fn stage_object(self: &Arc<Self>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Staged> {
+        check_metadata(&options.metadata)?;
+        check_tags(&options.tags)?;
+        let is_bare = self.etag_policy(options) == ETagPolicy::Fast
+            && options.checksum.is_none()
+            && says_nothing(options);
+        self.stage(bucket, key, if is_bare { bare_mode() } else { FILE_MODE })
+    }
+
     /// Stages a file for `key`: beside its plain path, or, where a parent of that is a file or the
     /// key is no path, beside its odd one.
-    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key) -> Result<Staged> {
+    pub(crate) fn stage(self: &Arc<Self>, bucket: &Bucket, key: &Key, mode: Mode) -> Result<Staged> {
         if let Some(place) = plain(bucket, key) {
-            match Staged::at(self, bucket, place) {
+            match Staged::with_mode(self, bucket, place, mode) {
                 Ok(mut staged) => {
                     staged.is_plain = true;
                     return Ok(staged);
@@ -60,8 +103,13 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        Staged::at(self, bucket, odd(bucket, key))
+        Staged::with_mode(self, bucket, odd(bucket, key), mode)
     }
+}
+
+/// Whether nothing is to be kept beside the bytes and what is computed of them.
+fn says_nothing(options: &PutOptions) -> bool {
+    options.metadata.is_empty() && options.tags.is_empty()
 }
 
 impl ObjectWriter {

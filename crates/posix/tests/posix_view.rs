@@ -1,5 +1,6 @@
 //! What POSIX programs do beneath a running store, and what the store makes of it.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,7 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
-    MIN_PART_BYTES, PartOptions, PutOptions, Store, Tags, UploadsQuery,
+    MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -288,4 +289,49 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     put("posix/", b"");
     delete("posix/");
     assert!(at.join("posix").is_dir());
+}
+
+/// An object of which nothing is said but its bytes is a file and nothing else; what is said later,
+/// or changed by POSIX, counts.
+#[test]
+fn an_object_without_more_to_say_is_a_bare_file() {
+    let (dir, store, bucket) = open();
+    let path = dir.path().join("root/bucket/k");
+    let info = || store.head(&bucket, &key("k"), &GetOptions::default()).unwrap();
+    let has_record = || rustix::fs::getxattr(&path, c"user.fordway", &mut [0; 512]).is_ok();
+    let made = store.put(&bucket, &key("k"), b"bare", &PutOptions::default()).unwrap();
+    assert_eq!((info().etag, info().modified), (made.etag.clone(), made.modified));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7111, 0o1000);
+    assert!(!has_record());
+
+    // Without the bit that says so, a record is looked for, and none is found.
+    mode(&path, 0o600);
+    assert_eq!(info().etag, made.etag);
+    fs::write(&path, "BARE").unwrap();
+    assert_ne!(info().etag, made.etag);
+
+    let made = store.put(&bucket, &key("k"), b"bare", &PutOptions::default()).unwrap();
+    let tags = [("name".to_owned(), "value".to_owned())].into();
+    store.set_tags(&bucket, &key("k"), None, &tags).unwrap();
+    assert_eq!(store.tags(&bucket, &key("k"), None).unwrap(), tags);
+    assert_eq!((info().etag, info().tag_count), (made.etag.clone(), 1));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o1000, 0);
+    assert!(has_record());
+    let typed = Metadata { content_type: Some("text/plain".into()), ..Default::default() };
+    store.put(&bucket, &key("k"), b"more", &PutOptions { metadata: typed, ..Default::default() }).unwrap();
+    assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
+}
+
+/// No two versions have one tag, however fast inodes are used again.
+#[test]
+fn tags_of_bare_objects_are_never_used_twice() {
+    let (_dir, store, bucket) = open();
+    let mut seen = HashSet::new();
+    for round in 0..1000 {
+        let tag = store.put(&bucket, &key("k"), b"same", &PutOptions::default()).unwrap().etag;
+        assert!(seen.insert(tag.clone()), "{tag} in round {round}");
+        if round % 3 == 0 {
+            store.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+        }
+    }
 }

@@ -9,7 +9,13 @@ pub struct ETag(Box<str>);
 impl ETag {
     /// Takes a tag as a client or server writes it: quotes are dropped.
     pub fn new(tag: &str) -> Self {
-        ETag(tag.trim().trim_matches('"').into())
+        match tag.as_bytes() {
+            // As we keep it: nothing to drop.
+            [first, .., last] if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() => {
+                ETag(tag.into())
+            }
+            _ => ETag(tag.trim().trim_matches('"').into()),
+        }
     }
 
     /// The tag of content whose MD5 is known: 32 hexadecimal digits.
@@ -20,7 +26,9 @@ impl ETag {
     /// A tag of 128 bits that is *not* an MD5. The `-1` makes it look like that of a multipart
     /// upload, which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
-        ETag(format!("{value:032x}-1").into())
+        let mut tag = hex(&value.to_be_bytes());
+        tag.push_str("-1");
+        ETag(tag.into())
     }
 
     /// The tag without quotes.
@@ -51,12 +59,12 @@ impl fmt::Display for ETag {
 /// Lower-case hexadecimal digits of `bytes`.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(2 * bytes.len());
+    // Room for the `-N` of a multipart tag.
+    let mut text = Vec::with_capacity(2 * bytes.len() + 2);
     for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        text.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
-    text
+    String::from_utf8(text).unwrap_or_default()
 }
 
 /// What a new object's ETag is made of. It belongs to the object and is the same on every lane.

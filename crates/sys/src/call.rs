@@ -5,7 +5,9 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::Buffer;
-use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatVfs, Statx, StatxFlags, XattrFlags};
+use rustix::fs::{
+    self, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatVfs, Statx, StatxFlags, Timestamps, XattrFlags,
+};
 use rustix::io::{self, Result};
 use rustix::path::Arg;
 
@@ -33,12 +35,14 @@ macro_rules! calls {
 
 calls! {
     fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
+    fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
     fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
     fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
     fn fstat(file: impl AsFd) -> Stat = fs::fstat;
     fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
+    fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
     fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize = fs::lgetxattr;
     fn linkat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;
     fn link_by_descriptor(file: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg, flags: AtFlags) -> () = fs::linkat;

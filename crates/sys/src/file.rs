@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::{Errno, Result};
 
 use crate::call::{
-    copy_file_range, fdatasync, fstat, fstatvfs, link_by_descriptor, linkat, mkdirat, open_tmpfile, openat,
-    pread, pwrite, renameat, statat, statx, unlinkat,
+    copy_file_range, fchmod, fdatasync, fstat, fstatvfs, futimens, link_by_descriptor, linkat, mkdirat,
+    open_tmpfile, openat, pread, pwrite, renameat, statat, statx, unlinkat,
 };
 
 use crate::name::text_to_name;
@@ -31,6 +31,8 @@ pub struct FileStat {
     pub device: u64,
     /// Names it has; 0 for an unnamed or removed file.
     pub links: u64,
+    /// Permissions, with the sticky bit and the like; not the type.
+    pub mode: u32,
     /// Whether it is a regular file.
     pub is_file: bool,
     /// Whether it is a directory.
@@ -49,6 +51,7 @@ impl FileStat {
             inode: stat.st_ino,
             device: stat.st_dev,
             links: stat.st_nlink,
+            mode: stat.st_mode & 0o7777,
             is_file: kind == FileType::RegularFile,
             is_dir: kind == FileType::Directory,
             is_link: kind == FileType::Symlink,
@@ -91,6 +94,19 @@ pub fn link_unnamed(file: impl AsFd, dir: impl AsFd, name: &str) -> Result<()> {
     linkat(CWD, path.as_str(), dir, &*name, AtFlags::SYMLINK_FOLLOW)?;
     LINK_BY_DESCRIPTOR.store(false, Ordering::Relaxed);
     Ok(())
+}
+
+/// Sets the time of the last change of the content, in ns since 1970; file systems may round it.
+pub fn set_modified(file: impl AsFd, modified_ns: i64) -> Result<()> {
+    let (seconds, ns) = (modified_ns.div_euclid(1_000_000_000), modified_ns.rem_euclid(1_000_000_000));
+    let last_modification = Timespec { tv_sec: seconds, tv_nsec: ns };
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    futimens(file, &Timestamps { last_access, last_modification })
+}
+
+/// Sets the permissions, with the sticky bit and the like, of an open file.
+pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
+    fchmod(file, Mode::from_raw_mode(mode))
 }
 
 /// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.

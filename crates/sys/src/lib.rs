@@ -25,7 +25,8 @@ mod xattr;
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, links_in, make_dir,
-    open_in, read_into_spare, remove_dir, remove_file, rename, stat, stat_in, sync_data, write_all_at,
+    open_in, read_into_spare, remove_dir, remove_file, rename, set_mode, set_modified, stat, stat_in,
+    sync_data, write_all_at,
 };
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;

@@ -1,11 +1,12 @@
 //! Extended attributes.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 
 use crate::call::{self, fgetxattr, fremovexattr, fsetxattr, lgetxattr};
 use crate::name::text_to_name;
@@ -34,8 +35,8 @@ pub fn get_xattr_in<'b>(
 ) -> Result<Option<&'b [u8]>> {
     let file_name = text_to_name(file_name);
     if HAS_GETXATTRAT.load(Ordering::Relaxed) {
-        let file_name = CString::new(&*file_name).map_err(|_| Errno::INVAL)?;
-        match getxattrat(dir.as_fd().as_raw_fd(), &file_name, name, buffer) {
+        let dir = dir.as_fd().as_raw_fd();
+        match (&*file_name).into_with_c_str(|file_name| getxattrat(dir, file_name, name, &mut *buffer)) {
             Err(Errno::NOSYS | Errno::PERM) => HAS_GETXATTRAT.store(false, Ordering::Relaxed),
             found => return Ok(absent_is_none(found)?.map(|length| &buffer[..length])),
         }

@@ -77,7 +77,7 @@ pub(super) unsafe fn list_service<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (lane, callback) = (lane::lane(&context.address()?)?, callback(handler));
+            let (lane, callback) = (lane::lane(&context.address().checked()?)?, callback(handler));
             Ok(move |responder: &Responder| bucket::list_all(&lane, callback, responder))
         });
     }

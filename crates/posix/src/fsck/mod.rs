@@ -18,6 +18,7 @@ use fordway_sys::{
 
 pub use finding::{Finding, FindingKind, Severity};
 
+use crate::bare::is_bare;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
 use crate::record::{Record, Seal};
@@ -194,6 +195,9 @@ impl Check<'_> {
         };
         self.summary.files += 1;
         self.summary.size_bytes += stat.size;
+        if is_bare(&stat) {
+            return Ok(());
+        }
         let mut short = [0; RECORD_BYTES];
         match get_xattr_in(dir, name, ATTRIBUTE, &mut short) {
             Ok(None) | Err(Errno::NOENT) => Ok(()),

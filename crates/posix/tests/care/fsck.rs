@@ -170,7 +170,7 @@ fn content_that_rotted_is_found_by_reading() {
     let with = |etag_policy, checksum| PutOptions { etag_policy, checksum, ..Default::default() };
     rig.put_with("md5", "content", &with(Some(ETagPolicy::Md5), None));
     rig.put_with("sound", "content", &with(Some(ETagPolicy::Md5), Some(ChecksumAlgorithm::Sha256)));
-    rig.put("fast", "content");
+    rig.put_with("fast", "content", &with(Some(ETagPolicy::Fast), None));
     for algorithm in ChecksumAlgorithm::ALL {
         rig.put_with(algorithm.name(), vec![7; 700_000], &with(None, Some(algorithm)));
         let mut rotten = vec![7; 700_000];
@@ -223,7 +223,8 @@ fn only_the_buckets_asked_for_are_looked_at() {
     let rig = Rig::new();
     let other = Bucket::new("other").unwrap();
     rig.store.create_bucket(&other).unwrap();
-    rig.store.put(&other, &name("k"), b"x", &PutOptions::default()).unwrap();
+    let recorded = PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() };
+    rig.store.put(&other, &name("k"), b"x", &recorded).unwrap();
     rig.set_attribute("../other/k", c"user.fordway", b"\x09");
     let checked = |buckets| rig.store.check(&FsckOptions { buckets, read: false }, &mut |_| Ok(()));
     assert_eq!(checked(vec![bucket()]).unwrap().corrupt, 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, Expected, GetOptions, Key, MAX_TAGS,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected, GetOptions, Key, MAX_TAGS,
     MIN_PART_BYTES, PartOptions, PutOptions, Store, UploadId, Versioning,
 };
 use tempfile::TempDir;
@@ -26,8 +26,9 @@ impl Rig {
         Rig { dir, store }
     }
 
+    /// Puts an object that has a record.
     pub(crate) fn put(&self, key: &str, body: impl AsRef<[u8]>) {
-        self.put_with(key, body, &PutOptions::default());
+        self.put_with(key, body, &PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() });
     }
 
     pub(crate) fn put_with(&self, key: &str, body: impl AsRef<[u8]>, options: &PutOptions) {
