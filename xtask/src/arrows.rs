@@ -40,7 +40,7 @@ const WITHIN_GROUND: &[(&str, &str)] = &[("wire", "store"), ("measure", "sys")];
 /// Checks every dependency between crates of the workspace, those of tests and builds included.
 pub(crate) fn check_workspace() -> Result<()> {
     let packages = packages()?;
-    let arrows: Vec<_> = packages.iter().flat_map(|package| arrows_of(package)).collect();
+    let arrows: Vec<_> = packages.iter().flat_map(arrows_of).collect();
     let faults: Vec<_> = arrows.iter().filter_map(|(from, to, kind)| fault(from, to, *kind)).collect();
     if faults.is_empty() {
         println!("{} arrows between {} crates, all allowed", arrows.len(), packages.len());

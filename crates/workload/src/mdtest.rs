@@ -131,8 +131,7 @@ impl Files {
         let mut pattern = Pattern::new(self.bytes as usize);
         let (mut results, items) = crew.phase(&[&self.phase_name(what)], site, |recorder| {
             recorder.repeat(self.items, self.wall, |recorder, item| {
-                let (key, content) =
-                    recorder.aside(|| (self.key(rank, item), pattern.stamped(rank as u64, item)));
+                let (key, content) = (self.key(rank, item), pattern.stamped(rank as u64, item));
                 recorder.operation(0, self.bytes, || target.put(&key?, content), Ok);
             })
         })?;
@@ -142,7 +141,7 @@ impl Files {
     /// Asks for the size of each file.
     pub(crate) fn stat(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
         self.each(crew, site, "stat", items, |recorder, target, owner, item| {
-            let key = recorder.aside(|| self.key(owner, item));
+            let key = self.key(owner, item);
             let check = |size| match size == self.bytes {
                 true => Ok(()),
                 false => Err(self.wrong(owner, item, site)),
@@ -156,7 +155,7 @@ impl Files {
         let mut pattern = Pattern::new(self.bytes as usize);
         let mut buffer = Vec::with_capacity(self.bytes as usize);
         self.each(crew, site, "read", items, |recorder, target, owner, item| {
-            let key = recorder.aside(|| self.key(owner, item));
+            let key = self.key(owner, item);
             let read = || target.get(&key?, &mut buffer).map(|()| &buffer);
             let check = |found: &Vec<u8>| match pattern.is(owner as u64, item, found) {
                 true => Ok(()),
@@ -169,7 +168,7 @@ impl Files {
     /// Removes each file.
     pub(crate) fn delete(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
         self.each(crew, site, "delete", items, |recorder, target, owner, item| {
-            let key = recorder.aside(|| self.key(owner, item));
+            let key = self.key(owner, item);
             let remove = || match (self.removal, site.means()) {
                 (Removal::List, Means::Objects(..)) => list_and_delete(site, key?.as_str()),
                 _ => target.delete(&key?),

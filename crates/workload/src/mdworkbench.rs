@@ -132,8 +132,8 @@ impl MdworkbenchPlan {
     /// Removes the buckets of data sets that have their own.
     pub(crate) fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
         let sets = Sets { plan: self, crew, site };
-        let own = (0..self.datasets).filter(|_| self.buckets == Buckets::Dataset);
-        crew.agree(own.map(|set| sets.site_of(crew.team.rank(), set)?.remove()).collect())
+        let mut own = (0..self.datasets).filter(|_| self.buckets == Buckets::Dataset);
+        crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
     }
 }
 
@@ -208,8 +208,9 @@ impl Sets<'_> {
 
     fn precreate(&self) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
-        let own = (0..self.plan.datasets).filter(|_| self.plan.buckets == Buckets::Dataset);
-        self.crew.agree(own.map(|set| self.site_of(self.crew.team.rank(), set)?.make()).collect())?;
+        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == Buckets::Dataset);
+        let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
+        self.crew.agree(made)?;
         let mut pattern = Pattern::new(self.plan.object_size as usize);
         let work = |recorder: &mut Recorder| {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
@@ -251,7 +252,7 @@ impl Sets<'_> {
     ) {
         let (owner, target) = &targets[set as usize];
         let bytes = self.plan.object_size;
-        let Ok(key) = recorder.aside(|| self.key(*owner, set, number)) else { return };
+        let Ok(key) = self.key(*owner, set, number) else { return };
         let wrong = || {
             let what = format!("has other content than was written, on lane {}", self.site.lane().name);
             Err(Error::new(ErrorKind::Corrupt, format!("{key} {what}")))
@@ -275,8 +276,8 @@ impl Sets<'_> {
         pattern: &mut Pattern,
     ) {
         let (owner, target) = &targets[set as usize];
-        let (key, content) = recorder
-            .aside(|| (self.key(*owner, set, number), pattern.stamped(Sets::writer(*owner, set), number)));
+        let key = self.key(*owner, set, number);
+        let content = pattern.stamped(Sets::writer(*owner, set), number);
         recorder.operation(track, self.plan.object_size, || target.put(&key?, content), Ok);
     }
 
@@ -286,7 +287,7 @@ impl Sets<'_> {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
                 let (number, set) = (state.oldest + turn / self.plan.datasets, turn % self.plan.datasets);
                 let (owner, target) = &targets[set as usize];
-                let key = recorder.aside(|| self.key(*owner, set, number));
+                let key = self.key(*owner, set, number);
                 recorder.operation(0, 0, || target.delete(&key?), Ok);
             })
         };

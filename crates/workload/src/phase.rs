@@ -156,6 +156,8 @@ pub(crate) struct Recorder<'c> {
     cpu_before_ns: u64,
     /// Spent on making and checking content, which is no part of the work.
     aside_ns: u64,
+    /// When the last operation ended.
+    idle_since_ns: u64,
     tracks: Vec<Track>,
     failures_in_a_row: u32,
     phase: String,
@@ -183,9 +185,11 @@ impl Track {
 
 impl<'c> Recorder<'c> {
     fn new(crew: &'c Crew<'c>, tracks: &[&str], lane: &str) -> Self {
+        let origin_ns = crew.clock.now_ns();
         Recorder {
             crew,
-            origin_ns: crew.clock.now_ns(),
+            origin_ns,
+            idle_since_ns: origin_ns,
             cpu_before_ns: thread_cpu_ns(),
             aside_ns: 0,
             tracks: tracks.iter().map(|_| Track::default()).collect(),
@@ -196,7 +200,8 @@ impl<'c> Recorder<'c> {
     }
 
     /// Times `act`, which moves `bytes`, then holds its answer against `check`, untimed. A failure, or
-    /// an answer that is wrong, is counted and does not end the phase.
+    /// an answer that is wrong, is counted and does not end the phase. Within [`Recorder::repeat`], all
+    /// that lies between two operations is aside. Cost: two readings of the clock.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -205,13 +210,13 @@ impl<'c> Recorder<'c> {
         check: impl FnOnce(A) -> Result<()>,
     ) {
         let start_ns = self.crew.clock.now_ns();
+        self.aside_ns += start_ns - self.idle_since_ns;
         let answer = act();
         let end_ns = self.crew.clock.now_ns();
+        self.idle_since_ns = end_ns;
         let outcome = answer.and_then(check);
         self.count(track, bytes, (start_ns, end_ns - start_ns), outcome);
-        let now_ns = self.crew.clock.now_ns();
-        self.show(now_ns);
-        self.aside_ns += now_ns - end_ns;
+        self.show(end_ns);
     }
 
     /// Counts operations that were not timed one by one.
@@ -290,20 +295,25 @@ impl<'c> Recorder<'c> {
         mut step: impl FnMut(&mut Self, u64),
     ) -> Result<u64> {
         let end_ns = wall.map_or(u64::MAX, |wall| self.origin_ns.saturating_add(wall.as_nanos() as u64));
-        let mut done = 0;
-        while done < limit && self.goes_on() && self.crew.clock.now_ns() < end_ns {
-            step(self, done);
-            done += 1;
-        }
+        let done = self.steps(0, limit, end_ns, &mut step);
         if wall.is_none() {
             return Ok(done);
         }
         let farthest = self.crew.team.max(done)?;
-        while done < farthest && self.goes_on() {
+        self.steps(done, farthest, u64::MAX, &mut step);
+        Ok(farthest)
+    }
+
+    /// Does `step` for `from` and up to `to`, or until `end_ns`; answers where it stopped.
+    fn steps(&mut self, from: u64, to: u64, end_ns: u64, step: &mut impl FnMut(&mut Self, u64)) -> u64 {
+        self.idle_since_ns = self.crew.clock.now_ns();
+        let mut done = from;
+        while done < to && self.idle_since_ns < end_ns && self.goes_on() {
             step(self, done);
             done += 1;
         }
-        Ok(farthest)
+        self.aside_ns += self.crew.clock.now_ns() - self.idle_since_ns;
+        done
     }
 
     fn goes_on(&self) -> bool {
@@ -403,11 +413,14 @@ mod tests {
     #[test]
     fn checks_are_untimed_and_failures_counted() {
         let found = on_ranks(1, |crew, site| {
+            let pause = || std::thread::sleep(Duration::from_millis(30));
             let work = |recorder: &mut Recorder| {
-                recorder.aside(|| std::thread::sleep(Duration::from_millis(30)));
-                recorder.operation(0, 5, || Ok(1), |_| Ok(std::thread::sleep(Duration::from_millis(30))));
-                recorder.operation(0, 5, || Ok(1), |_| Err(Error::new(ErrorKind::Corrupt, "other content")));
-                Ok(())
+                recorder.aside(pause);
+                recorder.repeat(2, None, |recorder, turn| {
+                    pause();
+                    let wrong = || Err(Error::new(ErrorKind::Corrupt, "other content"));
+                    recorder.operation(0, 5, || Ok(()), |()| if turn == 0 { Ok(pause()) } else { wrong() });
+                })
             };
             Ok(crew.phase(&["p"], site, work)?.0.remove(0))
         });

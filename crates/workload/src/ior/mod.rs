@@ -219,7 +219,7 @@ pub(crate) fn write(crew: &Crew, site: &Site, shape: &Shape) -> Result<(PhaseRes
         let mut open = Open::for_writing(crew, &place, shape)?;
         let done = recorder.repeat(shape.transfers(), shape.wall, |recorder, turn| {
             let offset = shape.offset(rank, ranks, nth(order.as_deref(), turn));
-            let content = recorder.aside(|| pattern.stamped(rank as u64, offset));
+            let content = pattern.stamped(rank as u64, offset);
             recorder.operation(0, shape.transfer_bytes, || open.write(offset, content), Ok);
         })?;
         recorder.expect(0, open.close(crew, shape));
