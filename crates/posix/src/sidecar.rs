@@ -61,7 +61,12 @@ impl Inner {
                     record.etag = Some(etag_of_file(stat));
                 }
                 match record.says_no_more_than(stat) {
-                    true => Ok(()),
+                    true => {
+                        // One of a record that said more, or of a file that had this inode before.
+                        let stale = self.contents(bucket)?.has_meta.then_some(*stat);
+                        self.remove_sidecar(bucket, stale);
+                        Ok(())
+                    }
                     false => {
                         self.write_sidecar(bucket, stat, record)?;
                         be_bare_no_more(&file, stat)

@@ -222,8 +222,11 @@ impl Inner {
         if current.is_none() {
             self.require_bucket(bucket)?;
         }
-        if let Some((_, opened)) = &current {
-            self.keep_version(bucket, key, opened, Some(&version).filter(|version| !version.is_null()))?;
+        let mut current_place = None;
+        if let Some((place, opened)) = current {
+            self.keep_version(bucket, key, &opened, Some(&version).filter(|version| !version.is_null()))?;
+            // The file is closed by now: FUSE hides an open one under another name when it is removed.
+            current_place = Some(place);
         }
         let archived = self.archived(bucket, key)?;
         let marker = Archived { order: after(&archived), version: version.clone(), is_marker: true };
@@ -231,7 +234,7 @@ impl Inner {
         if version.is_null() {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
-        if let Some((place, _)) = &current {
+        if let Some(place) = &current_place {
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
@@ -253,10 +256,11 @@ impl Inner {
     ) -> Result<Deleted> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let current = self.locate(bucket, key, contents)?;
+        let current = current.map(|(place, opened)| (place, opened.version()));
         if current.is_none() {
             self.require_bucket(bucket)?;
         }
-        let is_current = current.as_ref().is_some_and(|(_, opened)| opened.version() == *version);
+        let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
         let archived = self.archived(bucket, key)?;
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
         let is_newest = archived.first().is_some_and(|first| first.version == *version);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::ErrorKind;
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, Fault};
@@ -131,13 +132,19 @@ fn descriptors_below(dir: &Path) -> BTreeSet<String> {
 /// The whole suite, where no file has attributes.
 #[test]
 fn the_suite_passes_without_attributes() {
-    let open = || {
+    let with_md5 = || {
         let dir = tempfile::tempdir().unwrap();
         Fixture::new(NO_ATTRIBUTES.open(dir.path()), dir)
     };
-    let (cases, calls) = fault::run(NO_ATTRIBUTES.plan(None), || run_all(&open));
-    assert_eq!(cases, cases_written());
-    assert!(calls.contains(&"fsetxattr"));
+    let with_fast_tags = || {
+        let dir = tempfile::tempdir().unwrap();
+        Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+    };
+    for open in [&with_md5 as &dyn Fn() -> Fixture, &with_fast_tags] {
+        let (cases, calls) = fault::run(NO_ATTRIBUTES.plan(None), || run_all(open));
+        assert_eq!(cases, cases_written());
+        assert!(calls.contains(&"fsetxattr"));
+    }
 }
 
 /// The whole suite, where nothing is there that came to Linux late.
