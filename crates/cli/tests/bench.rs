@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fordway_measure::Run;
+use fordway_sys::terminate;
 
 fn fordway(dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
@@ -129,4 +130,22 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(text(&output.stderr).contains("gave the phase up"), "{}", text(&output.stderr));
     let run = Run::read(&dir.path().join("mdtest.run")).unwrap();
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
+}
+
+/// A request to stop ends the ranks at their next operation, and what they wrote is removed.
+#[test]
+fn a_signal_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bench", "mdtest", ".", "--items", "100000000", "--threads", "2"];
+    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !dir.path().join("fordway-bench/mdtest").exists() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(job.id()).unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("stopped by a signal"), "{}", text(&output.stderr));
+    assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
 }

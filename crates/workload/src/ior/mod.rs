@@ -105,12 +105,12 @@ impl IorPlan {
             Mode::Rnd => (4 << 10, 16 << 20, 1),
         };
         let transfer_bytes = self.transfer_size.unwrap_or(transfer);
+        // In the hard shape a block is one transfer.
+        let block = if self.mode == Mode::Hard { transfer_bytes } else { block };
         let shape = Shape {
             name: "ior".into(),
             transfer_bytes,
-            block_bytes: self.block_size.unwrap_or(
-                if self.transfer_size.is_some() && self.mode == Mode::Hard { transfer_bytes } else { block },
-            ),
+            block_bytes: self.block_size.unwrap_or(block),
             segments: self.segments.unwrap_or(segments),
             file_per_process: self.file_per_process || self.mode == Mode::Easy,
             is_random: self.mode == Mode::Rnd,
