@@ -70,7 +70,9 @@ impl Benchmark {
 fn main() -> ExitCode {
     let (workload, setting) = Cli::parse().benchmark.parts();
     let Some(universe) = mpi::initialize() else {
-        eprintln!("fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for");
+        eprintln!(
+            "fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for"
+        );
         return ExitCode::FAILURE;
     };
     let world = universe.world();
@@ -80,7 +82,13 @@ fn main() -> ExitCode {
     }
     let team = MpiTeam::new(world);
     match run(&workload, &setting, &team) {
-        Ok(is_good) => if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        Ok(is_good) => {
+            if is_good {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
         Err(error) => {
             // Every rank has the same error; one of them tells.
             if team.rank() == 0 {
@@ -157,8 +165,9 @@ fn report(workload: &Workload, run: &Run, lanes: &[LaneResults], path: &Path) ->
     if let Workload::Io500(plan) = workload {
         for score in io500::score(plan, lanes) {
             let file = path.join(format!("result-{}.txt", score.lane));
-            std::fs::write(&file, &score.text)
-                .map_err(|error| Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error))?;
+            std::fs::write(&file, &score.text).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error)
+            })?;
             println!("{}: {}", score.lane, score.text.lines().last().unwrap_or_default());
         }
     }

@@ -70,7 +70,8 @@ impl Team for MpiTeam {
             self.world.process_at_rank(0).send(&mine[..]);
             return Ok(Vec::new());
         }
-        let others = (1..self.world.size()).map(|rank| self.world.process_at_rank(rank).receive_vec::<u8>().0);
+        let others =
+            (1..self.world.size()).map(|rank| self.world.process_at_rank(rank).receive_vec::<u8>().0);
         Ok(std::iter::once(mine).chain(others).collect())
     }
 

@@ -17,17 +17,23 @@ fn mpirun(dir: &Path, words: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", "2"]);
     // Open MPI refuses by default what a container's test does; MPICH does not know these words.
-    for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"] {
+    for variable in
+        ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"]
+    {
         command.env(variable, "1");
     }
     command.arg(env!("CARGO_BIN_EXE_fordway-mpi")).args(words).current_dir(dir);
-    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").env("AWS_REGION", "us-east-1");
+    command
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("AWS_REGION", "us-east-1");
     command
 }
 
 fn finished(mut command: Command) -> (Output, String) {
     let output = command.output().expect("mpirun is installed by `make mpi`");
-    let all = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let all =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     (output, all)
 }
 
@@ -92,7 +98,8 @@ fn sums_over_ranks_are_those_of_the_files() {
 
 /// The ranks that `mpirun` has started.
 fn ranks_of(job: &Child) -> Vec<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.id())).unwrap_or_default();
+    let children =
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.id())).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 

@@ -390,10 +390,13 @@ mod tests {
     #[test]
     fn stonewalled_ranks_do_the_same() {
         let found = on_ranks(3, |crew, site| {
-            let pause = Duration::from_millis(2 * (1 + crew.team.rank() as u64));
+            let pause = || {
+                std::thread::sleep(Duration::from_millis(2 * (1 + crew.team.rank() as u64)));
+                Ok(())
+            };
             let (mut results, done) = crew.phase(&["p"], site, |recorder| {
                 recorder.repeat(1_000_000, Some(Duration::from_millis(60)), |recorder, _| {
-                    recorder.operation(0, 10, || Ok(std::thread::sleep(pause)), Ok);
+                    recorder.operation(0, 10, pause, Ok);
                 })
             })?;
             Ok((results.remove(0), done))
@@ -418,8 +421,12 @@ mod tests {
                 recorder.aside(pause);
                 recorder.repeat(2, None, |recorder, turn| {
                     pause();
-                    let wrong = || Err(Error::new(ErrorKind::Corrupt, "other content"));
-                    recorder.operation(0, 5, || Ok(()), |()| if turn == 0 { Ok(pause()) } else { wrong() });
+                    let check = |()| {
+                        pause();
+                        let wrong = || Err(Error::new(ErrorKind::Corrupt, "other content"));
+                        if turn == 0 { Ok(()) } else { wrong() }
+                    };
+                    recorder.operation(0, 5, || Ok(()), check);
                 })
             };
             Ok(crew.phase(&["p"], site, work)?.0.remove(0))
