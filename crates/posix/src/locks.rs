@@ -83,6 +83,7 @@ impl Inner {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
         let file = self.root.open_beneath(&path, flags, FILE_MODE);
         let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
+        self.share_with_writers(bucket, &file, 0o666);
         let locks = Arc::new(ByteLocks::new(file.into()));
         self.lock_tables().insert(bucket.clone(), locks.clone());
         Ok(locks)

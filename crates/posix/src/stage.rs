@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, Key, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, make_dir, open_in, remove_file, set_xattr,
-    stat, sync_data, write_all_at,
+    Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, make_dir, open_in, remove_file, set_mode,
+    set_xattr, stat, sync_data, write_all_at,
 };
 
 use crate::dirs::Dir;
@@ -257,8 +257,28 @@ impl Inner {
                 mark_as_ours(&here, name);
             }
             here = self.open_dir(&path)?;
+            if is_new && path.starts_with(&private) {
+                self.share_with_writers(bucket, &here, 0o777);
+            }
         }
         Ok(())
+    }
+
+    /// Gives a directory or lock table that we made the permissions of the bucket, as far as `mask`
+    /// says: whoever may write to the bucket must be able to lock and stage there, whatever our umask
+    /// is. What another user made stays as it is.
+    pub(crate) fn share_with_writers(&self, bucket: &Bucket, made: &File, mask: u32) {
+        let modes = self.open_dir(bucket.as_str()).and_then(stat).and_then(|of| Ok((of, stat(made)?)));
+        if let Ok((of_bucket, of_made)) = modes {
+            let wanted = of_made.mode & !mask | of_bucket.mode & mask;
+            // An `O_PATH` descriptor cannot be changed itself, but by what it leads to.
+            let file = open_in(made, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+            let _ = match file {
+                _ if wanted == of_made.mode => Ok(()),
+                Ok(dir) => set_mode(dir, wanted),
+                Err(_) => set_mode(made, wanted),
+            };
+        }
     }
 
     /// The directory for staged files, made where it is missing.

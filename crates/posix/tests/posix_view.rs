@@ -335,3 +335,20 @@ fn tags_of_bare_objects_are_never_used_twice() {
         }
     }
 }
+
+/// Whoever may write to the bucket can lock and stage in it, whatever the umask of the first who did.
+#[test]
+fn what_is_ours_in_a_shared_bucket_is_shared() {
+    let (dir, store, bucket) = open();
+    let at = dir.path().join("root/bucket");
+    mode(&at, 0o2775);
+    for body in ["old", "new"] {
+        store.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
+    }
+    store.put(&bucket, &key("a//b"), b"odd", &PutOptions::default()).unwrap();
+    let mode_of = |below: &str| fs::metadata(at.join(".fordway").join(below)).unwrap().permissions().mode();
+    for below in ["", "tmp", "odd"] {
+        assert_eq!(mode_of(below) & 0o777, 0o775, "{below}");
+    }
+    assert_eq!(mode_of("locks") & 0o777, 0o664);
+}
