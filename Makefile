@@ -52,6 +52,7 @@ test: setup libs3 ## run all tests, those in Rust and those in Python
 lint: setup ## check formats, lints and the arrows between crates
 	cargo fmt --all --check
 	cargo fmt --manifest-path crates/mpi/Cargo.toml --check
+	cargo metadata --locked --format-version 1 --manifest-path crates/mpi/Cargo.toml >/dev/null
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo xtask arrows
 	$(VENV)/bin/ruff check python
