@@ -27,6 +27,12 @@ impl Latencies {
         self.0.saturating_record(ns.max(1));
     }
 
+    /// Counts all that `other` counted.
+    pub fn add(&mut self, other: &Latencies) {
+        let added = self.0.add(&other.0);
+        added.unwrap_or_else(|error| unreachable!("all have the same bounds: {error}"));
+    }
+
     /// Latencies counted.
     pub fn len(&self) -> u64 {
         self.0.len()

@@ -2,11 +2,12 @@
 //! which lane is behind them, this crate does not.
 //!
 //! [`compare::run`] sends one tree of files down every target in interleaved blocks;
-//! [`summary::summarise`] makes a table of the records.
+//! [`summary::summarise`] makes a table of the records. [`rest::run_block`] makes load on a server.
 
 pub mod compare;
 mod delay;
 mod posix;
+pub mod rest;
 pub mod summary;
 mod target;
 mod tree;

@@ -77,12 +77,13 @@ impl<'r> Row<'r> {
             client_cpu_ns_per_op: per_op(sum(|block| block.client_cpu_ns)),
             server_cpu_ns_per_op: server_cpu.filter(|_| has_server).and_then(per_op),
             ratio: (self.lane != 0).then(|| self.ratio(seed)),
-            limit: self.limit(
+            limit: limit(
                 sum(|block| block.client_cpu_ns),
                 server_cpu.filter(|_| has_server),
                 elapsed_s,
                 capacity,
             ),
+            load: None,
         }
     }
 
@@ -95,27 +96,28 @@ impl<'r> Row<'r> {
         let interval = median_interval(&pairs.collect::<Vec<_>>(), seed);
         Ratio { to: self.lanes[0].name.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
     }
+}
 
-    fn limit(&self, client_ns: u64, server_ns: Option<u64>, elapsed_s: f64, capacity: Capacity) -> Limit {
-        let at_once = capacity.threads.min(capacity.cpus) as f64;
-        let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
-        let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
-        let server = server_ns.unwrap_or_default();
-        let name = match share {
-            share if share >= BUSY && server > 2 * client_ns => "server cpu",
-            share if share >= BUSY && server > client_ns / 2 => "client and server cpu",
-            share if share >= BUSY => "client cpu",
-            share if share < IDLE => "waiting",
-            _ => "cannot tell",
-        };
-        let evidence = match share.is_nan() {
-            true => "nothing was measured".to_owned(),
-            false => {
-                format!("{:.0} % of the CPU time that {at_once} at once could use was used", 100.0 * share)
-            }
-        };
-        Limit { name: name.to_owned(), evidence }
-    }
+/// What kept a lane from being faster, by the CPU time that was used.
+pub(crate) fn limit(client_ns: u64, server_ns: Option<u64>, elapsed_s: f64, capacity: Capacity) -> Limit {
+    let at_once = capacity.threads.min(capacity.cpus) as f64;
+    let used_s = (client_ns + server_ns.unwrap_or_default()) as f64 / 1e9;
+    let share = if elapsed_s > 0.0 { used_s / elapsed_s / at_once } else { f64::NAN };
+    let server = server_ns.unwrap_or_default();
+    let name = match share {
+        share if share >= BUSY && server > 2 * client_ns => "server cpu",
+        share if share >= BUSY && server > client_ns / 2 => "client and server cpu",
+        share if share >= BUSY => "client cpu",
+        share if share < IDLE => "waiting",
+        _ => "cannot tell",
+    };
+    let evidence = match share.is_nan() {
+        true => "nothing was measured".to_owned(),
+        false => {
+            format!("{:.0} % of the CPU time that {at_once} at once could use was used", 100.0 * share)
+        }
+    };
+    Limit { name: name.to_owned(), evidence }
 }
 
 #[cfg(test)]
@@ -147,7 +149,19 @@ mod tests {
 
     fn operation(lane: u8, block: u32, duration_ns: u64) -> Operation {
         let phase = Phase::Get as u8;
-        Operation { lane, phase, round: 0, block, thread: 0, start_ns: 0, duration_ns, bytes: 0, ok: true }
+        Operation {
+            lane,
+            phase,
+            round: 0,
+            block,
+            thread: 0,
+            start_ns: 0,
+            duration_ns,
+            bytes: 0,
+            ok: true,
+            intended_ns: None,
+            first_byte_ns: None,
+        }
     }
 
     /// Ten blocks on two lanes, the second of which takes twice as long; CPU times as given.

@@ -1,6 +1,7 @@
 //! The command line: the one definition that the parser, `--help`, the manual pages and the shell
 //! completions are made from.
 
+mod bench;
 mod care;
 mod compare;
 mod filters;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use fordway_store::VersionId;
 
+pub(crate) use bench::{ArrivalsArg, BenchArgs, BenchCommand, HttpArg, MethodArg, RestArgs};
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
@@ -105,6 +107,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
+    /// Measure how fast a server or a lane does one kind of work
+    Bench(BenchArgs),
     /// Remove what interrupted work left behind in a directory
     Gc(GcArgs),
     /// Check a directory against what is stored about its objects
