@@ -8,6 +8,8 @@
 mod http1;
 #[cfg(feature = "http2")]
 mod http2;
+#[cfg(feature = "http3")]
+mod http3;
 #[cfg(feature = "http2")]
 mod multiplex;
 mod requests;
@@ -22,6 +24,8 @@ use fordway_sys::TcpInfo;
 pub use http1::Http1;
 #[cfg(feature = "http2")]
 pub use http2::Http2;
+#[cfg(feature = "http3")]
+pub use http3::Http3;
 pub use requests::{Method, RequestPlan, Requests};
 
 /// The requests that one thread has in flight, each on a slot of its own.
