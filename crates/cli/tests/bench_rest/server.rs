@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 
 /// What the handlers of all connections counted.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     requests: AtomicU64,
     body_bytes: AtomicU64,
 }
 
 /// A connection, with what is counted on it.
-pub struct Stream {
+pub(crate) struct Stream {
     reader: BufReader<TcpStream>,
     seen: Arc<Seen>,
 }
 
 /// A server with one thread per connection, which ends with the test.
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     seen: Arc<Seen>,
     stop: Arc<AtomicBool>,
 }
 
 impl Server {
-    pub fn start(handle: impl Fn(Stream) + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(handle: impl Fn(Stream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (seen, stop, handle) =
@@ -47,15 +47,15 @@ impl Server {
         Server { address, seen, stop }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.seen.requests.load(Ordering::Relaxed)
     }
 
-    pub fn body_bytes(&self) -> u64 {
+    pub(crate) fn body_bytes(&self) -> u64 {
         self.seen.body_bytes.load(Ordering::Relaxed)
     }
 }
@@ -95,7 +95,7 @@ impl Stream {
 }
 
 /// An answer with a body of so many bytes.
-pub fn answer(body_bytes: usize) -> Vec<u8> {
+pub(crate) fn answer(body_bytes: usize) -> Vec<u8> {
     let mut answer =
         format!("HTTP/1.1 200 OK\r\nserver: test\r\ncontent-length: {body_bytes}\r\n\r\n").into_bytes();
     answer.resize(answer.len() + body_bytes, b'x');
@@ -103,7 +103,7 @@ pub fn answer(body_bytes: usize) -> Vec<u8> {
 }
 
 /// Answers every request with `bytes`, after a sleep.
-pub fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
+pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     while stream.receive() {
         if !wait.is_zero() {
             std::thread::sleep(wait);
@@ -115,7 +115,7 @@ pub fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
 }
 
 /// Answers one request and closes the connection.
-pub fn answer_and_close(mut stream: Stream, bytes: &[u8]) {
+pub(crate) fn answer_and_close(mut stream: Stream, bytes: &[u8]) {
     if stream.receive() {
         stream.send(bytes);
     }
@@ -123,14 +123,14 @@ pub fn answer_and_close(mut stream: Stream, bytes: &[u8]) {
 
 /// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
 #[derive(Clone)]
-pub struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
+pub(crate) struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
 
 impl Service {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Service(Arc::default(), Arc::new(AtomicU64::new(1)))
     }
 
-    pub fn serve(&self, mut stream: Stream) {
+    pub(crate) fn serve(&self, mut stream: Stream) {
         let bytes = answer(100);
         while stream.receive() {
             let began = Instant::now();
@@ -156,7 +156,7 @@ impl Service {
     }
 
     /// Service times in the order in which service began.
-    pub fn take_log(&self) -> Vec<Duration> {
+    pub(crate) fn take_log(&self) -> Vec<Duration> {
         let mut log = std::mem::take(&mut *self.0.lock().unwrap());
         log.sort_unstable_by_key(|(began, _)| *began);
         log.into_iter().map(|(_, took)| took).collect()
@@ -164,7 +164,7 @@ impl Service {
 }
 
 /// Latencies in a queue of arrivals at equal intervals before `servers`, first come first served; sorted.
-pub fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
+pub(crate) fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
     let mut free_at_ns = vec![0_u64; servers];
     let mut latencies: Vec<u64> = service
         .iter()

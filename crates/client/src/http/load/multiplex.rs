@@ -91,12 +91,7 @@ impl<S: Sender> Multiplexed<S> {
         };
         let made: Result<Vec<_>> = (0..connections)
             .map(|_| {
-                let connecting =
-                    tokio::time::timeout(timeouts.connect, S::connect(&requests, timeouts, &roots));
-                let origin = requests.origin();
-                let late =
-                    || Error::new(ErrorKind::Timeout, format!("{origin} accepted no connection in time"));
-                let session = tasks.block_on(&runtime, async { connecting.await.map_err(|_| late())? })?;
+                let session = tasks.block_on(&runtime, in_time::<S>(&requests, timeouts, &roots))?;
                 Ok(Rc::new(RefCell::new(Some(session))))
             })
             .collect();
@@ -195,7 +190,7 @@ impl Shared {
         let mut session = match known {
             Some(session) => session,
             None => {
-                let made = S::connect(&self.requests, timeouts, roots).await?;
+                let made = in_time::<S>(&self.requests, timeouts, roots).await?;
                 connection.borrow_mut().get_or_insert(made).clone()
             }
         };
@@ -211,6 +206,14 @@ impl Shared {
         }
         done
     }
+}
+
+async fn in_time<S: Sender>(requests: &Arc<Requests>, timeouts: Timeouts, roots: &TlsRoots) -> Result<S> {
+    let late = |_| {
+        let detail = format!("{} accepted no connection within {:?}", requests.origin(), timeouts.connect);
+        Error::new(ErrorKind::Timeout, detail)
+    };
+    tokio::time::timeout(timeouts.connect, S::connect(requests, timeouts, roots)).await.map_err(late)?
 }
 
 /// What a protocol's implementation says went wrong.
