@@ -37,6 +37,8 @@ OPERATION_TYPES = {
     "duration_ns": pa.uint64(),
     "bytes": pa.uint64(),
     "ok": pa.bool_(),
+    "intended_ns": pa.uint64(),
+    "first_byte_ns": pa.uint64(),
 }
 BLOCK_TYPES = {
     "lane": pa.string(),
@@ -96,6 +98,8 @@ def _operations(
             "duration_ns": duration_ns,
             "bytes": moved,
             "ok": random.random(count) >= (0.05 if fail == (phase, lane) else 0),
+            "intended_ns": None,
+            "first_byte_ns": None,
         }
         parts.append(pd.DataFrame(rows))
     return pd.concat(parts)
@@ -131,7 +135,7 @@ def _summaries(
             yield (
                 {"lane": lane, "phase": phase}
                 | _figures(ran, own)
-                | {"ratio": compared, "limit": _limit(lane)}
+                | {"ratio": compared, "limit": _limit(lane), "load": None}
             )
 
 
@@ -217,6 +221,7 @@ _MACHINE = {
     "is_virtual": True,
     "load_1min": 1.4,
     "huge_pages": "madvise",
+    "tcp_congestion_control": "cubic",
     "file_systems": [
         {
             "role": "root",

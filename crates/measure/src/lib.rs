@@ -4,7 +4,10 @@
 //! Times are integer nanoseconds, sizes integer bytes. What was not measured is `None`, which a run
 //! file says as `null`; it is never 0 and never guessed.
 
+mod counters;
 mod histogram;
+mod load;
+mod load_table;
 mod machine;
 mod record;
 mod run;
@@ -12,7 +15,10 @@ mod stats;
 mod table;
 mod units;
 
+pub use counters::{Counters, NotCovered, ProcessCounters};
 pub use histogram::Latencies;
+pub use load::{Connections, Load};
+pub use load_table::load_table;
 pub use machine::{FileSystem, Machine};
 pub use record::{Block, Operation, RankRecord, Records};
 pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSION, Summary, Verdict};
@@ -34,6 +40,11 @@ impl Clock {
 
     /// Nanoseconds since the start. Cost: one `clock_gettime`, without a system call.
     pub fn now_ns(self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.at_ns(Instant::now())
+    }
+
+    /// Nanoseconds from the start to `instant`; 0 if that lies before it.
+    pub fn at_ns(self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.0).as_nanos()).unwrap_or(u64::MAX)
     }
 }

@@ -28,6 +28,9 @@ pub struct Machine {
     pub load_1min: Option<f64>,
     /// Transparent huge pages.
     pub huge_pages: Option<String>,
+    /// The kernel's TCP congestion control for new connections.
+    #[serde(default)]
+    pub tcp_congestion_control: Option<String>,
     /// The file systems a run worked on.
     pub file_systems: Vec<FileSystem>,
 }
@@ -70,6 +73,7 @@ impl Machine {
                 .map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             load_1min: read("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
             huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").map(selected),
+            tcp_congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
             file_systems: paths.iter().filter_map(|(role, path)| FileSystem::of(role, path)).collect(),
         }
     }

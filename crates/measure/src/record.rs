@@ -21,6 +21,10 @@ pub struct Operation {
     pub bytes: u64,
     /// Whether it succeeded and its content was right.
     pub ok: bool,
+    /// When it should have started, ns since the start of the run; `None` where that is when it did.
+    pub intended_ns: Option<u64>,
+    /// From its start to the first byte of the answer; `None` where that is not known.
+    pub first_byte_ns: Option<u64>,
 }
 
 /// Operations of one phase that ran on one lane while no other lane ran.

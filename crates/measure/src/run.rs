@@ -13,7 +13,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, Machine, Records};
+use crate::{Interval, Load, Machine, Records};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -89,6 +89,9 @@ pub struct Summary {
     pub ratio: Option<Ratio>,
     /// What keeps it from being faster.
     pub limit: Limit,
+    /// What only a load generator knows; `null` for other kinds of run.
+    #[serde(default)]
+    pub load: Option<Load>,
 }
 
 /// Latencies in nanoseconds.
@@ -208,16 +211,26 @@ impl Run {
 
     fn operations_batch(&self, records: &Records) -> Result<RecordBatch, ArrowError> {
         let all = &records.operations;
-        RecordBatch::try_from_iter([
-            ("lane", self.lane_column(all.iter().map(|op| op.lane))),
-            ("phase", self.phase_column(all.iter().map(|op| op.phase))),
-            ("round", Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.round))) as ArrayRef),
-            ("block", Arc::new(UInt32Array::from_iter_values(all.iter().map(|op| op.block)))),
-            ("thread", Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.thread)))),
-            ("start_ns", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.start_ns)))),
-            ("duration_ns", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.duration_ns)))),
-            ("bytes", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.bytes)))),
-            ("ok", Arc::new(BooleanArray::from_iter(all.iter().map(|op| Some(op.ok))))),
+        RecordBatch::try_from_iter_with_nullable([
+            ("lane", self.lane_column(all.iter().map(|op| op.lane)), false),
+            ("phase", self.phase_column(all.iter().map(|op| op.phase)), false),
+            (
+                "round",
+                Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.round))) as ArrayRef,
+                false,
+            ),
+            ("block", Arc::new(UInt32Array::from_iter_values(all.iter().map(|op| op.block))), false),
+            ("thread", Arc::new(UInt16Array::from_iter_values(all.iter().map(|op| op.thread))), false),
+            ("start_ns", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.start_ns))), false),
+            (
+                "duration_ns",
+                Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.duration_ns))),
+                false,
+            ),
+            ("bytes", Arc::new(UInt64Array::from_iter_values(all.iter().map(|op| op.bytes))), false),
+            ("ok", Arc::new(BooleanArray::from_iter(all.iter().map(|op| Some(op.ok)))), false),
+            ("intended_ns", Arc::new(UInt64Array::from_iter(all.iter().map(|op| op.intended_ns))), true),
+            ("first_byte_ns", Arc::new(UInt64Array::from_iter(all.iter().map(|op| op.first_byte_ns))), true),
         ])
     }
 
@@ -323,6 +336,8 @@ mod tests {
             duration_ns: 7,
             bytes: 3,
             ok: true,
+            intended_ns: None,
+            first_byte_ns: None,
         };
         let block = Block {
             lane: 0,
@@ -340,7 +355,7 @@ mod tests {
         assert_eq!(Run::read(&dir).unwrap(), run());
         let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();
         let operations = open("operations.arrow").next().unwrap().unwrap();
-        assert_eq!((operations.num_rows(), operations.num_columns()), (1, 9));
+        assert_eq!((operations.num_rows(), operations.num_columns()), (1, 11));
         let blocks = open("blocks.arrow").next().unwrap().unwrap();
         assert_eq!(blocks.column_by_name("server_cpu_ns").unwrap().null_count(), 1);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);

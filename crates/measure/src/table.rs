@@ -11,26 +11,26 @@ pub fn table(run: &Run) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows[0][8] = format!("x {reference} [95 %]");
     rows.extend(run.summaries.iter().map(cells));
-    let widths: Vec<usize> = (0..HEADINGS.len())
-        .map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0))
-        .collect();
+    aligned(&rows, &[0, 1, 8, 9]) + &legend(run)
+}
+
+/// Lays out `rows` in columns, the first row being headings; a blank line wherever the first cell changes.
+pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
     for (number, row) in rows.iter().enumerate() {
         if number > 0 && (number == 1 || row[0] != rows[number - 1][0]) {
             text.push('\n');
         }
-        text.push_str(line(row, &widths).trim_end());
+        let cell = |(at, text): (usize, &String)| match left.contains(&at) {
+            true => format!("{text:<width$}", width = widths[at]),
+            false => format!("{text:>width$}", width = widths[at]),
+        };
+        text.push_str(row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
-    text + &legend(run)
-}
-
-fn line(row: &[String; 10], widths: &[usize]) -> String {
-    let cell = |(at, text): (usize, &String)| match at {
-        0 | 1 | 8 | 9 => format!("{text:<width$}", width = widths[at]),
-        _ => format!("{text:>width$}", width = widths[at]),
-    };
-    row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")
+    text
 }
 
 fn cells(summary: &Summary) -> [String; 10] {
@@ -56,11 +56,11 @@ fn cells(summary: &Summary) -> [String; 10] {
     ]
 }
 
-fn cpu(ns: Option<f64>) -> String {
+pub(crate) fn cpu(ns: Option<f64>) -> String {
     ns.map_or("-".to_owned(), |ns| ns_text(ns.round() as u64))
 }
 
-fn ratio(ratio: &Ratio) -> String {
+pub(crate) fn ratio(ratio: &Ratio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
     let text = format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high);
     match ratio.verdict {

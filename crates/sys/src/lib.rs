@@ -8,9 +8,11 @@
 //! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
 //! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
+//! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
 mod call;
+mod counters;
 mod dir;
 #[cfg(feature = "faults")]
 pub mod fault;
@@ -18,10 +20,13 @@ mod file;
 mod lock;
 mod map;
 mod name;
+mod perf;
 mod process;
 mod root;
+mod tcp;
 mod xattr;
 
+pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, links_in, make_dir,
@@ -31,8 +36,10 @@ pub use file::{
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
+pub use perf::{HardwareCounters, HardwareCounts};
 pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
+pub use tcp::{TcpInfo, tcp_info};
 pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};

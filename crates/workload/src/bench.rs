@@ -199,6 +199,7 @@ impl LaneResults {
             server_cpu_ns_per_op: server_ns.and_then(per_op),
             ratio: reference.map(|reference| ratio(&rounds, reference, phase)),
             limit: limit(client_ns, server_ns, sum(PhaseResult::wall_ns) as f64 / 1e9, capacity),
+            load: None,
         }
     }
 }

@@ -287,6 +287,8 @@ impl Comparison<'_> {
             duration_ns: done.end_ns - done.start_ns,
             bytes: if right { bytes } else { 0 },
             ok: right,
+            intended_ns: None,
+            first_byte_ns: None,
         })
     }
 

@@ -6,6 +6,8 @@
 //!
 //! A [`bench::Workload`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is work of many ranks, a
 //! [`Team`], at a [`Site`]; [`bench::describe`] makes a run of it, [`report`] tables.
+//!
+//! [`rest::run_block`] makes load on a server.
 
 pub mod bench;
 pub mod compare;
@@ -18,6 +20,7 @@ mod pattern;
 mod phase;
 mod posix;
 pub mod report;
+pub mod rest;
 mod result;
 mod site;
 pub mod summary;

@@ -260,6 +260,8 @@ impl<'c> Recorder<'c> {
                 duration_ns,
                 bytes,
                 ok,
+                intended_ns: None,
+                first_byte_ns: None,
             });
         }
     }
@@ -366,6 +368,8 @@ fn unpack(bytes: &[u8], rank: u16, origin_ns: u64) -> impl Iterator<Item = Opera
         duration_ns: word(&one[8..16]),
         bytes: word(&one[16..]) >> 1,
         ok: word(&one[16..]) & 1 == 1,
+        intended_ns: None,
+        first_byte_ns: None,
     })
 }
 

@@ -83,6 +83,7 @@ impl<'r> Row<'r> {
                 elapsed_s,
                 capacity,
             ),
+            load: None,
         }
     }
 
@@ -148,7 +149,19 @@ mod tests {
 
     fn operation(lane: u8, block: u32, duration_ns: u64) -> Operation {
         let phase = Phase::Get as u8;
-        Operation { lane, phase, round: 0, block, thread: 0, start_ns: 0, duration_ns, bytes: 0, ok: true }
+        Operation {
+            lane,
+            phase,
+            round: 0,
+            block,
+            thread: 0,
+            start_ns: 0,
+            duration_ns,
+            bytes: 0,
+            ok: true,
+            intended_ns: None,
+            first_byte_ns: None,
+        }
     }
 
     /// Ten blocks on two lanes, the second of which takes twice as long; CPU times as given.

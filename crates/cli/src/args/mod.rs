@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use fordway_store::VersionId;
 
-pub(crate) use bench::{BenchArgs, Benchmark, RankArgs};
+pub(crate) use bench::{ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs};
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
@@ -107,7 +107,7 @@ pub enum Command {
     Serve(ServeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
-    /// Run a benchmark on any lane: ior, mdtest, mdworkbench, io500
+    /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Remove what interrupted work left behind in a directory
     Gc(GcArgs),

@@ -25,14 +25,14 @@ mod versions;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, GlobalArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::external;
 
 /// Carries out a command line. Everything that went wrong has been told when this returns.
 pub fn run(cli: Cli, context: &Context) -> Exit {
-    let exit = dispatch(cli.command, context).unwrap_or_else(|error| tell(context, &error));
+    let exit = dispatch(cli.command, &cli.global, context).unwrap_or_else(|error| tell(context, &error));
     match context.output.flush() {
         Err(error) if exit == Exit::Ok => tell(context, &error),
         _ => exit,
@@ -48,7 +48,7 @@ fn tell(context: &Context, error: &Error) -> Exit {
     Exit::of(error)
 }
 
-fn dispatch(command: Command, context: &Context) -> Result<Exit> {
+fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     match command {
         Command::Ls(args) => ls::run(&args, context),
         Command::Cp(args) => cp::run(&args, context),
@@ -64,7 +64,7 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
         Command::Presign(args) => presign::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
-        Command::Bench(args) => bench::run(&args, context),
+        Command::Bench(args) => bench::run(&args, global, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

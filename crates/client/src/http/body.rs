@@ -5,7 +5,7 @@ use std::io;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::connection::Connection;
-use super::response::Response;
+use super::response::Head;
 
 /// The longest line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
@@ -38,18 +38,21 @@ pub(super) enum Chunk {
 
 impl Framing {
     /// What the head says (RFC 9112 section 6.3). Errors: `BadResponse` where it contradicts itself.
-    pub(super) fn of(response: &Response, method: &str) -> Result<Self> {
-        if method == "HEAD" || matches!(response.status(), 204 | 304) {
+    pub(super) fn of(head: &Head, connection: &Connection, method: &str) -> Result<Self> {
+        if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(Framing::Empty);
         }
-        if let Some(coding) = response.header("transfer-encoding") {
+        let named = |wanted: &'static str| {
+            head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
+        };
+        if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(Framing::Chunked(Chunk::Size)),
                 false => Err(bad(format!("the transfer encoding {coding:?} is not known"))),
             };
         }
         let mut length = None;
-        for (_, value) in response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        for (_, value) in named("content-length") {
             let stated = fordway_wire::range::digits(value.trim())
                 .ok_or_else(|| bad(format!("the Content-Length {value:?} is not a number")))?;
             if length.is_some_and(|before| before != stated) {

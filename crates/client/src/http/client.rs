@@ -5,17 +5,15 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind};
 
 use super::connection::{Connection, io_error};
+use super::connector::Connector;
 use super::pool::Pool;
 use super::response::Response;
-use super::socket::Socket;
-use super::tls::TlsConnector;
 use super::{Origin, Timeouts, TlsRoots};
 
 /// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
 /// block, in the thread that makes them.
 pub struct HttpClient {
-    timeouts: Timeouts,
-    tls: TlsConnector,
+    connector: Connector,
     pool: Arc<Pool>,
 }
 
@@ -54,7 +52,7 @@ impl HttpClient {
     /// A client with an empty pool. Costs nothing before the first request.
     pub fn new(timeouts: Timeouts, roots: TlsRoots) -> Self {
         let pool = Arc::new(Pool::new(timeouts.idle));
-        HttpClient { timeouts, tls: TlsConnector::new(roots), pool }
+        HttpClient { connector: Connector::new(timeouts, roots), pool }
     }
 
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
@@ -72,8 +70,10 @@ impl HttpClient {
                 Err(error) => return Err(Failure { error, may_have_acted: true }),
             }
         }
-        let connection =
-            self.connect(exchange.origin).map_err(|error| Failure { error, may_have_acted: false })?;
+        let connection = self
+            .connector
+            .connect(exchange.origin)
+            .map_err(|error| Failure { error, may_have_acted: false })?;
         match self.send_on(connection, exchange) {
             Ok(Some(response)) => Ok(response),
             Ok(None) => Err(Failure { error: closed(), may_have_acted: true }),
@@ -84,14 +84,6 @@ impl HttpClient {
     fn pooled(&self, exchange: &Exchange) -> Option<Connection> {
         let connection = self.pool.take(exchange.origin)?;
         (exchange.replay == Replay::Safe || connection.is_quiet()).then_some(connection)
-    }
-
-    fn connect(&self, origin: &Origin) -> Result<Connection, Error> {
-        if origin.tls {
-            let stream = self.tls.connect(origin, &self.timeouts)?;
-            return Ok(Connection::tls(stream, self.timeouts));
-        }
-        Ok(Connection::plain(Socket::connect(origin, &self.timeouts)?, self.timeouts))
     }
 
     /// `None` if the connection was closed before anything was answered.

@@ -28,6 +28,12 @@ pub(super) struct Connection {
     filled: usize,
     /// The head of the request being sent; kept for its capacity.
     pub(super) request_head: Vec<u8>,
+    /// Bytes of the request, head and body, that were sent.
+    sent: usize,
+    /// Bytes received since the connection was made.
+    pub(super) received_bytes: u64,
+    /// Whether calls wait for the other side; if not, they fail with `WouldBlock` and are made again.
+    is_blocking: bool,
     /// Whether an earlier answer was received on it.
     pub(super) is_reused: bool,
 }
@@ -49,17 +55,16 @@ impl Connection {
             used: 0,
             filled: 0,
             request_head: Vec::with_capacity(1024),
+            sent: 0,
+            received_bytes: 0,
+            is_blocking: true,
             is_reused: false,
         }
     }
 
     /// Whether nothing was received that no request asked for, and the other side is still there.
     pub(super) fn is_quiet(&self) -> bool {
-        let socket = match &self.transport {
-            Transport::Plain(socket) => socket,
-            Transport::Tls(stream) => &stream.sock,
-        };
-        self.has_nothing_left() && socket.is_quiet()
+        self.has_nothing_left() && self.socket().is_quiet()
     }
 
     /// Whether all that was received has been used.
@@ -67,25 +72,42 @@ impl Connection {
         self.used == self.filled
     }
 
+    /// From now on no call waits: whoever has many connections waits for all of them at once.
+    pub(super) fn stop_waiting(&mut self) -> io::Result<()> {
+        self.is_blocking = false;
+        self.socket().stop_waiting()
+    }
+
+    /// The socket beneath.
+    pub(super) fn socket(&self) -> &Socket {
+        match &self.transport {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => &stream.sock,
+        }
+    }
+
     /// Sends the head and `body`, in one call where the socket takes it. A timeout is of progress.
     pub(super) fn send(&mut self, body: &[u8]) -> io::Result<()> {
-        (self.used, self.filled) = (0, 0);
-        let (mut head, mut body) = (self.request_head.as_slice(), body);
-        while !head.is_empty() || !body.is_empty() {
+        (self.used, self.filled, self.sent) = (0, 0, 0);
+        self.send_rest(body)
+    }
+
+    /// Goes on where [`Connection::send`] of the same `body` ended with `WouldBlock`.
+    pub(super) fn send_rest(&mut self, body: &[u8]) -> io::Result<()> {
+        while self.sent < self.request_head.len() + body.len() {
+            let head = self.request_head.get(self.sent..).unwrap_or_default();
+            let body = &body[self.sent.saturating_sub(self.request_head.len())..];
             let pieces = [IoSlice::new(head), IoSlice::new(body)];
             let written = match &mut self.transport {
                 Transport::Plain(socket) => socket.write_vectored(&pieces),
                 Transport::Tls(stream) => stream.write_vectored(&pieces),
             };
-            let sent = match written {
+            match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => sent,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
-            };
-            let of_head = sent.min(head.len());
-            head = &head[of_head..];
-            body = &body[sent - of_head..];
+            }
         }
         match &mut self.transport {
             Transport::Plain(_) => Ok(()),
@@ -99,15 +121,10 @@ impl Connection {
     pub(super) fn receive_head(&mut self) -> Result<Option<Head>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
+        let mut head = Head::default();
         loop {
-            if self.filled > self.used
-                && let Some(head) = Head::parse(&self.buffer, self.used..self.filled)?
-            {
-                self.used = head.end;
-                if head.status >= 200 {
-                    return Ok(Some(head));
-                }
-                continue;
+            if self.take_head(&mut head)? {
+                return Ok(Some(head));
             }
             if self.filled == 0 {
                 match self.receive_more() {
@@ -132,6 +149,18 @@ impl Connection {
         }
     }
 
+    /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.
+    /// Errors: `BadResponse`.
+    pub(super) fn take_head(&mut self, head: &mut Head) -> Result<bool> {
+        while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
+            self.used = head.end;
+            if head.status >= 200 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// What the head of `range` says; valid until the next request.
     pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
         &self.buffer[range]
@@ -154,10 +183,25 @@ impl Connection {
             return Ok(self.take_waiting(target));
         }
         self.progress_limit()?;
-        retry(|| match &mut self.transport {
+        let got = retry(|| match &mut self.transport {
             Transport::Plain(socket) => socket.read(target),
             Transport::Tls(stream) => stream.read(target),
-        })
+        })?;
+        self.received_bytes += got as u64;
+        Ok(got)
+    }
+
+    /// Body bytes that nobody wants: as [`Connection::read`], but of a plain socket they are dropped
+    /// in the kernel, and `scratch` only says how many at most.
+    pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        match &mut self.transport {
+            Transport::Plain(socket) if self.used == self.filled => {
+                let got = retry(|| socket.discard(scratch))?;
+                self.received_bytes += got as u64;
+                Ok(got)
+            }
+            _ => self.read(scratch),
+        }
     }
 
     /// Body bytes until `target` is full or the other side ends; returns how many there were.
@@ -173,6 +217,7 @@ impl Connection {
             if got == 0 {
                 break;
             }
+            self.received_bytes += got as u64;
             done += got;
         }
         Ok(done)
@@ -197,7 +242,8 @@ impl Connection {
         count
     }
 
-    fn receive_more(&mut self) -> io::Result<usize> {
+    /// Receives more behind what waits, in a buffer that grows as far as a head may. 0 is the end.
+    pub(super) fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {
             if self.buffer.len() >= MAX_HEAD_BYTES {
                 return Err(io::Error::other(Error::new(ErrorKind::BadResponse, "the head is over 128 KiB")));
@@ -210,6 +256,7 @@ impl Connection {
             Transport::Tls(stream) => stream.read(room),
         })?;
         self.filled += got;
+        self.received_bytes += got as u64;
         Ok(got)
     }
 
@@ -222,6 +269,9 @@ impl Connection {
     }
 
     fn set_read_timeout(&mut self, limit: Duration) -> io::Result<()> {
+        if !self.is_blocking {
+            return Ok(());
+        }
         match &mut self.transport {
             Transport::Plain(socket) => socket.set_read_timeout(limit),
             Transport::Tls(stream) => stream.sock.set_read_timeout(limit),

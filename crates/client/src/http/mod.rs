@@ -4,9 +4,12 @@
 //! together, the answer's head is parsed where it was received, and a large body is received
 //! straight into the caller's buffer.
 
+pub mod load;
+
 mod body;
 mod client;
 mod connection;
+mod connector;
 mod origin;
 mod pool;
 mod response;

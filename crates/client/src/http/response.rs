@@ -1,6 +1,7 @@
 //! An answer: its head, read where it was received, and its body, read from the connection.
 
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ const MAX_HEADERS: usize = 128;
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A parsed head: positions in the connection's buffer, so that no header is copied.
+#[derive(Default)]
 pub(super) struct Head {
     pub(super) status: u16,
     /// Where the body starts in the buffer.
@@ -28,15 +30,20 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Parses a head that starts at `within.start`. `None` if it is not all there yet.
-    /// Errors: `BadResponse`.
-    pub(super) fn parse(buffer: &[u8], within: Range<usize>) -> Result<Option<Head>> {
-        let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut parsed = httparse::Response::new(&mut fields);
+    /// Parses a head that starts at `within.start`; what was parsed before is forgotten, its memory
+    /// is used again. `false` if the head is not all there yet. Errors: `BadResponse`.
+    pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let mut parsed = httparse::Response::new(&mut []);
         let bytes = &buffer[within.clone()];
-        let length = match parsed.parse(bytes) {
+        let done = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+            &mut parsed,
+            bytes,
+            &mut fields,
+        );
+        let length = match done {
             Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) => return Ok(None),
+            Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
                 let detail = format!("the answer is not HTTP/1.1 (it starts with {start:?})");
@@ -47,10 +54,33 @@ impl Head {
             let start = part.as_ptr().addr() - buffer.as_ptr().addr();
             start..start + part.len()
         };
-        let headers =
-            parsed.headers.iter().map(|h| (position(h.name.as_bytes()), position(h.value))).collect();
-        let (status, http_1_0) = (parsed.code.unwrap_or(0), parsed.version == Some(0));
-        Ok(Some(Head { status, end: within.start + length, http_1_0, headers }))
+        self.headers.clear();
+        self.headers.extend(parsed.headers.iter().map(|h| (position(h.name.as_bytes()), position(h.value))));
+        (self.status, self.http_1_0) = (parsed.code.unwrap_or(0), parsed.version == Some(0));
+        self.end = within.start + length;
+        Ok(true)
+    }
+
+    /// All headers that are UTF-8, as they lie in the buffer of `connection`.
+    pub(super) fn headers<'c>(
+        &'c self,
+        connection: &'c Connection,
+    ) -> impl Iterator<Item = (&'c str, &'c str)> {
+        self.headers.iter().filter_map(move |(name, value)| {
+            let text = |range: &Range<usize>| std::str::from_utf8(connection.text(range.clone())).ok();
+            Some((text(name)?, text(value)?))
+        })
+    }
+
+    /// Whether the other side will take another request after a body that ends by `framing`.
+    pub(super) fn may_keep_alive(&self, connection: &Connection, framing: &Framing) -> bool {
+        let said = |word: &str| {
+            let mut stated =
+                self.headers(connection).filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+            stated.any(|(_, value)| value.split(',').any(|token| token.trim().eq_ignore_ascii_case(word)))
+        };
+        let by_default = !self.http_1_0 || said("keep-alive");
+        by_default && !said("close") && *framing != Framing::UntilClose
     }
 }
 
@@ -75,17 +105,9 @@ impl Response {
         (origin, pool): (&Origin, &Arc<Pool>),
     ) -> Result<Self> {
         let (origin, pool) = (origin.clone(), pool.clone());
-        let mut response = Response {
-            head,
-            framing: Framing::Empty,
-            keep_alive: false,
-            connection: Some(connection),
-            origin,
-            pool,
-        };
-        response.framing = Framing::of(&response, method)?;
-        response.keep_alive = response.may_keep_alive();
-        Ok(response)
+        let framing = Framing::of(&head, &connection, method)?;
+        let keep_alive = head.may_keep_alive(&connection, &framing);
+        Ok(Response { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
     /// The status, 200 to 999.
@@ -104,12 +126,7 @@ impl Response {
 
     /// All headers that are UTF-8.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
-        let connection = self.connection.as_ref();
-        self.head.headers.iter().filter_map(move |(name, value)| {
-            let connection = connection?;
-            let text = |range: &Range<usize>| std::str::from_utf8(connection.text(range.clone())).ok();
-            Some((text(name)?, text(value)?))
-        })
+        self.connection.iter().flat_map(|connection| self.head.headers(connection))
     }
 
     /// The bytes of body still to come, where the head says so.
@@ -162,15 +179,6 @@ impl Response {
         let mut document = Vec::new();
         self.by_ref().take(limit_bytes as u64 + 1).read_to_end(&mut document).map_err(body_error)?;
         if document.len() > limit_bytes { Err(too_large()) } else { Ok(document) }
-    }
-
-    fn may_keep_alive(&self) -> bool {
-        let said = |word: &str| {
-            self.header("connection")
-                .is_some_and(|value| value.split(',').any(|token| token.trim().eq_ignore_ascii_case(word)))
-        };
-        let by_default = !self.head.http_1_0 || said("keep-alive");
-        by_default && !said("close") && self.framing != Framing::UntilClose
     }
 }
 

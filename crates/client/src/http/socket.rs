@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -59,6 +60,16 @@ impl Socket {
         Ok(())
     }
 
+    /// From now on calls that would wait fail with `WouldBlock`.
+    pub(super) fn stop_waiting(&self) -> io::Result<()> {
+        self.stream.set_nonblocking(true)
+    }
+
+    /// Drops up to `scratch.len()` received bytes without copying them; returns how many.
+    pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, scratch, RecvFlags::TRUNC)?.1)
+    }
+
     /// Whether the other side has neither closed the connection nor said anything on it.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
@@ -69,6 +80,12 @@ impl Socket {
     /// the kernel fills the buffer in one call. Returns the bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(recv(&self.stream, buffer, RecvFlags::WAITALL)?.1)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

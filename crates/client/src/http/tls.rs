@@ -24,12 +24,14 @@ pub enum TlsRoots {
 /// Opens TLS sessions; the certificates are loaded when the first one is asked for.
 pub(super) struct TlsConnector {
     roots: TlsRoots,
+    /// The protocol that is offered (ALPN, RFC 7301).
+    protocol: &'static [u8],
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl TlsConnector {
-    pub(super) fn new(roots: TlsRoots) -> Self {
-        TlsConnector { roots, config: OnceLock::new() }
+    pub(super) fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
+        TlsConnector { roots, protocol, config: OnceLock::new() }
     }
 
     /// Connects and completes the handshake. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
@@ -54,7 +56,8 @@ impl TlsConnector {
         Ok(stream)
     }
 
-    fn config(&self) -> Result<Arc<ClientConfig>> {
+    /// What sessions are opened with. Errors: `InvalidArgument` where no certificate is trusted.
+    pub(super) fn config(&self) -> Result<Arc<ClientConfig>> {
         if let Some(config) = self.config.get() {
             return Ok(config.clone());
         }
@@ -64,7 +67,7 @@ impl TlsConnector {
             .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
             .with_root_certificates(self.trusted()?)
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![self.protocol.to_vec()];
         Ok(self.config.get_or_init(|| Arc::new(config)).clone())
     }
 

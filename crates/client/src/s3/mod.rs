@@ -14,10 +14,12 @@ mod read;
 mod request;
 mod retry;
 mod session;
+mod signer;
 mod store;
 mod versions;
 mod writer;
 
 pub use config::{Addressing, S3Config};
 pub use credentials::Credentials;
+pub use signer::{Signer, Unsigned};
 pub use store::S3Store;

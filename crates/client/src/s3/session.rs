@@ -1,18 +1,15 @@
 //! Addresses, signs, sends and retries calls.
 
-use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::date::Utc;
-use fordway_wire::sigv4::{
-    MAX_EXPIRES_S, PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD, payload_hash,
-};
+use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
 use fordway_wire::uri;
 
 use super::failure::{self, Attempt};
 use super::request::Call;
 use super::retry::backoff;
+use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
 use crate::http::{Exchange, HttpClient, Origin, Replay, Response};
 
@@ -24,8 +21,7 @@ pub(super) struct Session {
     http: HttpClient,
     origin: Origin,
     base_path: String,
-    /// Today's key, derived when first needed.
-    signing_key: Mutex<Option<Arc<SigningKey>>>,
+    signer: Signer,
 }
 
 /// Where a call goes: all of it that does not depend on the time.
@@ -42,7 +38,8 @@ impl Session {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
         let http = HttpClient::new(config.timeouts, config.tls_roots.clone());
-        Ok(Session { config, http, origin, base_path, signing_key: Mutex::default() })
+        let signer = Signer::new(config.credentials.clone(), &config.region);
+        Ok(Session { config, http, origin, base_path, signer })
     }
 
     /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
@@ -121,41 +118,21 @@ impl Session {
 
     /// Appends the signature and the headers that only it needs; every other header is covered too.
     fn write_signature(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
-        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+        if self.config.credentials == Credentials::Anonymous {
             return;
-        };
-        let date = Utc::from(now).amz_date();
+        }
         let hash =
             if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
-        let mut added = vec![("x-amz-content-sha256", hash.as_str()), ("x-amz-date", date.as_str())];
-        added.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
-        for (name, value) in &added {
-            push_all(head, &[name, ": ", value, "\r\n"]);
-        }
-        let mut headers = added;
-        headers.push(("host", &address.host));
-        headers.extend(call.headers.iter().map(|(name, value)| (&**name, &**value)));
-        headers.sort_unstable_by_key(|(name, _)| *name);
-        let request = SignedRequest {
+        let headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let request = Unsigned {
             method: call.method,
             path: &address.path,
             query: &address.query,
+            host: &address.host,
             headers: &headers,
             payload_hash: &hash,
         };
-        let authorization = self.signing_key(secret_key, now).authorization(access_key, now, &request);
-        push_all(head, &["authorization: ", &authorization, "\r\n"]);
-    }
-
-    fn signing_key(&self, secret_key: &str, now: SystemTime) -> Arc<SigningKey> {
-        let mut cached = self.signing_key.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match &*cached {
-            Some(key) if key.is_for(now) => key.clone(),
-            _ => {
-                let key = Arc::new(SigningKey::new(secret_key, now, &self.config.region, "s3"));
-                cached.insert(key).clone()
-            }
-        }
+        self.signer.sign(&request, now, |name, value| push_all(head, &[name, ": ", value, "\r\n"]));
     }
 
     fn address(&self, call: &Call) -> Address {
@@ -210,7 +187,7 @@ impl Session {
         };
         let Address { origin, host, path, .. } = self.address(call);
         let request = PresignedRequest { method: call.method, host: &host, path: &path, parameters: &[] };
-        let key = self.signing_key(secret_key, now);
+        let key = self.signer.key(secret_key, now);
         let query = key.presigned_query(access_key, session_token.as_deref(), now, expires_s, &request);
         Ok(format!("{origin}{path}?{query}"))
     }

@@ -1,11 +1,13 @@
 //! Options of `bench`: one file for each family of benchmarks.
 
 mod ranks;
+mod rest;
 
 use clap::{Args, Subcommand};
 
 pub(crate) use ranks::RankArgs;
 use ranks::{Io500Args, RanksArgs};
+pub(crate) use rest::{ArrivalsArg, HttpArg, MethodArg, RestArgs};
 
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
@@ -14,6 +16,7 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 /// Options of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  fordway bench rest http://127.0.0.1:9000/bucket/key --connections 16 --duration 10s
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
   fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
@@ -26,6 +29,8 @@ pub struct BenchArgs {
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Benchmark {
+    /// HTTP load on a server: open or closed loop, over HTTP/1.1, 2 and 3
+    Rest(RestArgs),
     /// Large files in blocks and transfers: bandwidth
     Ior(RanksArgs<IorPlan>),
     /// Many small files: create, stat, read, delete

@@ -2,16 +2,18 @@
 
 mod places;
 mod ranks;
+mod rest;
 
 use fordway_store::Result;
 use fordway_workload::bench::Workload;
 
-use crate::args::{BenchArgs, Benchmark};
+use crate::args::{BenchArgs, Benchmark, GlobalArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 
-pub(super) fn run(args: &BenchArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     match &args.benchmark {
+        Benchmark::Rest(args) => rest::run(args, global, context),
         Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
         Benchmark::Mdtest(args) => {
             ranks::run(Workload::Mdtest(args.plan.clone()), &args.common, &[], context)

@@ -1,0 +1,246 @@
+//! `fordway bench rest` as a user runs it, against servers whose behaviour is known.
+
+#[path = "bench_rest/server.rs"]
+mod server;
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use server::{Server, Service, answer};
+
+/// Runs `fordway bench rest ARGS --json`; answers its output and its summaries.
+fn bench(args: &[&str]) -> (Output, Vec<Value>) {
+    let output = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["bench", "rest", "--json"])
+        .args(args)
+        .env_remove("AWS_CA_BUNDLE")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let summaries = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (output, summaries)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn quantile_ns(summary: &Value, name: &str) -> u64 {
+    summary["latency"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary}"))
+}
+
+fn one(args: &[&str]) -> (Output, Value) {
+    let (output, mut summaries) = bench(args);
+    assert_eq!(summaries.len(), 1, "{}", stderr(&output));
+    (output, summaries.remove(0))
+}
+
+#[test]
+fn a_closed_loop_counts_what_the_server_saw() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1024)));
+    let (output, summary) = one(&[
+        &server.url("/x"),
+        "--requests",
+        "500",
+        "--connections",
+        "4",
+        "--threads",
+        "2",
+        "--warm-up",
+        "0s",
+        "--size",
+        "1KiB",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(500), Some(0)));
+    assert_eq!(server.requests(), 500);
+    assert_eq!(summary["bytes"], 500 * 1024);
+    let load = &summary["load"];
+    assert_eq!(load["header_received_bytes_per_op"].as_f64(), Some((answer(1024).len() - 1024) as f64));
+    assert!(load["header_sent_bytes_per_op"].as_f64().is_some_and(|bytes| bytes > 40.0 && bytes < 200.0));
+    assert!(load["client"]["cpu_ns"].as_u64().is_some_and(|ns| ns > 0) && load["server"].is_null());
+    assert_eq!(load["tcp"]["count"], 4);
+    assert!(load["rate_asked_per_s"].is_null() && load["lateness"].is_null());
+}
+
+#[test]
+fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));
+    let (output, summaries) = bench(&[
+        &server.url("/b/{size}/o-{n}"),
+        "--method",
+        "PUT",
+        "--size",
+        "1KiB,3MiB",
+        "--connections",
+        "1,2",
+        "--objects",
+        "3",
+        "--requests",
+        "20",
+        "--warm-up",
+        "0s",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(summaries.len(), 4);
+    assert_eq!(server.requests(), 80);
+    assert_eq!(server.body_bytes(), 40 * (1024 + (3 << 20)));
+    assert_eq!(summaries[3]["bytes"], 20 * (3 << 20));
+}
+
+/// What is wrong with the server is a column and a sentence, and never a crash or an endless wait.
+#[test]
+fn servers_that_lie_stall_or_leave_are_told_apart() {
+    let head = |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("a body shorter than stated", [head(100).as_bytes(), &[0; 50]].concat(), "IncompleteBody"),
+        ("a body longer than stated", [head(10).as_bytes(), &[0; 50]].concat(), "BadResponse"),
+        ("no HTTP at all", b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(), "BadResponse"),
+        (
+            "two lengths",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx".to_vec(),
+            "BadResponse",
+        ),
+        ("no answer", Vec::new(), "Unavailable"),
+        ("a refusal", b"HTTP/1.1 503 Slow Down\r\ncontent-length: 2\r\n\r\nno".to_vec(), "status 503"),
+        ("another size", answer(7), "wrong size"),
+    ];
+    for (what, bytes, kind) in cases {
+        // A connection that may be used again is not closed: what is wrong here lies in one answer.
+        let may_go_on = kind.starts_with("status") || kind == "wrong size";
+        let server = Server::start(move |stream| match may_go_on {
+            true => server::serve(stream, Duration::ZERO, &bytes),
+            false => server::answer_and_close(stream, &bytes),
+        });
+        let (output, summary) = one(&[
+            &server.url("/x"),
+            "--requests",
+            "5",
+            "--warm-up",
+            "0s",
+            "--size",
+            "1KiB",
+            "--timeout",
+            "5s",
+        ]);
+        assert_eq!(summary["errors"], 5, "{what}: {summary}");
+        assert_eq!(summary["load"]["errors"][kind], 5, "{what}: {}", summary["load"]["errors"]);
+        assert_eq!(output.status.code(), Some(7), "{what}");
+        assert!(stderr(&output).contains("5 requests failed"), "{what}: {}", stderr(&output));
+        assert!(summary["latency"].is_null() && summary["ops_per_s"].is_null());
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up() {
+    let server = Server::start(|stream| server::serve(stream, Duration::from_secs(3600), b""));
+    let (output, summary) =
+        one(&[&server.url("/x"), "--requests", "2", "--warm-up", "0s", "--timeout", "1s"]);
+    assert_eq!(summary["load"]["errors"]["Timeout"], 2, "{summary}");
+    assert!(stderr(&output).contains("no whole answer came within 1s"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_not_there_ends_the_command() {
+    let (output, summaries) = bench(&["http://127.0.0.1:1/x", "--requests", "2"]);
+    assert_eq!((output.status.code(), summaries.len()), (Some(7), 0));
+    assert!(stderr(&output).contains("cannot connect to http://127.0.0.1:1"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_rate_that_cannot_be_kept_is_said_with_the_rate_achieved() {
+    let server = Server::start(|stream| server::serve(stream, Duration::from_millis(10), &answer(1)));
+    let (output, summary) = one(&[
+        &server.url("/x"),
+        "--rate",
+        "10000",
+        "--connections",
+        "2",
+        "--duration",
+        "1s",
+        "--warm-up",
+        "0s",
+    ]);
+    let achieved = summary["ops_per_s"].as_f64().unwrap();
+    assert!((100.0..=200.0).contains(&achieved), "2 connections at 10 ms make 200 a second, not {achieved}");
+    let skipped = summary["load"]["skipped"].as_u64().unwrap();
+    let all = skipped + summary["operations"].as_u64().unwrap();
+    assert!((9_500..10_500).contains(&all), "{all} arrivals of about 10,000");
+    assert!(stderr(&output).contains("could not be kept"), "{}", stderr(&output));
+}
+
+#[test]
+fn impossible_loads_are_refused() {
+    for args in [
+        &["http://127.0.0.1:1/x", "--rate", "0"][..],
+        &["http://127.0.0.1:1/x", "--rate", "NaN"],
+        &["http://127.0.0.1:1/x", "--connections", "0"],
+        &["http://127.0.0.1:1/x", "--threads", "4", "--connections", "2"],
+        &["http://127.0.0.1:1/{size}"],
+        &["http://127.0.0.1:1/x", "--duration", "0s"],
+        &["http://127.0.0.1:1/x", "--method", "PUT", "--size", "16777215TiB"],
+        &["http://127.0.0.1:1/x", "--pin-server", "0"],
+        &["ftp://127.0.0.1/x"],
+    ] {
+        let (output, summaries) = bench(args);
+        assert_eq!((output.status.code(), summaries.len()), (Some(2), 0), "{args:?}: {}", stderr(&output));
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
+    let mut short = Command::new("sleep").arg("0.3").spawn().unwrap();
+    // A process that has ended must be waited for, or its number stays.
+    let pid = short.id().to_string();
+    let waiter = std::thread::spawn(move || short.wait());
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));
+    let (output, summary) =
+        one(&[&server.url("/x"), "--duration", "1s", "--warm-up", "0s", "--server-pid", &pid]);
+    waiter.join().unwrap().unwrap();
+    assert!(summary["server_cpu_ns_per_op"].is_null() && summary["load"]["server"].is_null());
+    assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
+}
+
+/// The instrument on itself: behind a server whose service times are logged, the open loop must find
+/// the latencies that a queue with those service times has.
+#[test]
+#[allow(clippy::print_stdout, reason = "the figures of the documentation")]
+fn the_open_loop_finds_what_a_queue_simulation_says() {
+    const CONNECTIONS: usize = 4;
+    const RATE: u64 = 800;
+    const SECONDS: u64 = 8;
+    let mut told = String::new();
+    // Other work on the machine delays the threads of a test; the instrument is not to blame for all.
+    for _ in 0..3 {
+        let service = Service::new();
+        let of_server = service.clone();
+        let server = Server::start(move |stream| of_server.serve(stream));
+        let (url, seconds) = (server.url("/x"), format!("{SECONDS}s"));
+        let common = [url.as_str(), "--connections", "4", "--duration", &seconds, "--warm-up", "0s"];
+        let rate = RATE.to_string();
+        let (_, open) = one(&[&common[..], &["--rate", &rate, "--arrivals", "fixed"]].concat());
+        let latencies = server::simulate(&service.take_log(), 1_000_000_000 / RATE, CONNECTIONS);
+        let (_, closed) = one(&common);
+        assert_eq!(open["errors"], 0);
+        told.clear();
+        let mut agrees = true;
+        for (name, q) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
+            let truth = latencies[((latencies.len() - 1) as f64 * q).round() as usize];
+            let (found, of_closed) = (quantile_ns(&open, name), quantile_ns(&closed, name));
+            agrees &= found.abs_diff(truth) <= (truth / 20).max(100_000);
+            told += &format!(
+                "{name}: simulated {truth}, open loop {found} ({:+.1} %), closed loop {of_closed} ({:+.1} %)\n",
+                100.0 * (found as f64 / truth as f64 - 1.0),
+                100.0 * (of_closed as f64 / truth as f64 - 1.0),
+            );
+        }
+        if agrees {
+            println!("{told}");
+            return;
+        }
+    }
+    panic!("the open loop does not agree with the simulation:\n{told}");
+}

@@ -1,0 +1,209 @@
+//! Counters of processes over a stretch of time, which say what they cover.
+
+use std::fmt;
+use std::time::Instant;
+
+use fordway_sys::{HardwareCounters, HardwareCounts, ProcessUsage, descendants, usage_of};
+use serde::{Deserialize, Serialize};
+
+/// What some processes used from a start to an end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessCounters {
+    /// Whose use it is, in words.
+    pub scope: String,
+    /// The time that the counters cover.
+    pub covered_ns: u64,
+    /// CPU time (task clock).
+    pub cpu_ns: u64,
+    /// The part of it in user mode, in the kernel's ticks of usually 10 ms.
+    pub user_ns: u64,
+    /// The part of it in the kernel, likewise.
+    pub system_ns: u64,
+    /// Context switches that the processes asked for by waiting.
+    pub voluntary_switches: u64,
+    /// Context switches forced on them.
+    pub involuntary_switches: u64,
+    /// Resident memory at the end, of all processes together.
+    pub rss_bytes: u64,
+    /// The most resident memory of each process since it started, added up.
+    pub max_rss_bytes: u64,
+    /// Cycles of the processors; `null` is not measured, as in all below.
+    pub cycles: Option<u64>,
+    /// Cycles at nominal frequency.
+    pub reference_cycles: Option<u64>,
+    /// Instructions.
+    pub instructions: Option<u64>,
+    /// Misses of the last-level cache.
+    pub cache_misses: Option<u64>,
+}
+
+/// Counters that have been started.
+pub struct Counters {
+    scope: String,
+    /// The process whose children count too.
+    root: Option<u32>,
+    before: Vec<(u32, ProcessUsage)>,
+    hardware: HardwareCounters,
+    hardware_before: HardwareCounts,
+    started: Instant,
+}
+
+/// Counters that do not hold for the whole time, and so for nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotCovered(String);
+
+impl fmt::Display for NotCovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotCovered {}
+
+impl Counters {
+    /// Starts to count what process `pid` and those that it started use. Errors: it is not there, or
+    /// another user's. Cost: a walk through `/proc`.
+    pub fn start(pid: u32) -> Result<Self, NotCovered> {
+        Self::start_all(family_of(pid)?, Some(pid))
+    }
+
+    /// Starts to count what this process uses, without those that it started.
+    pub fn start_own() -> Result<Self, NotCovered> {
+        Self::start_all(vec![std::process::id()], None)
+    }
+
+    fn start_all(family: Vec<u32>, root: Option<u32>) -> Result<Self, NotCovered> {
+        let hardware = HardwareCounters::open(&family);
+        let before = family.iter().map(|pid| Ok((*pid, usage(*pid)?))).collect::<Result<Vec<_>, _>>()?;
+        let scope = match (root, before.len()) {
+            (None, _) => "this process, all threads".to_owned(),
+            (Some(root), 1) => format!("process {root}, all threads"),
+            (Some(root), all) => format!("process {root} and {} that it started, all threads", all - 1),
+        };
+        let hardware_before = hardware.read();
+        Ok(Counters { scope, root, before, hardware, hardware_before, started: Instant::now() })
+    }
+
+    /// What was used since. Errors: the processes are not the same any more, or less than `run_ns` was
+    /// covered: such counters would be taken for those of the whole run.
+    pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, NotCovered> {
+        let covered_ns = self.started.elapsed().as_nanos() as u64;
+        let hardware = self.hardware.read();
+        if covered_ns < run_ns {
+            let detail = format!("counters of {} covered {covered_ns} of {run_ns} ns", self.scope);
+            return Err(NotCovered(detail));
+        }
+        let mut total = self.counted(covered_ns, hardware);
+        for (pid, before) in &self.before {
+            let after = usage(*pid)?;
+            if after.started_ticks != before.started_ticks {
+                return Err(NotCovered(format!(
+                    "process {pid} ended during the run, and another has its number"
+                )));
+            }
+            total.add_use(before, &after);
+        }
+        let after = self.root.map_or(Ok(1), |root| family_of(root).map(|family| family.len()))?;
+        if after != self.before.len() {
+            let before = self.before.len();
+            return Err(NotCovered(format!(
+                "the server had {before} processes at the start of the run and {after} at its end"
+            )));
+        }
+        Ok(total)
+    }
+
+    fn counted(&self, covered_ns: u64, hardware: HardwareCounts) -> ProcessCounters {
+        let since = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
+        let before = self.hardware_before;
+        ProcessCounters {
+            scope: self.scope.clone(),
+            covered_ns,
+            cpu_ns: 0,
+            user_ns: 0,
+            system_ns: 0,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
+            rss_bytes: 0,
+            max_rss_bytes: 0,
+            cycles: since(hardware.cycles, before.cycles),
+            reference_cycles: since(hardware.reference_cycles, before.reference_cycles),
+            instructions: since(hardware.instructions, before.instructions),
+            cache_misses: since(hardware.cache_misses, before.cache_misses),
+        }
+    }
+}
+
+impl ProcessCounters {
+    fn add_use(&mut self, before: &ProcessUsage, after: &ProcessUsage) {
+        self.cpu_ns += after.cpu_ns - before.cpu_ns;
+        self.user_ns += after.user_ns.saturating_sub(before.user_ns);
+        self.system_ns += after.system_ns.saturating_sub(before.system_ns);
+        // Threads that ended in between take their switches with them.
+        self.voluntary_switches += after.voluntary_switches.saturating_sub(before.voluntary_switches);
+        self.involuntary_switches += after.involuntary_switches.saturating_sub(before.involuntary_switches);
+        self.rss_bytes += after.rss_bytes;
+        self.max_rss_bytes += after.max_rss_bytes;
+    }
+
+    /// Adds a later stretch of the same processes.
+    pub fn add(&mut self, later: &ProcessCounters) {
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        self.covered_ns += later.covered_ns;
+        self.cpu_ns += later.cpu_ns;
+        self.user_ns += later.user_ns;
+        self.system_ns += later.system_ns;
+        self.voluntary_switches += later.voluntary_switches;
+        self.involuntary_switches += later.involuntary_switches;
+        self.rss_bytes = later.rss_bytes;
+        self.max_rss_bytes = self.max_rss_bytes.max(later.max_rss_bytes);
+        self.cycles = sum(self.cycles, later.cycles);
+        self.reference_cycles = sum(self.reference_cycles, later.reference_cycles);
+        self.instructions = sum(self.instructions, later.instructions);
+        self.cache_misses = sum(self.cache_misses, later.cache_misses);
+    }
+}
+
+fn family_of(pid: u32) -> Result<Vec<u32>, NotCovered> {
+    descendants(pid).map_err(|error| NotCovered(format!("/proc cannot be read: {error}")))
+}
+
+fn usage(pid: u32) -> Result<ProcessUsage, NotCovered> {
+    usage_of(pid).map_err(|error| NotCovered(format!("process {pid} cannot be watched: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn child(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).spawn().unwrap()
+    }
+
+    #[test]
+    fn work_of_another_process_is_counted() {
+        let mut busy = child("while :; do :; done");
+        let counters = Counters::start(busy.id()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let counted = counters.stop(300_000_000);
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        let counted = counted.unwrap();
+        assert!(counted.cpu_ns > 30_000_000 && counted.cpu_ns <= counted.covered_ns, "{counted:?}");
+        assert!(counted.rss_bytes > 0 && counted.scope.ends_with("all threads"));
+    }
+
+    #[test]
+    fn counters_that_do_not_cover_the_run_are_refused() {
+        let mut short = child("sleep 60");
+        let too_short = Counters::start(short.id()).unwrap().stop(3_600_000_000_000);
+        let gone = Counters::start(short.id()).unwrap();
+        short.kill().unwrap();
+        short.wait().unwrap();
+        assert!(too_short.expect_err("an hour was not covered").to_string().contains("covered"));
+        assert!(gone.stop(0).expect_err("the process has ended").to_string().contains("cannot be watched"));
+        assert!(Counters::start(0x7fff_fff0).is_err());
+    }
+}

@@ -1,0 +1,335 @@
+//! One block of load: threads that start together, and counters around them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
+
+use fordway_measure::{Clock, Connections, Counters, NotCovered, ProcessCounters};
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::arrivals::Schedule;
+use super::drive::{Stretch, closed, open};
+use super::recorder::{Keep, Recorder};
+use super::{Arrivals, Channel, Traffic};
+
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// What load to make.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What decides when requests start.
+    pub arrivals: Arrivals,
+    /// How long, warm-up excluded.
+    pub duration: Duration,
+    /// Ends it earlier, after so many requests.
+    pub requests: Option<u64>,
+    /// Load before it that is not recorded.
+    pub warm_up: Duration,
+    /// Threads, at least 1, each with a channel of its own.
+    pub threads: usize,
+    /// Decides the arrivals by chance.
+    pub seed: u64,
+    /// Processors that the threads are kept on; none is all.
+    pub client_cpus: Vec<usize>,
+    /// The server's process, whose counters are read along with those of the processes it started.
+    pub server_pid: Option<u32>,
+    /// Whether a record of every request is kept.
+    pub keep_operations: bool,
+}
+
+/// Where a block belongs in a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Index into the run's lanes.
+    pub lane: u8,
+    /// Index into the run's phases.
+    pub phase: u8,
+    /// The round, from 0.
+    pub round: u16,
+    /// The block; equal on different lanes for blocks that are compared.
+    pub block: u32,
+}
+
+/// How far a block is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Requests that have ended.
+    pub requests: u64,
+    /// Since the block's start, warm-up included.
+    pub elapsed: Duration,
+}
+
+/// What a block brought.
+#[derive(Debug)]
+pub struct Block {
+    pub(super) place: Place,
+    pub(super) recorder: Recorder,
+    /// The time that throughput counts over.
+    pub(super) elapsed_ns: u64,
+    pub(super) traffic: Traffic,
+    pub(super) connections: Option<Connections>,
+    pub(super) client: Result<ProcessCounters, NotCovered>,
+    /// `None` if there is no process to watch.
+    pub(super) server: Option<Result<ProcessCounters, NotCovered>>,
+}
+
+impl Block {
+    /// Requests that succeeded, and those that failed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.recorder.latency.len(), self.recorder.failed())
+    }
+}
+
+/// What a thread hands over at its end.
+struct Part {
+    recorder: Recorder,
+    traffic: Traffic,
+    connections: Option<Connections>,
+    ended: Instant,
+}
+
+enum Message {
+    Connected(Result<()>),
+    Done(Result<Part>),
+}
+
+/// What the threads of a block share.
+struct Shared<'a> {
+    plan: &'a Plan,
+    place: Place,
+    clock: Clock,
+    stop: &'a AtomicBool,
+    /// All threads and the one that watches.
+    barrier: Barrier,
+    start: OnceLock<Instant>,
+    /// Whether all threads have a connection.
+    go: AtomicBool,
+    budget: Option<AtomicU64>,
+    done: AtomicU64,
+}
+
+/// Makes the load of `plan`: connects, warms up, then measures. `connect` is called once in each thread
+/// with its number. Errors: those of `connect`, of which the first is told; `InvalidArgument` for
+/// processors that are not there.
+pub fn run_block(
+    plan: &Plan,
+    place: Place,
+    clock: Clock,
+    connect: &(dyn Fn(usize) -> Result<Box<dyn Channel>> + Sync),
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Block> {
+    let shared = Shared {
+        plan,
+        place,
+        clock,
+        stop,
+        barrier: Barrier::new(plan.threads + 1),
+        start: OnceLock::new(),
+        go: AtomicBool::new(true),
+        budget: plan.requests.map(AtomicU64::new),
+        done: AtomicU64::new(0),
+    };
+    std::thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        for thread in 0..plan.threads {
+            let (sender, shared) = (sender.clone(), &shared);
+            scope.spawn(move || shared.run_thread(thread, connect, &sender));
+        }
+        shared.watch(&receiver, progress)
+    })
+}
+
+/// Turns a panic, which is a bug, into a failure: all others would wait for the thread for ever.
+fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread that makes load panicked")))
+}
+
+impl Shared<'_> {
+    fn run_thread(
+        &self,
+        thread: usize,
+        connect: &(dyn Fn(usize) -> Result<Box<dyn Channel>> + Sync),
+        sender: &Sender<Message>,
+    ) {
+        // The watching thread is there until it has heard from all.
+        let tell = |message| drop(sender.send(message));
+        match self.pin().and_then(|()| without_panic(|| connect(thread))) {
+            Ok(mut channel) => {
+                tell(Message::Connected(Ok(())));
+                self.barrier.wait();
+                if self.go.load(Ordering::Relaxed) {
+                    tell(Message::Done(self.load(thread, &mut *channel)));
+                }
+            }
+            Err(error) => {
+                tell(Message::Connected(Err(error)));
+                self.barrier.wait();
+            }
+        }
+    }
+
+    fn pin(&self) -> Result<()> {
+        if !self.plan.client_cpus.is_empty() {
+            fordway_sys::pin_thread(&self.plan.client_cpus).map_err(|errno| {
+                let cpus = &self.plan.client_cpus;
+                let detail =
+                    format!("threads cannot be kept on processors {cpus:?}; name some that are there");
+                Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
+            })?;
+        }
+        // Without it waits are longer by up to 50 µs, which shows as lateness.
+        if let Err(errno) = fordway_sys::precise_timers() {
+            tracing::debug!(%errno, "timers are not precise");
+        }
+        Ok(())
+    }
+
+    fn load(&self, thread: usize, channel: &mut dyn Channel) -> Result<Part> {
+        let warmed = without_panic(|| self.warm_up(thread, channel));
+        // Also where that failed: the others wait here too.
+        self.barrier.wait();
+        self.barrier.wait();
+        warmed?;
+        let start = *self.start.get_or_init(Instant::now);
+        let place = self.place;
+        let keep = self.plan.keep_operations.then_some(Keep {
+            clock: self.clock,
+            lane: place.lane,
+            phase: place.phase,
+            round: place.round,
+            block: place.block,
+            thread: thread as u16,
+        });
+        let before = channel.traffic();
+        let end = Some(start + self.plan.duration).filter(|_| self.plan.requests.is_none());
+        let mut recorder = Recorder::default();
+        let bounds = (end, self.budget.as_ref(), keep);
+        without_panic(|| self.drive(thread, channel, start, bounds, &mut recorder))?;
+        let ended = Instant::now();
+        let after = channel.traffic();
+        let traffic = Traffic {
+            sent_bytes: after.sent_bytes - before.sent_bytes,
+            received_bytes: after.received_bytes - before.received_bytes,
+            connections: after.connections - before.connections,
+        };
+        Ok(Part { recorder, traffic, connections: channel.connections(), ended })
+    }
+
+    fn warm_up(&self, thread: usize, channel: &mut dyn Channel) -> Result<()> {
+        if self.plan.warm_up.is_zero() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let end = Some(start + self.plan.warm_up);
+        self.drive(thread, channel, start, (end, None, None), &mut Recorder::default())
+    }
+
+    fn drive(
+        &self,
+        thread: usize,
+        channel: &mut dyn Channel,
+        start: Instant,
+        (end, budget, keep): (Option<Instant>, Option<&AtomicU64>, Option<Keep>),
+        recorder: &mut Recorder,
+    ) -> Result<()> {
+        let stretch = Stretch { start, end, budget, stop: self.stop, done: &self.done, keep };
+        match Schedule::new(self.plan.arrivals, thread, self.plan.threads, self.plan.seed) {
+            None => closed(channel, &stretch, recorder),
+            Some(schedule) => open(channel, schedule, &stretch, recorder),
+        }
+    }
+
+    /// Reads the counters around the load, and tells of progress meanwhile.
+    fn watch(&self, messages: &Receiver<Message>, progress: &mut dyn FnMut(Progress)) -> Result<Block> {
+        let connected = (0..self.plan.threads).map(|_| match messages.recv() {
+            Ok(Message::Connected(connected)) => connected,
+            _ => Err(ErrorKind::Internal.into()),
+        });
+        // All of them, so that none is waited for twice.
+        let connected = connected.collect::<Vec<_>>().into_iter().collect::<Result<()>>();
+        self.go.store(connected.is_ok(), Ordering::Relaxed);
+        self.barrier.wait();
+        connected?;
+        self.barrier.wait();
+        let server = self.plan.server_pid.map(Counters::start);
+        let client = Counters::start_own();
+        let start = *self.start.get_or_init(Instant::now);
+        self.barrier.wait();
+        let parts = self.parts(messages, start, progress);
+        let run_ns = start.elapsed().as_nanos() as u64;
+        let client = client.and_then(|counters| counters.stop(run_ns));
+        let server = server.map(|counters| counters.and_then(|counters| counters.stop(run_ns)));
+        Ok(self.joined(parts?, start, client, server))
+    }
+
+    fn parts(
+        &self,
+        messages: &Receiver<Message>,
+        start: Instant,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        while parts.len() < self.plan.threads {
+            match messages.recv_timeout(TELL_EVERY) {
+                Ok(Message::Done(part)) => parts.push(part),
+                Ok(Message::Connected(_)) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    progress(Progress {
+                        requests: self.done.load(Ordering::Relaxed),
+                        elapsed: start.elapsed(),
+                    });
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(ErrorKind::Internal.into());
+                }
+            }
+        }
+        parts.into_iter().collect()
+    }
+
+    fn joined(
+        &self,
+        parts: Vec<Part>,
+        start: Instant,
+        client: Result<ProcessCounters, NotCovered>,
+        server: Option<Result<ProcessCounters, NotCovered>>,
+    ) -> Block {
+        let stopped = self.stop.load(Ordering::Relaxed) || self.plan.requests.is_some();
+        let ended = parts.iter().map(|part| part.ended).max().unwrap_or(start);
+        let elapsed = if stopped { ended.duration_since(start) } else { self.plan.duration };
+        let mut block = Block {
+            place: self.place,
+            recorder: Recorder::default(),
+            elapsed_ns: elapsed.as_nanos() as u64,
+            traffic: Traffic::default(),
+            connections: None,
+            client,
+            server,
+        };
+        for part in parts {
+            block.recorder.add(part.recorder);
+            block.traffic.sent_bytes += part.traffic.sent_bytes;
+            block.traffic.received_bytes += part.traffic.received_bytes;
+            block.traffic.connections += part.traffic.connections;
+            block.connections = both(block.connections, part.connections);
+        }
+        block
+    }
+}
+
+/// Connections of two threads together; their medians are not exact any more, and the larger one counts.
+fn both(a: Option<Connections>, b: Option<Connections>) -> Option<Connections> {
+    let (Some(a), Some(b)) = (a, b) else { return a.or(b) };
+    Some(Connections {
+        count: a.count + b.count,
+        rtt_us: a.rtt_us.max(b.rtt_us),
+        rtt_max_us: a.rtt_max_us.max(b.rtt_max_us),
+        retransmits: a.retransmits + b.retransmits,
+        mss_bytes: a.mss_bytes.min(b.mss_bytes),
+    })
+}

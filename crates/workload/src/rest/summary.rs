@@ -1,0 +1,212 @@
+//! From blocks of load to the rows of a run.
+
+use fordway_measure::{
+    Block as BlockRecord, Load, NotCovered, ProcessCounters, Ratio, Records, Summary, Verdict,
+    median_interval, rate_text,
+};
+
+use super::block::Block;
+use super::recorder::Recorder;
+use super::{Arrivals, Traffic};
+use crate::summary::{Capacity, limit};
+
+/// A rate that is kept to less than this share was not kept.
+const KEPT: f64 = 0.98;
+/// Share of a processor per thread above which the instrument itself is the limit.
+const SATURATED: f64 = 0.9;
+
+/// What the blocks of one row have in common.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The lane's name.
+    pub lane: String,
+    /// The phase's name.
+    pub phase: String,
+    /// What decided when requests started.
+    pub arrivals: Arrivals,
+    /// Whether bodies go to the server.
+    pub uploads: bool,
+    /// Connections on all threads together.
+    pub connections: u64,
+    /// Requests at once on each of them.
+    pub streams: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Processors of the machine.
+    pub cpus: usize,
+}
+
+/// The blocks of one lane in one phase, in the order of rounds.
+#[derive(Debug)]
+pub struct LaneBlocks {
+    /// What was asked.
+    pub settings: Settings,
+    /// What came of it.
+    pub blocks: Vec<Block>,
+}
+
+/// The row of `of`, with its ratio to `reference`, which is `None` for the reference itself.
+pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> Summary {
+    let total = Total::of(&of.blocks);
+    let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
+    let operations = recorder.latency.len();
+    let per_second = |count: u64| (count > 0 && elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+    let per_op = |counters: &Option<ProcessCounters>| {
+        counters.as_ref().filter(|_| operations > 0).map(|used| used.cpu_ns as f64 / operations as f64)
+    };
+    let capacity = Capacity { threads: of.settings.threads as usize, cpus: of.settings.cpus };
+    let client_ns = total.client.as_ref().map_or(0, |used| used.cpu_ns);
+    Summary {
+        lane: of.settings.lane.clone(),
+        phase: of.settings.phase.clone(),
+        operations,
+        errors: recorder.failed(),
+        bytes: recorder.body_bytes,
+        ops_per_s: per_second(recorder.in_time),
+        bytes_per_s: per_second(recorder.in_time_bytes),
+        latency: recorder.latency.quantiles(),
+        histogram: recorder.latency.to_base64(),
+        client_cpu_ns_per_op: per_op(&total.client),
+        server_cpu_ns_per_op: per_op(&total.server),
+        ratio: reference.map(|reference| ratio(of, reference, seed)),
+        limit: limit(client_ns, total.server.as_ref().map(|used| used.cpu_ns), elapsed_s, capacity),
+        load: Some(load(&of.settings, &total)),
+    }
+}
+
+/// All blocks of a row together.
+struct Total {
+    recorder: Recorder,
+    elapsed_ns: u64,
+    traffic: Traffic,
+    connections: Option<fordway_measure::Connections>,
+    client: Option<ProcessCounters>,
+    server: Option<ProcessCounters>,
+}
+
+impl Total {
+    fn of(blocks: &[Block]) -> Self {
+        let mut total = Total {
+            recorder: Recorder::default(),
+            elapsed_ns: 0,
+            traffic: Traffic::default(),
+            connections: None,
+            client: joined(blocks.iter().map(|block| Some(&block.client))),
+            server: joined(blocks.iter().map(|block| block.server.as_ref())),
+        };
+        for block in blocks {
+            total.recorder.add(Recorder { operations: Vec::new(), ..block.recorder.clone() });
+            total.elapsed_ns += block.elapsed_ns;
+            total.traffic.sent_bytes += block.traffic.sent_bytes;
+            total.traffic.received_bytes += block.traffic.received_bytes;
+            total.traffic.connections += block.traffic.connections;
+            total.connections = block.connections.or(total.connections);
+        }
+        total
+    }
+}
+
+/// Counters of all blocks; `None` if those of one are missing, because the rest is not the whole.
+fn joined<'b>(
+    mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, NotCovered>>>,
+) -> Option<ProcessCounters> {
+    let mut sum = all.next()??.as_ref().ok()?.clone();
+    for counters in all {
+        sum.add(counters?.as_ref().ok()?);
+    }
+    Some(sum)
+}
+
+fn load(settings: &Settings, total: &Total) -> Load {
+    let Total { recorder, traffic, .. } = total;
+    let answered = recorder.latency.len();
+    // What failed moved bytes too, which belong to no operation.
+    let clean = answered > 0 && recorder.failures.is_empty();
+    let header = |bytes: u64| clean.then(|| bytes as f64 / answered as f64);
+    let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
+    let with_bodies = if settings.uploads { &mut sent } else { &mut received };
+    *with_bodies = with_bodies.saturating_sub(recorder.body_bytes);
+    Load {
+        arrivals: settings.arrivals.name().to_owned(),
+        rate_asked_per_s: settings.arrivals.rate(),
+        connections: settings.connections,
+        streams: settings.streams,
+        threads: settings.threads,
+        skipped: recorder.skipped,
+        errors: recorder.failures.iter().map(|(kind, (count, _))| (kind.clone(), *count)).collect(),
+        first_byte: recorder.first_byte.quantiles(),
+        first_byte_histogram: recorder.first_byte.to_base64(),
+        lateness: recorder.lateness.quantiles(),
+        header_sent_bytes_per_op: header(sent),
+        header_received_bytes_per_op: header(received),
+        reconnects: traffic.connections,
+        tcp: total.connections,
+        client: total.client.clone(),
+        server: total.server.clone(),
+    }
+}
+
+/// What the run file keeps of all blocks.
+pub fn records(rows: Vec<LaneBlocks>) -> Records {
+    let mut records = Records::default();
+    for block in rows.into_iter().flat_map(|row| row.blocks) {
+        records.blocks.push(BlockRecord {
+            lane: block.place.lane,
+            phase: block.place.phase,
+            round: block.place.round,
+            block: block.place.block,
+            operations: block.recorder.latency.len() as u32,
+            bytes: block.recorder.body_bytes,
+            elapsed_ns: block.elapsed_ns,
+            client_cpu_ns: block.client.map_or(0, |used| used.cpu_ns),
+            server_cpu_ns: block.server.and_then(|used| Some(used.ok()?.cpu_ns)),
+        });
+        records.operations.extend(block.recorder.operations);
+    }
+    records
+}
+
+/// The median over rounds of (throughput of `of` / throughput of `reference`).
+fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> Ratio {
+    let rate = |block: &Block| block.recorder.in_time as f64 / block.elapsed_ns as f64;
+    let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
+    let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>(), seed);
+    Ratio { to: reference.settings.lane.clone(), interval, verdict: Verdict::of(interval.as_ref()) }
+}
+
+/// Why the row `summary` of `of` may be doubted, and what helps.
+pub fn warnings(of: &LaneBlocks, summary: &Summary) -> Vec<String> {
+    let total = Total::of(&of.blocks);
+    let row = format!("{} {}", of.settings.phase, of.settings.lane);
+    let mut warnings = Vec::new();
+    warnings.extend(rate_not_kept(of, summary, total.recorder.skipped).map(|text| format!("{row}: {text}")));
+    for (kind, (count, detail)) in &total.recorder.failures {
+        warnings.push(format!("{row}: {count} requests failed ({kind}), the first of them so: {detail}"));
+    }
+    let refused = of.blocks.iter().filter_map(|block| block.server.as_ref()?.as_ref().err());
+    warnings.extend(refused.map(|why| format!("{row}: the server's counters are not used: {why}")).next());
+    let busy = total.client.as_ref().map_or(0.0, |used| used.cpu_ns as f64)
+        / (total.elapsed_ns as f64 * of.settings.threads as f64);
+    if busy > SATURATED {
+        warnings.push(format!(
+            "{row}: this program used {:.0} % of what its threads can: it may be the limit itself; add --threads",
+            100.0 * busy
+        ));
+    }
+    warnings
+}
+
+/// A rate that was asked and could not be kept: latencies then measure how long the run was.
+fn rate_not_kept(of: &LaneBlocks, summary: &Summary, skipped: u64) -> Option<String> {
+    let asked = of.settings.arrivals.rate()?;
+    let achieved = summary.ops_per_s.unwrap_or(0.0);
+    let too_few = skipped > 0 && (skipped as f64) > (1.0 - KEPT) * (skipped + summary.operations) as f64;
+    (too_few || achieved < KEPT * asked && summary.errors == 0 && skipped > 0).then(|| {
+        format!(
+            "the rate of {} requests/s could not be kept: {} were achieved and {skipped} arrivals never started; \
+             latencies then grow with the length of the run and mean nothing: lower --rate, or add --connections",
+            rate_text(asked),
+            rate_text(achieved),
+        )
+    })
+}
