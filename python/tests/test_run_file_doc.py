@@ -14,7 +14,7 @@ STRUCT = re.compile(
     r"#\[derive\([^]]*\bSerialize\b[^]]*\)\][^{;]*?pub struct (\w+) \{(.*?)^\}", re.DOTALL | re.MULTILINE
 )
 FIELD = re.compile(r"^    pub (\w+):", re.MULTILINE)
-COLUMN = re.compile(r'^\s+\("(\w+)",', re.MULTILINE)
+COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
 
 
 def rust_fields() -> dict[str, set[str]]:
