@@ -2,11 +2,12 @@
 //! so that a test can count it, fail it, or die at it.
 
 use std::ffi::CString;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::Buffer;
 use rustix::fs::{
-    self, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatVfs, Statx, StatxFlags, Timestamps, XattrFlags,
+    self, Advice, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx, StatxFlags, Timestamps, XattrFlags,
 };
 use rustix::io::{self, Result};
 use rustix::path::Arg;
@@ -35,12 +36,14 @@ macro_rules! calls {
 
 calls! {
     fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
+    fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> () = fs::fadvise;
     fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
     fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
     fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
     fn fstat(file: impl AsFd) -> Stat = fs::fstat;
+    fn fstatfs(file: impl AsFd) -> StatFs = fs::fstatfs;
     fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
     fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
     fn lgetxattr(path: impl Arg, name: impl Arg, value: &mut [u8]) -> usize = fs::lgetxattr;
@@ -54,6 +57,7 @@ calls! {
     fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
     fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString = fs::readlinkat;
     fn renameat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg) -> () = fs::renameat;
+    fn sendfile(to: impl AsFd, from: impl AsFd, offset: Option<&mut u64>, len: usize) -> usize = fs::sendfile;
     fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat = fs::statat;
     fn statx(dir: impl AsFd, path: impl Arg, flags: AtFlags, mask: StatxFlags) -> Statx = fs::statx;
     fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> () = fs::unlinkat;
@@ -65,6 +69,7 @@ mod tests {
     #[test]
     fn the_file_system_is_reached_through_here_only() {
         let sources = [
+            ("cached", include_str!("cached.rs")),
             ("dir", include_str!("dir.rs")),
             ("file", include_str!("file.rs")),
             ("lock", include_str!("lock.rs")),

@@ -9,8 +9,10 @@
 //! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
+//! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
+mod cached;
 mod call;
 mod counters;
 mod dir;
@@ -23,9 +25,11 @@ mod name;
 mod perf;
 mod process;
 mod root;
+mod send;
 mod tcp;
 mod xattr;
 
+pub use cached::{drop_cached, is_cached, read_cached};
 pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
@@ -41,5 +45,6 @@ pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
+pub use send::{send_file, send_more};
 pub use tcp::{TcpInfo, tcp_info};
 pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};
