@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -10,9 +11,9 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
-use crate::connection::{self, Limits};
+use crate::answer::{Limits, Shared};
 use crate::identity::is_region;
-use crate::{Identity, s3};
+use crate::{Identity, http1, s3};
 
 /// How long the accept loop rests when the process has no file descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -75,8 +76,13 @@ impl Stop {
 pub(crate) struct Stopped(watch::Receiver<bool>);
 
 impl Stopped {
+    /// Whether the gateway was told to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Ends when the gateway was told to stop.
-    pub(crate) async fn wait(&mut self) {
+    pub(crate) async fn over(mut self) {
         // An error means that every `Stop` is gone, and with them the gateway.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
@@ -163,7 +169,7 @@ impl Gateway {
     async fn accept_until_stopped(self, workers: &[Worker], slots: &Arc<Semaphore>) -> Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| cannot_listen(self.address, error))?;
-        let shared = Arc::new(connection::Shared {
+        let shared = Arc::new(Shared {
             service: self.service,
             region: self.config.region,
             limits: Limits {
@@ -171,15 +177,16 @@ impl Gateway {
                 stall_timeout: self.config.stall_timeout,
             },
         });
-        let mut stopped = Stopped(self.stop.0.subscribe());
+        let stopped = Stopped(self.stop.0.subscribe());
+        let mut over = pin!(stopped.clone().over());
         for worker in workers.iter().cycle() {
             let (socket, slot) = tokio::select! {
                 accepted = next_connection(&listener, slots) => accepted,
-                () = stopped.wait() => break,
+                () = over.as_mut() => break,
             };
             let (shared, stopped) = (shared.clone(), stopped.clone());
             worker.runtime.spawn(async move {
-                connection::serve(socket, &shared, stopped).await;
+                http1::serve(socket, &shared, stopped).await;
                 drop(slot);
             });
         }

@@ -6,18 +6,20 @@
 //! call itself.
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
-//! * `connection`: HTTP/1.1 on one socket, with its time limits and the access log
-//! * `body`: content on its way in and out
+//! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
+//! * `answer`: from a request to its answer, and the access log
+//! * `payload`: an object's content on its way through the S3 layer
 //! * `identity`: who may call
 //! * `s3`: each S3 operation in terms of the store
 //!
 //! Logs go through `tracing`. The S3 library reports every refused request as an error of its own
 //! (targets starting with `s3s`): a subscriber will want to silence those.
 
-mod body;
-mod connection;
+mod answer;
 mod gateway;
+mod http1;
 mod identity;
+mod payload;
 mod s3;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::Buffer;
 use rustix::fs::{
-    self, Advice, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx, StatxFlags, Timestamps, XattrFlags,
+    self, Advice, AtFlags, Mode, OFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx, StatxFlags, Timestamps,
+    XattrFlags,
 };
 use rustix::io::{self, Result};
 use rustix::path::Arg;

@@ -6,7 +6,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
-use crate::body::STALLED;
+use crate::http1::{BROKEN, STALLED};
 
 /// Carries the code of an error beside its document, because an answer to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
@@ -96,6 +96,8 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     }
     let (kind, detail) = if says(STALLED) {
         (ErrorKind::Timeout, STALLED)
+    } else if says(BROKEN) {
+        (ErrorKind::InvalidArgument, BROKEN)
     } else if says("SignatureMismatch") {
         (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not fit")
     } else if says("FormatError") || says("TooLarge") || says("TooMany") {

@@ -1,0 +1,132 @@
+//! From a request to its answer, whatever protocol carries them: the S3 layer, what it leaves to us,
+//! and the access log.
+
+use std::time::{Duration, Instant};
+
+use fordway_store::Content;
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use s3s::service::S3Service;
+
+use crate::identity;
+use crate::payload::Payload;
+
+/// Time limits of a connection.
+pub(crate) struct Limits {
+    /// For a request's head.
+    pub(crate) header_timeout: Duration,
+    /// Between two pieces of a body, in either direction.
+    pub(crate) stall_timeout: Duration,
+}
+
+/// What all connections of a gateway share.
+pub(crate) struct Shared {
+    pub(crate) service: S3Service,
+    pub(crate) region: String,
+    pub(crate) limits: Limits,
+}
+
+/// The body of an answer.
+pub(crate) enum Reply {
+    Nothing,
+    /// An object's.
+    Content(Content),
+    /// Of the S3 layer.
+    Document(s3s::Body),
+}
+
+impl Reply {
+    /// Its bytes; `None` while they are not known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        match self {
+            Reply::Nothing => Some(0),
+            Reply::Content(content) => Some(content.len()),
+            Reply::Document(document) => document.size_hint().exact(),
+        }
+    }
+}
+
+/// Answers a request; what goes wrong is part of the answer.
+pub(crate) async fn answer(shared: &Shared, request: Request<s3s::Body>) -> Response<Reply> {
+    if identity::signs_for_no_region(request.headers()) {
+        return other_region(&shared.region);
+    }
+    match shared.service.call(request).await {
+        Ok(response) => with_payload(response),
+        Err(error) => {
+            tracing::error!(?error, "an answer could not be written as S3 has it");
+            let mut response = Response::new(Reply::Nothing);
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        }
+    }
+}
+
+/// Puts an object's content in place of the empty body that goes with it through the S3 layer.
+fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
+    let (mut parts, body) = response.into_parts();
+    if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
+        // The S3 layer sees to that for GET, but not for HEAD.
+        parts.status = StatusCode::PARTIAL_CONTENT;
+    }
+    let reply = match parts.extensions.remove::<Payload>() {
+        Some(payload) => payload.take().map_or(Reply::Nothing, Reply::Content),
+        None => Reply::Document(body),
+    };
+    Response::from_parts(parts, reply)
+}
+
+/// What S3 answers to a signature for another region; the client repeats its request for this one.
+fn other_region(region: &str) -> Response<Reply> {
+    let message = format!("the signature's region is wrong; sign for {region}");
+    let extra = format!("<Region>{region}</Region>");
+    error_document(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", &message, &extra)
+}
+
+/// The answer to what could not even be read as a request.
+pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<Reply> {
+    let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
+    error_document(status, &code, why, "")
+}
+
+/// An error as S3 writes it; the texts are ours and need no escapes.
+fn error_document(status: StatusCode, code: &str, message: &str, extra: &str) -> Response<Reply> {
+    let document = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code>\
+         <Message>{message}</Message>{extra}</Error>"
+    );
+    let mut response = Response::new(Reply::Document(document.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response
+}
+
+/// One line of the access log, made only where somebody listens.
+pub(crate) struct AccessLog {
+    method: Method,
+    path: String,
+    start: Instant,
+}
+
+impl AccessLog {
+    pub(crate) fn start(method: &Method, path: &str) -> Option<Self> {
+        tracing::enabled!(target: "fordway::access", tracing::Level::DEBUG).then(|| AccessLog {
+            method: method.clone(),
+            path: path.to_owned(),
+            start: Instant::now(),
+        })
+    }
+
+    /// `us` is the time until the answer's head was ready; its body is sent after that.
+    pub(crate) fn finish(self, status: StatusCode, bytes: Option<u64>) {
+        tracing::debug!(
+            target: "fordway::access",
+            method = %self.method,
+            path = self.path,
+            status = status.as_u16(),
+            bytes,
+            us = self.start.elapsed().as_micros(),
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Memory that a thread uses again: fresh memory costs more than the read into it.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+
+/// Bytes of an upload that are gathered before they are written, and of content that is sent from memory.
+pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
+/// Chunks that a thread keeps.
+const SPARE_CHUNKS_MAX: usize = 16;
+/// Small buffers that a thread keeps.
+const SPARE_BUFFERS_MAX: usize = 32;
+/// The largest small buffer that is kept.
+const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
+
+thread_local! {
+    static SPARE_CHUNKS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty vector, usually with room.
+pub(crate) fn take_buffer() -> Vec<u8> {
+    SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// Takes a vector back whose content nobody needs any more.
+pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
+    if buffer.capacity() == 0 || buffer.capacity() > SPARE_BUFFER_BYTES_MAX {
+        return;
+    }
+    buffer.clear();
+    keep(&SPARE_BUFFERS, SPARE_BUFFERS_MAX, buffer);
+}
+
+fn keep(stock: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, count_max: usize, memory: Vec<u8>) {
+    // At the end of a thread its stock may be gone already; the memory is simply freed then.
+    let _ = stock.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if spare.len() < count_max {
+            spare.push(memory);
+        }
+    });
+}
+
+/// [`CHUNK_BYTES`] of memory that go back to the stock of whichever thread drops them.
+pub(crate) struct Chunk(Vec<u8>);
+
+impl Chunk {
+    pub(crate) fn new() -> Self {
+        let spare = SPARE_CHUNKS.with_borrow_mut(Vec::pop);
+        Chunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
+    }
+
+    /// All of it; what is in there is left from its last use.
+    pub(crate) fn memory(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    /// The first `len` bytes, as they are handed on.
+    pub(crate) fn into_bytes(self, len: usize) -> Bytes {
+        Bytes::from_owner(Filled(self, len))
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        keep(&SPARE_CHUNKS, SPARE_CHUNKS_MAX, std::mem::take(&mut self.0));
+    }
+}
+
+/// The filled part of a chunk.
+struct Filled(Chunk, usize);
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.0[..self.1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_used_again_but_not_while_they_are_held() {
+        let mut first = Chunk::new();
+        let memory = first.memory().as_ptr();
+        first.memory()[..3].copy_from_slice(b"abc");
+        let held = first.into_bytes(3);
+        let second = Chunk::new();
+        assert_ne!(second.0.as_ptr(), memory);
+        assert_eq!(held, "abc");
+        drop(held);
+        assert_eq!(Chunk::new().0.as_ptr(), memory);
+    }
+
+    #[test]
+    fn a_buffer_comes_back_empty_and_a_huge_one_not_at_all() {
+        let mut buffer = take_buffer();
+        buffer.extend_from_slice(&[1; 5000]);
+        let (memory, capacity) = (buffer.as_ptr(), buffer.capacity());
+        give_buffer(buffer);
+        let again = take_buffer();
+        assert_eq!((again.as_ptr(), again.capacity(), again.len()), (memory, capacity, 0));
+        give_buffer(Vec::with_capacity(SPARE_BUFFER_BYTES_MAX + 1));
+        assert!(take_buffer().capacity() <= SPARE_BUFFER_BYTES_MAX);
+    }
+}

@@ -1,0 +1,227 @@
+//! The chunked transfer coding (RFC 9112 section 7.1): bytes in, content out.
+
+use super::head::Refusal;
+
+/// The most bytes of a chunk's size line; nobody needs more than a size and a short extension.
+const SIZE_LINE_BYTES_MAX: usize = 256;
+/// The most bytes of all trailers.
+const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+/// Where in a chunked body the next byte stands.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    state: State,
+    trailer_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Size,
+    Data(u64),
+    /// Behind the data of a chunk.
+    DataEnd,
+    Trailers,
+    Done,
+}
+
+/// What the bytes at hand begin with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Framing, to be skipped.
+    Skip(usize),
+    /// Content.
+    Data(usize),
+    /// The body ended before them.
+    End,
+    /// More bytes are needed to tell.
+    More,
+}
+
+impl Decoder {
+    /// Says what `bytes` begin with, at most `data_max` bytes of content; the caller takes that many
+    /// off before it asks again. Errors: framing that is not exactly the RFC's.
+    pub(crate) fn step(&mut self, bytes: &[u8], data_max: usize) -> Result<Step, Refusal> {
+        match self.state {
+            State::Done => Ok(Step::End),
+            State::Size => self.size(bytes),
+            State::Data(left) => Ok(self.data(left, bytes.len().min(data_max))),
+            State::DataEnd => self.data_end(bytes),
+            State::Trailers => self.trailer(bytes),
+        }
+    }
+
+    /// Whether the last byte of the body has been taken.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    fn size(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
+        let Some(line) = line(bytes, SIZE_LINE_BYTES_MAX)? else { return Ok(Step::More) };
+        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let (size, extension) = line.split_at(digits);
+        let is_extension = extension.trim_ascii_start().first().is_none_or(|&byte| byte == b';');
+        let is_blank_only = !extension.is_empty() && extension.trim_ascii().is_empty();
+        if size.is_empty() || size.len() > 15 || !is_extension || is_blank_only {
+            return Err(Refusal::bad("a chunk's size is not a hexadecimal number"));
+        }
+        let size = size.iter().fold(0, |sum, &digit| sum * 16 + u64::from(hex_value(digit)));
+        self.state = if size == 0 { State::Trailers } else { State::Data(size) };
+        Ok(Step::Skip(line.len() + 2))
+    }
+
+    fn data(&mut self, left: u64, available: usize) -> Step {
+        let taken = left.min(available as u64);
+        if taken == 0 {
+            return Step::More;
+        }
+        self.state = if taken == left { State::DataEnd } else { State::Data(left - taken) };
+        Step::Data(taken as usize)
+    }
+
+    fn data_end(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
+        match bytes {
+            [b'\r', b'\n', ..] => {
+                self.state = State::Size;
+                Ok(Step::Skip(2))
+            }
+            [] | [b'\r'] => Ok(Step::More),
+            _ => Err(Refusal::bad("a chunk is longer than its size says")),
+        }
+    }
+
+    /// Trailers are checked and dropped: what S3 sends in them travels inside of `aws-chunked`.
+    fn trailer(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
+        let Some(line) = line(bytes, TRAILER_BYTES_MAX - self.trailer_bytes)? else { return Ok(Step::More) };
+        if line.is_empty() {
+            self.state = State::Done;
+            return Ok(Step::Skip(2));
+        }
+        let name = line.split(|&byte| byte == b':').next().unwrap_or_default();
+        let is_header = name.len() < line.len() && !name.is_empty() && name.iter().all(is_token);
+        if !is_header {
+            return Err(Refusal::bad("a trailer is not a header"));
+        }
+        self.trailer_bytes += line.len() + 2;
+        Ok(Step::Skip(line.len() + 2))
+    }
+}
+
+/// The line that `bytes` begin with, without its end. Errors: too long, or ended by half an end.
+fn line(bytes: &[u8], bytes_max: usize) -> Result<Option<&[u8]>, Refusal> {
+    let seen = &bytes[..bytes.len().min(bytes_max)];
+    let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    match seen.iter().position(control) {
+        Some(at) if bytes[at] != b'\r' => Err(Refusal::bad("a control character between chunks")),
+        Some(at) => match bytes.get(at + 1) {
+            None => Ok(None),
+            Some(b'\n') => Ok(Some(&bytes[..at])),
+            Some(_) => Err(Refusal::bad("a carriage return alone between chunks")),
+        },
+        None if seen.len() == bytes_max => Err(Refusal::bad("a line between chunks is too long")),
+        None => Ok(None),
+    }
+}
+
+fn hex_value(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+/// The characters of names (RFC 9110 section 5.6.2).
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds `bytes` in pieces of `piece`; the content, and what is left behind the body's end.
+    fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<Refusal>> {
+        let (mut decoder, mut content, mut at_hand) = (Decoder::default(), Vec::new(), Vec::new());
+        let mut pieces = bytes.chunks(piece);
+        loop {
+            match decoder.step(&at_hand, 1 + piece * 2).map_err(Some)? {
+                Step::Skip(count) => drop(at_hand.drain(..count)),
+                Step::Data(count) => content.extend(at_hand.drain(..count)),
+                Step::End => return Ok((content, [at_hand, pieces.flatten().copied().collect()].concat())),
+                Step::More => at_hand.extend_from_slice(pieces.next().ok_or(None)?),
+            }
+        }
+    }
+
+    #[test]
+    fn content_comes_out_however_it_arrives() {
+        let body = b"4\r\nWiki\r\n6;note=\"x\"\r\npedia \r\nE \t;a\r\nin \r\n\r\nchunks.\r\n0\r\nX-Sum: 1\r\n\r\nNEXT";
+        for piece in 1..body.len() {
+            let (content, rest) = decode(body, piece).unwrap();
+            assert_eq!(content, b"Wikipedia in \r\n\r\nchunks.", "{piece}");
+            assert_eq!(rest, b"NEXT", "{piece}");
+        }
+    }
+
+    #[test]
+    fn framing_that_is_not_exact_is_refused() {
+        let long = format!("5;{}\r\n", "x".repeat(300));
+        let trailers = format!("0\r\n{}", "X: yyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n".repeat(400));
+        for body in [
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "+5\r\n",
+            "0x5\r\n",
+            "5\n",
+            "5 \r\n",
+            "5\rx",
+            "5 5\r\n",
+            ";a\r\n",
+            "5\0\r\n",
+            "fffffffffffffffff\r\n",
+            "2\r\nabc\r\n",
+            "2\r\nab\n",
+            "0\r\nno colon\r\n",
+            "0\r\n: x\r\n",
+            "0\r\nX : y\r\n",
+            &long,
+            &trailers,
+        ] {
+            for piece in [1, 7, body.len()] {
+                assert!(matches!(decode(body.as_bytes(), piece), Err(Some(_))), "{body:?} by {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_without_an_end_has_none() {
+        for body in ["5\r\nab", "2\r\nab\r\n", "0\r\n", "0\r\nX: y\r\n"] {
+            assert_eq!(decode(body.as_bytes(), 3), Err(None), "{body:?}");
+        }
+    }
+
+    /// Random damage to a good body: it ends, and content is never more than what arrived.
+    #[test]
+    fn damage_does_no_harm() {
+        let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";
+        let mut state = 7u32;
+        let mut next = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize
+        };
+        let mut whole = 0;
+        for _ in 0..100_000 {
+            let mut body = good.to_vec();
+            for _ in 0..next() % 3 {
+                let at = next() % body.len();
+                body[at] = b"\r\n0f;: x\0\xff"[next() % 10];
+            }
+            if let Ok((content, rest)) = decode(&body, 1 + next() % 40) {
+                assert!(content.len() + rest.len() < body.len());
+                whole += 1;
+            }
+        }
+        assert!(whole > 1000, "{whole}");
+    }
+}

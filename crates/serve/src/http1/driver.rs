@@ -1,0 +1,197 @@
+//! One request after the other on one connection.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use tokio::net::TcpStream;
+
+use super::head::{Framing, HEADERS_MAX, Refusal, parse};
+use super::incoming::{Incoming, Lent, RequestBody, take_back};
+use super::outgoing::{Form, Outgoing};
+use super::wire::Wire;
+use crate::answer::{self, AccessLog, Shared};
+use crate::gateway::Stopped;
+
+/// Serves one connection until it ends, or until `stopped` and its request in progress is answered.
+pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Shared, stopped: Stopped) {
+    let ended = async {
+        let wire = Wire::new(TcpStream::from_std(socket)?, shared.limits.stall_timeout);
+        Driver { shared, stopped: stopped.clone() }.run(wire, pin!(stopped.over())).await
+    };
+    match ended.await {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            tracing::warn!(%error, "an object could not be read to its end");
+        }
+        Err(error) => tracing::debug!(%error, "a connection ended early"),
+    }
+}
+
+struct Driver<'s> {
+    shared: &'s Shared,
+    stopped: Stopped,
+}
+
+/// What comes next on a connection.
+enum Next {
+    Request(Received),
+    Refused(Refusal),
+    Closed,
+}
+
+/// A request whose head has been taken off the socket.
+struct Received {
+    request: Request<()>,
+    framing: Framing,
+    keep_alive: bool,
+    expects_continue: bool,
+    form: Form,
+}
+
+impl Driver<'_> {
+    async fn run(&self, mut wire: Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
+        loop {
+            let again = match self.next(&mut wire, stop.as_mut()).await? {
+                Next::Request(received) => self.exchange(wire, received).await?,
+                Next::Refused(refusal) => {
+                    refuse(wire, refusal).await?;
+                    None
+                }
+                Next::Closed => None,
+            };
+            match again {
+                Some(back) => wire = back,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for a whole head; between requests the wait ends when the gateway is told to stop.
+    async fn next(&self, wire: &mut Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<Next> {
+        let timeout = self.shared.limits.header_timeout;
+        loop {
+            if let Some(next) = received(wire) {
+                wire.end_wait();
+                return Ok(next);
+            }
+            let read = poll_fn(|context| {
+                if let Poll::Ready(read) = wire.poll_ahead(context, timeout) {
+                    return Poll::Ready(read);
+                }
+                let is_idle = wire.ahead().is_empty();
+                if is_idle && stop.as_mut().poll(context).is_ready() {
+                    Poll::Ready(Ok(0))
+                } else {
+                    Poll::Pending
+                }
+            });
+            match read.await {
+                Ok(0) => return Ok(Next::Closed),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Ok(if wire.ahead().is_empty() { Next::Closed } else { Next::Refused(TOO_SLOW) });
+                }
+                read => read?,
+            };
+        }
+    }
+
+    /// Answers a request; the socket comes back if the connection goes on.
+    async fn exchange(&self, wire: Wire, received: Received) -> io::Result<Option<Wire>> {
+        let Received { request, framing, keep_alive, expects_continue, form } = received;
+        let log = AccessLog::start(request.method(), request.uri().path());
+        let (body, held) = hold(wire, framing, expects_continue);
+        let response = answer::answer(self.shared, request.map(|()| body)).await;
+        if let Some(log) = log {
+            log.finish(response.status(), response.body().len());
+        }
+        let (mut wire, is_all_read) = held.take_back().await?;
+        let outgoing = Outgoing::new(response, form);
+        let goes_on = keep_alive && is_all_read && !outgoing.ends_connection() && !self.stopped.is_stopped();
+        outgoing.send(&mut wire, goes_on, form).await?;
+        if goes_on {
+            return Ok(Some(wire));
+        }
+        if !is_all_read {
+            wire.close_after_answer().await;
+        }
+        Ok(None)
+    }
+}
+
+const TOO_SLOW: Refusal =
+    Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
+
+/// The request at the start of what was read, once its head is whole.
+fn received(wire: &mut Wire) -> Option<Next> {
+    if wire.ahead().is_empty() {
+        return None;
+    }
+    let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let (head, length) = match parse(wire.ahead(), &mut room) {
+        Ok(parsed) => parsed?,
+        Err(refusal) => return Some(Next::Refused(refusal)),
+    };
+    let request = match head.to_request(&wire.ahead()[..length]) {
+        Ok(request) => request,
+        Err(refusal) => return Some(Next::Refused(refusal)),
+    };
+    let received = Received {
+        framing: head.framing,
+        keep_alive: head.keep_alive,
+        expects_continue: head.expects_continue,
+        form: Form { is_http_1_1: head.is_http_1_1, is_head: request.method() == Method::HEAD },
+        request,
+    };
+    wire.consume(length);
+    Some(Next::Request(received))
+}
+
+/// Who has the socket while a request is answered.
+enum Held {
+    Wire(Wire),
+    Lent(Lent),
+}
+
+/// The body of a request. One that came with its head is handed on as it is; the socket is lent for others.
+fn hold(mut wire: Wire, framing: Framing, expects_continue: bool) -> (s3s::Body, Held) {
+    let at_hand = wire.ahead().len() as u64;
+    match framing {
+        Framing::Length(length) if length <= at_hand => {
+            let body = Bytes::copy_from_slice(&wire.ahead()[..length as usize]);
+            wire.consume(body.len());
+            (if body.is_empty() { s3s::Body::empty() } else { body.into() }, Held::Wire(wire))
+        }
+        framing => {
+            let (body, lent) = RequestBody::lend(Incoming::new(wire, framing, expects_continue));
+            (body, Held::Lent(lent))
+        }
+    }
+}
+
+impl Held {
+    /// The socket, and whether nothing of the request is left on it.
+    async fn take_back(self) -> io::Result<(Wire, bool)> {
+        let lent = match self {
+            Held::Wire(wire) => return Ok((wire, true)),
+            Held::Lent(lent) => lent,
+        };
+        let gone = || io::Error::other("the socket was not given back");
+        let mut incoming = take_back(&lent).ok_or_else(gone)?;
+        let is_all_read = incoming.is_done()
+            || (incoming.is_worth_discarding() && incoming.discard().await.is_ok() && incoming.is_done());
+        Ok((incoming.into_wire(), is_all_read))
+    }
+}
+
+/// Says why, and ends the connection: where the next request begins is not known.
+async fn refuse(mut wire: Wire, refusal: Refusal) -> io::Result<()> {
+    let form = Form { is_http_1_1: true, is_head: false };
+    Outgoing::new(answer::refusal(refusal.status, refusal.why), form).send(&mut wire, false, form).await?;
+    wire.close_after_answer().await;
+    Ok(())
+}

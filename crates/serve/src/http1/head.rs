@@ -1,0 +1,368 @@
+//! The head of a request: bytes in, a head or a refusal out. Stricter than HTTP asks for wherever two
+//! programs could read one message differently (RFC 9112 section 11.2).
+
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
+
+/// The most bytes a head may have; S3's own limit is 8 KiB.
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// The most headers a head may have.
+pub(crate) const HEADERS_MAX: usize = 128;
+
+/// Why a message is not served; the connection ends with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) why: &'static str,
+}
+
+impl Refusal {
+    pub(crate) const fn bad(why: &'static str) -> Self {
+        Refusal { status: StatusCode::BAD_REQUEST, why }
+    }
+
+    const fn too_large(why: &'static str) -> Self {
+        Refusal { status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why }
+    }
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// By its length in bytes, 0 where there is none.
+    Length(u64),
+    /// By its last chunk.
+    Chunked,
+}
+
+/// A request's head as it lies in the bytes received.
+#[derive(Debug)]
+pub(crate) struct Head<'b> {
+    pub(crate) method: &'b str,
+    pub(crate) target: &'b str,
+    pub(crate) headers: &'b [httparse::Header<'b>],
+    pub(crate) framing: Framing,
+    /// Whether the client can take chunks and interim answers.
+    pub(crate) is_http_1_1: bool,
+    /// Whether the client wants to use the connection again.
+    pub(crate) keep_alive: bool,
+    /// Whether the client sends the body only when told to.
+    pub(crate) expects_continue: bool,
+}
+
+/// Room for the headers of a head.
+pub(crate) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
+
+/// Reads the head at the start of `bytes`: it and its length, or `None` while its end is missing.
+pub(crate) fn parse<'b>(
+    bytes: &'b [u8],
+    room: &'b mut Room<'b>,
+) -> Result<Option<(Head<'b>, usize)>, Refusal> {
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, room) {
+        Ok(httparse::Status::Complete(length)) if length <= HEAD_BYTES_MAX => length,
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
+        Ok(_) => return Err(Refusal::too_large("the request's head is larger than 64 KiB")),
+        Err(error) => return Err(unreadable(error, bytes)),
+    };
+    if has_bare_line_feed(&bytes[..length]) {
+        return Err(Refusal::bad("a line of the request's head ends without a carriage return"));
+    }
+    let is_http_1_1 = request.version == Some(1);
+    let mut head = Head {
+        method: request.method.unwrap_or_default(),
+        target: request.path.unwrap_or_default(),
+        headers: request.headers,
+        framing: Framing::Length(0),
+        is_http_1_1,
+        keep_alive: false,
+        expects_continue: false,
+    };
+    read_semantics(&mut head)?;
+    Ok(Some((head, length)))
+}
+
+fn unreadable(error: httparse::Error, bytes: &[u8]) -> Refusal {
+    match error {
+        httparse::Error::TooManyHeaders => Refusal::too_large("the request has more than 128 headers"),
+        httparse::Error::Version => Refusal {
+            status: StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            why: "only HTTP/1.0 and HTTP/1.1 are spoken here",
+        },
+        _ if bytes.len() >= HEAD_BYTES_MAX => Refusal::too_large("the request's head is larger than 64 KiB"),
+        _ => Refusal::bad("the request's head is not HTTP"),
+    }
+}
+
+/// The parser takes a line feed alone for the end of a line; others on the way may not.
+fn has_bare_line_feed(head: &[u8]) -> bool {
+    let mut before = b'\n';
+    head.iter().any(|&byte| {
+        let bare = byte == b'\n' && before != b'\r';
+        before = byte;
+        bare
+    })
+}
+
+/// The headers that say how the message is to be read.
+fn read_semantics(head: &mut Head<'_>) -> Result<(), Refusal> {
+    let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
+    let (mut close, mut keep) = (false, false);
+    for header in head.headers {
+        let name = header.name;
+        if name.eq_ignore_ascii_case("content-length") {
+            if length.replace(content_length(header.value)?).is_some() {
+                return Err(Refusal::bad("the request has several Content-Length headers"));
+            }
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            if is_chunked {
+                return Err(Refusal::bad("the request has several Transfer-Encoding headers"));
+            }
+            check_coding(header.value)?;
+            is_chunked = true;
+        } else if name.eq_ignore_ascii_case("host") {
+            hosts += 1;
+        } else if name.eq_ignore_ascii_case("connection") {
+            close |= has_option(header.value, b"close");
+            keep |= has_option(header.value, b"keep-alive");
+        } else if name.eq_ignore_ascii_case("expect") {
+            check_expectation(header.value)?;
+            head.expects_continue = head.is_http_1_1;
+        }
+    }
+    if hosts > 1 || (hosts == 0 && head.is_http_1_1) {
+        return Err(Refusal::bad("the request must have one Host header"));
+    }
+    head.keep_alive = !close && (head.is_http_1_1 || keep);
+    head.framing = match (is_chunked, length) {
+        (false, length) => Framing::Length(length.unwrap_or(0)),
+        (true, None) if head.is_http_1_1 => Framing::Chunked,
+        (true, None) => return Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding")),
+        (true, Some(_)) => {
+            return Err(Refusal::bad("the request has a Content-Length and a Transfer-Encoding"));
+        }
+    };
+    Ok(())
+}
+
+/// Digits and nothing else: no sign, no list, no blank.
+fn content_length(value: &[u8]) -> Result<u64, Refusal> {
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    fordway_wire::range::digits(text).ok_or(Refusal::bad("the Content-Length is not a number"))
+}
+
+fn check_coding(value: &[u8]) -> Result<(), Refusal> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(());
+    }
+    let ends_chunked = value
+        .rsplit(|&byte| byte == b',')
+        .next()
+        .is_some_and(|last| last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    match ends_chunked {
+        true => Err(Refusal {
+            status: StatusCode::NOT_IMPLEMENTED,
+            why: "no Transfer-Encoding but chunked is offered here",
+        }),
+        false => Err(Refusal::bad("the Transfer-Encoding does not end with chunked")),
+    }
+}
+
+fn check_expectation(value: &[u8]) -> Result<(), Refusal> {
+    match value.eq_ignore_ascii_case(b"100-continue") {
+        true => Ok(()),
+        false => Err(Refusal {
+            status: StatusCode::EXPECTATION_FAILED,
+            why: "no expectation but 100-continue can be met",
+        }),
+    }
+}
+
+fn has_option(value: &[u8], option: &[u8]) -> bool {
+    value.split(|&byte| byte == b',').any(|listed| listed.trim_ascii().eq_ignore_ascii_case(option))
+}
+
+impl Head<'_> {
+    /// The head as the S3 layer takes it; `source` is what it was parsed from, which is copied once.
+    pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, Refusal> {
+        let copy = Bytes::copy_from_slice(source);
+        let copied = |part: &[u8]| {
+            // An empty part may lie anywhere.
+            let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
+            copy.slice(start..start + part.len())
+        };
+        let mut request = Request::new(());
+        *request.method_mut() = Method::from_bytes(self.method.as_bytes())
+            .map_err(|_| Refusal::bad("the request's method is not one"))?;
+        *request.uri_mut() = Uri::from_maybe_shared(copied(self.target.as_bytes()))
+            .map_err(|_| Refusal::bad("the request's target is not a path"))?;
+        *request.version_mut() = if self.is_http_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
+        let headers = request.headers_mut();
+        headers.reserve(self.headers.len());
+        for header in self.headers {
+            let name = HeaderName::from_bytes(header.name.as_bytes());
+            let value = HeaderValue::from_maybe_shared(copied(header.value));
+            let (Ok(name), Ok(value)) = (name, value) else {
+                return Err(Refusal::bad("a header of the request is not HTTP"));
+            };
+            headers.append(name, value);
+        }
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(head: &str) -> u16 {
+        let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        parse(head.as_bytes(), &mut room).expect_err(head).status.as_u16()
+    }
+
+    #[track_caller]
+    fn check(head: &str, look: impl FnOnce(&Head<'_>)) {
+        let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let (parsed, length) = parse(head.as_bytes(), &mut room).unwrap().expect("the head is whole");
+        assert_eq!(length, head.len());
+        look(&parsed);
+    }
+
+    #[test]
+    fn what_a_good_client_sends() {
+        check("GET /b/k?x=1 HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\n\r\n", |head| {
+            assert_eq!((head.method, head.target), ("GET", "/b/k?x=1"));
+            assert_eq!(head.framing, Framing::Length(0));
+            assert!(head.keep_alive && head.is_http_1_1 && !head.expects_continue);
+        });
+        check("PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-Continue\r\n\r\n", |head| {
+            assert_eq!(head.framing, Framing::Length(5));
+            assert!(head.expects_continue);
+        });
+        check("PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n", |head| {
+            assert_eq!(head.framing, Framing::Chunked);
+        });
+    }
+
+    #[test]
+    fn who_wants_the_connection_again() {
+        for (version, connection, expected) in [
+            ("1.1", "", true),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.1", "Connection: TE, Close\r\n", false),
+            ("1.1", "Connection: close\r\nConnection: keep-alive\r\n", false),
+            ("1.0", "", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.0", "Connection: keep-alive, close\r\n", false),
+        ] {
+            check(&format!("GET / HTTP/{version}\r\nHost: h\r\n{connection}\r\n"), |head| {
+                assert_eq!(head.keep_alive, expected, "{version} {connection}");
+            });
+        }
+    }
+
+    #[test]
+    fn what_two_programs_could_read_differently() {
+        for head in [
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5, 5\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0x5\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: \x0bchunked\r\n\r\n",
+            "POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\n X: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\nX: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n",
+            "GET / HTTP/1.1\nHost: h\n\n",
+            "GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GE(T / HTTP/1.1\r\nHost: h\r\n\r\n",
+        ] {
+            assert_eq!(refused(head), 400, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_offered_is_named() {
+        assert_eq!(refused("GET / HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(refused("PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"), 501);
+        assert_eq!(refused("PUT / HTTP/1.1\r\nHost: h\r\nExpect: coffee\r\n\r\n"), 417);
+        let many = "X: y\r\n".repeat(HEADERS_MAX);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\nHost: h\r\n{many}\r\n")), 431);
+        let long = "a".repeat(HEAD_BYTES_MAX);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\nHost: h\r\nX: {long}\r\n\r\n")), 431);
+        assert_eq!(refused(&format!("GET /{long}")), 431);
+    }
+
+    #[test]
+    fn an_unfinished_head_is_waited_for_at_every_length() {
+        let head = "PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n";
+        for end in 0..head.len() {
+            let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+            assert!(parse(&head.as_bytes()[..end], &mut room).unwrap().is_none(), "{end}");
+        }
+    }
+
+    /// Heads made of pieces that matter, in any order: parsing ends, and what is accepted has one
+    /// reading only.
+    #[test]
+    fn random_heads_do_no_harm() {
+        const PIECES: &[&str] = &[
+            "GET ",
+            "/ ",
+            "HTTP/1.1",
+            "HTTP/1.0",
+            "\r\n",
+            "\n",
+            "\r",
+            "Host: h",
+            "Content-Length: ",
+            "5",
+            "-1",
+            "Transfer-Encoding: ",
+            "chunked",
+            ",",
+            " ",
+            "\t",
+            ":",
+            "Connection: close",
+            "\0",
+            "\u{fe}",
+            "x",
+        ];
+        let mut state = 1u32;
+        let mut next = move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize
+        };
+        let mut accepted = 0;
+        for _ in 0..100_000 {
+            let mut text = if next() % 2 == 0 { "GET / HTTP/1.1\r\nHost: h\r\n" } else { "" }.to_owned();
+            (0..next() % 8).for_each(|_| text.push_str(PIECES[next() % PIECES.len()]));
+            text.push_str("\r\n\r\n");
+            let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+            if let Ok(Some((head, length))) = parse(text.as_bytes(), &mut room) {
+                let count = |name: &str| {
+                    head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count()
+                };
+                assert!(count("content-length") + count("transfer-encoding") <= 1, "{text:?}");
+                assert!(!head.is_http_1_1 || count("host") == 1, "{text:?}");
+                assert!(!text[..length].replace("\r\n", "").contains(['\r', '\n', '\0']), "{text:?}");
+                accepted += 1;
+            }
+        }
+        assert!(accepted > 1000, "{accepted}");
+    }
+}

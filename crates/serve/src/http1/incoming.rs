@@ -1,0 +1,212 @@
+//! Bodies of requests on their way to the S3 layer, in pieces as large as a store likes to write.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::{io, mem};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use super::buffers::{CHUNK_BYTES, Chunk};
+use super::chunked::{Decoder, Step};
+use super::head::Framing;
+use super::wire::Wire;
+
+/// Said by a body that stopped arriving; the S3 operation recognises it.
+pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
+/// Said by a body whose chunks cannot be told apart; the S3 operation recognises it.
+pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
+
+/// What is not taken of a body when it was answered is read and thrown away up to this size, so that
+/// the connection can be used again.
+const DISCARD_BYTES_MAX: u64 = 64 * 1024;
+
+/// What bodies fail with.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The socket while a body is read from it.
+pub(crate) struct Incoming {
+    wire: Wire,
+    left: Left,
+    expects_continue: bool,
+    has_failed: bool,
+    chunk: Option<Chunk>,
+    filled: usize,
+}
+
+/// What is still to come.
+enum Left {
+    Length(u64),
+    Chunked(Decoder),
+}
+
+impl Incoming {
+    pub(crate) fn new(wire: Wire, framing: Framing, expects_continue: bool) -> Self {
+        let left = match framing {
+            Framing::Length(bytes) => Left::Length(bytes),
+            Framing::Chunked => Left::Chunked(Decoder::default()),
+        };
+        Incoming { wire, left, expects_continue, has_failed: false, chunk: None, filled: 0 }
+    }
+
+    /// Whether every byte of the body has been taken off the socket.
+    pub(crate) fn is_done(&self) -> bool {
+        match &self.left {
+            Left::Length(left) => *left == 0,
+            Left::Chunked(decoder) => decoder.is_done(),
+        }
+    }
+
+    /// Whether the rest, which nobody wants, is worth reading so that the connection can go on.
+    pub(crate) fn is_worth_discarding(&self) -> bool {
+        let is_small = matches!(self.left, Left::Length(left) if left <= DISCARD_BYTES_MAX);
+        is_small && !self.has_failed && !self.expects_continue
+    }
+
+    /// Reads the rest for nobody. Errors: those of the socket.
+    pub(crate) async fn discard(&mut self) -> io::Result<()> {
+        while let Some(piece) = std::future::poll_fn(|context| self.poll_piece(context)).await {
+            piece.map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn into_wire(self) -> Wire {
+        self.wire
+    }
+
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let filled = ready!(self.poll_fill(context));
+        let piece = filled.map(|()| self.take_piece());
+        self.has_failed |= piece.is_err();
+        Poll::Ready(piece.transpose())
+    }
+
+    /// Gathers a whole chunk, or what there is up to the body's end.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if mem::take(&mut self.expects_continue) && self.wire.ahead().is_empty() {
+            self.wire.send_now(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+        while self.filled < CHUNK_BYTES && !self.is_done() {
+            let done = match &self.left {
+                Left::Length(left) => self.poll_plain(context, *left).map_err(BodyError::from),
+                Left::Chunked(_) => self.poll_chunked(context),
+            };
+            ready!(done)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn take_piece(&mut self) -> Option<Bytes> {
+        let chunk = self.chunk.take()?;
+        Some(chunk.into_bytes(mem::take(&mut self.filled))).filter(|piece| !piece.is_empty())
+    }
+
+    /// Some more bytes: first those that came with the head.
+    fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
+        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let room = &mut chunk.memory()[self.filled..];
+        let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let ahead = self.wire.ahead();
+        let count = if ahead.is_empty() {
+            ended_early(ready!(self.wire.poll_read(context, &mut room[..wanted])))?
+        } else {
+            let count = wanted.min(ahead.len());
+            room[..count].copy_from_slice(&ahead[..count]);
+            self.wire.consume(count);
+            count
+        };
+        self.filled += count;
+        self.left = Left::Length(left - count as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_chunked(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let Left::Chunked(decoder) = &mut self.left else { return Poll::Ready(Ok(())) };
+        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let room = &mut chunk.memory()[self.filled..];
+        let ahead = self.wire.ahead();
+        let step = decoder.step(ahead, room.len());
+        match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
+            Step::Skip(count) => self.wire.consume(count),
+            Step::Data(count) => {
+                room[..count].copy_from_slice(&ahead[..count]);
+                self.filled += count;
+                self.wire.consume(count);
+            }
+            Step::End => {}
+            Step::More => {
+                let timeout = self.wire.stall_timeout();
+                ended_early(ready!(self.wire.poll_ahead(context, timeout)))?;
+                self.wire.end_wait();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn ended_early(read: io::Result<usize>) -> io::Result<usize> {
+    match read {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(io::Error::new(io::ErrorKind::TimedOut, STALLED))
+        }
+        read => read,
+    }
+}
+
+/// A body as the S3 layer takes it; the connection takes the socket back when the answer is there.
+pub(crate) struct RequestBody {
+    incoming: Lent,
+    length: Option<u64>,
+}
+
+/// A socket that is lent for a request.
+pub(crate) type Lent = Arc<Mutex<Option<Incoming>>>;
+
+impl RequestBody {
+    /// The body, and what the connection keeps to get its socket back.
+    pub(crate) fn lend(incoming: Incoming) -> (s3s::Body, Lent) {
+        let length = match incoming.left {
+            Left::Length(left) => Some(left),
+            Left::Chunked(_) => None,
+        };
+        let lent = Arc::new(Mutex::new(Some(incoming)));
+        (s3s::Body::http_body_unsync(RequestBody { incoming: lent.clone(), length }), lent)
+    }
+}
+
+/// Takes the socket back; a body that somebody still holds fails from now on.
+pub(crate) fn take_back(lent: &Lent) -> Option<Incoming> {
+    lent.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = &mut *self;
+        let mut lent = body.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(incoming) = lent.as_mut() else {
+            return Poll::Ready(Some(Err("the request was answered before its body was read".into())));
+        };
+        let piece = ready!(incoming.poll_piece(context));
+        if let (Some(length), Some(Ok(piece))) = (&mut body.length, &piece) {
+            *length -= piece.len() as u64;
+        }
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.length == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}

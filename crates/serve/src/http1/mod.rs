@@ -1,0 +1,22 @@
+//! HTTP/1.1 on one socket, by ourselves: what a general server would copy goes from the page cache to
+//! the socket, and a request of usual size is one read and one write.
+//!
+//! * `head`, `chunked`: codecs, bytes in and meaning out
+//! * `buffers`: memory that is used again
+//! * `patience`: how long a client is waited for
+//! * `wire`: the socket, with what was read ahead and what goes out
+//! * `incoming`: bodies of requests
+//! * `outgoing`: answers
+//! * `driver`: one request after the other
+
+mod buffers;
+mod chunked;
+mod driver;
+mod head;
+mod incoming;
+mod outgoing;
+mod patience;
+mod wire;
+
+pub(crate) use driver::serve;
+pub(crate) use incoming::{BROKEN, STALLED};

@@ -1,0 +1,240 @@
+//! Answers: their heads as bytes, and the ways their bodies take to the socket.
+
+use std::cell::RefCell;
+use std::io::{self, Read, Write as _};
+use std::pin::Pin;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fordway_store::{Content, FileRegion};
+use fordway_sys::{Errno, read_cached};
+use fordway_wire::date::format_http;
+use http::{HeaderName, Response, StatusCode, header};
+use http_body::Body as _;
+
+use super::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
+use super::wire::{Wire, elsewhere};
+use crate::answer::Reply;
+
+/// A body up to this size is copied behind its head, so that both leave in one call. For files the
+/// copy costs less than `sendfile` does up to here.
+const INLINE_BYTES: u64 = 64 * 1024;
+
+/// Sent in place of an answer whose content turned out to be unreadable.
+const UNREADABLE: &[u8] =
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// What an answer has to suit.
+#[derive(Clone, Copy)]
+pub(crate) struct Form {
+    /// Whether the client can take chunks.
+    pub(crate) is_http_1_1: bool,
+    /// Whether only the head is wanted.
+    pub(crate) is_head: bool,
+}
+
+/// An answer that is ready to be sent but for its last headers.
+pub(crate) struct Outgoing {
+    head: Vec<u8>,
+    body: Body,
+    /// The end of the connection is the only end that its body has.
+    ends_connection: bool,
+}
+
+enum Body {
+    Nothing,
+    Bytes(Bytes),
+    File(FileRegion),
+    Reader(Box<dyn Read + Send>, u64),
+    /// Of the S3 layer; the flag says whether it is sent in chunks.
+    Stream(s3s::Body, bool),
+}
+
+impl Outgoing {
+    pub(crate) fn new(response: Response<Reply>, form: Form) -> Self {
+        let (parts, reply) = response.into_parts();
+        let mut head = start(parts.status);
+        for (name, value) in &parts.headers {
+            if !is_of_the_connection(name) {
+                put(&mut head, name.as_str(), value.as_bytes());
+            }
+        }
+        let may_have_body =
+            parts.status != StatusCode::NO_CONTENT && parts.status != StatusCode::NOT_MODIFIED;
+        let length = if may_have_body { reply.len() } else { None };
+        let is_stated = parts.headers.contains_key(header::CONTENT_LENGTH);
+        if let Some(length) = length.filter(|_| !is_stated) {
+            put_number(&mut head, "content-length", length);
+        }
+        let is_chunked = may_have_body && length.is_none() && !is_stated;
+        if is_chunked && form.is_http_1_1 {
+            put(&mut head, "transfer-encoding", b"chunked");
+        }
+        let body = match may_have_body && !form.is_head {
+            true => Body::new(reply, is_chunked && form.is_http_1_1),
+            false => Body::Nothing,
+        };
+        Outgoing { head, body, ends_connection: is_chunked && !form.is_http_1_1 }
+    }
+
+    /// Whether the connection cannot be used after this.
+    pub(crate) fn ends_connection(&self) -> bool {
+        self.ends_connection
+    }
+
+    /// Sends it, with word of what becomes of the connection. Errors: the connection is of no use any
+    /// more, be it that the client is gone or that the content ended early.
+    pub(crate) async fn send(mut self, wire: &mut Wire, keep_alive: bool, form: Form) -> io::Result<()> {
+        put(&mut self.head, "date", &date());
+        match (keep_alive, form.is_http_1_1) {
+            (false, _) => put(&mut self.head, "connection", b"close"),
+            (true, false) => put(&mut self.head, "connection", b"keep-alive"),
+            (true, true) => {}
+        }
+        self.head.extend_from_slice(b"\r\n");
+        let sent = self.body.send(wire, &mut self.head).await;
+        give_buffer(self.head);
+        sent
+    }
+}
+
+impl Body {
+    fn new(reply: Reply, is_chunked: bool) -> Self {
+        match reply {
+            Reply::Nothing => Body::Nothing,
+            Reply::Content(Content::Bytes(bytes)) => Body::Bytes(bytes),
+            Reply::Content(Content::File(region)) => Body::File(region),
+            Reply::Content(Content::Stream(reader, len)) => Body::Reader(reader, len),
+            Reply::Document(document) => match document.bytes() {
+                Some(bytes) => Body::Bytes(bytes),
+                None => Body::Stream(document, is_chunked),
+            },
+        }
+    }
+
+    async fn send(self, wire: &mut Wire, head: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Body::Nothing => wire.send(head).await,
+            Body::Bytes(bytes) => wire.send_both(head, &bytes).await,
+            Body::File(region) if region.len <= INLINE_BYTES => {
+                if let Err(error) = append(region, head).await {
+                    wire.send(UNREADABLE).await?;
+                    return Err(error);
+                }
+                wire.send(head).await
+            }
+            Body::File(region) => {
+                wire.send_before_file(head).await?;
+                wire.send_file(region).await
+            }
+            Body::Reader(reader, len) => send_reader(wire, head, reader, len).await,
+            Body::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
+        }
+    }
+}
+
+/// Reads a small region behind what is in `buffer`. Errors: `UnexpectedEof` for a file that is shorter.
+async fn append(mut region: FileRegion, buffer: &mut Vec<u8>) -> io::Result<()> {
+    while region.len > 0 {
+        match read_cached(&*region.file, buffer, region.offset, region.len as usize) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                region.offset += count as u64;
+                region.len -= count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let rest = elsewhere(move || Content::File(region).into_vec().map_err(io::Error::other));
+                buffer.extend_from_slice(&rest.await?);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Content that still arrives is waited for where nobody else waits.
+async fn send_reader(
+    wire: &mut Wire,
+    head: &[u8],
+    mut reader: Box<dyn Read + Send>,
+    mut left: u64,
+) -> io::Result<()> {
+    wire.send_before_file(head).await?;
+    while left > 0 {
+        let wanted = left.min(CHUNK_BYTES as u64) as usize;
+        let (back, chunk, count) = elsewhere(move || {
+            let mut chunk = Chunk::new();
+            let count = reader.read(&mut chunk.memory()[..wanted])?;
+            Ok((reader, chunk, count))
+        })
+        .await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        wire.send(&chunk.into_bytes(count)).await?;
+        (reader, left) = (back, left - count as u64);
+    }
+    Ok(())
+}
+
+async fn send_stream(wire: &mut Wire, head: &[u8], mut body: s3s::Body, is_chunked: bool) -> io::Result<()> {
+    wire.send_before_file(head).await?;
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+        if is_chunked && !data.is_empty() {
+            wire.send(format!("{:x}\r\n", data.len()).as_bytes()).await?;
+            wire.send_both(&data, b"\r\n").await?;
+        } else {
+            wire.send(&data).await?;
+        }
+    }
+    wire.send(if is_chunked { b"0\r\n\r\n" } else { b"" }).await
+}
+
+/// Headers that only the connection itself may write.
+fn is_of_the_connection(name: &HeaderName) -> bool {
+    [header::CONNECTION, header::TRANSFER_ENCODING, header::DATE].contains(name)
+}
+
+/// The status line.
+pub(crate) fn start(status: StatusCode) -> Vec<u8> {
+    let mut head = take_buffer();
+    head.extend_from_slice(b"HTTP/1.1 ");
+    head.extend_from_slice(status.as_str().as_bytes());
+    head.push(b' ');
+    head.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+/// One header.
+pub(crate) fn put(head: &mut Vec<u8>, name: &str, value: &[u8]) {
+    head.extend_from_slice(name.as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
+}
+
+/// One header that is a number.
+pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
+    // Writing to a vector does not fail.
+    let _ = write!(head, "{name}: {value}\r\n");
+}
+
+/// The time as `Date` has it; written anew once a second.
+fn date() -> [u8; 29] {
+    thread_local! {
+        static WRITTEN: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [b' '; 29])) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    WRITTEN.with_borrow_mut(|(written, text)| {
+        if *written != second {
+            *written = second;
+            text.copy_from_slice(format_http(now).as_bytes());
+        }
+        *text
+    })
+}

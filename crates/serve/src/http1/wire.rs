@@ -1,0 +1,246 @@
+//! A client's socket, with what was read from it ahead of its use.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BufMut as _;
+use fordway_store::FileRegion;
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
+use super::patience::Patience;
+
+/// What one read for a head takes at most: it, and the small body that often comes with it.
+const READ_BYTES: usize = 16 * 1024;
+/// What one `sendfile` is asked for.
+const SEND_BYTES: u64 = 1024 * 1024;
+/// What a client is sent before the other clients of its thread have their turn.
+const TURN_BYTES: u64 = 4 * 1024 * 1024;
+/// How long a client that was refused may go on sending before it must have seen the answer.
+const LINGER: Duration = Duration::from_secs(5);
+
+pub(crate) struct Wire {
+    stream: TcpStream,
+    ahead: Vec<u8>,
+    /// Bytes of `ahead` that were used already.
+    used: usize,
+    patience: Patience,
+    stall_timeout: Duration,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream, stall_timeout: Duration) -> Self {
+        Wire { stream, ahead: Vec::new(), used: 0, patience: Patience::default(), stall_timeout }
+    }
+
+    /// What was read and not yet used.
+    pub(crate) fn ahead(&self) -> &[u8] {
+        &self.ahead[self.used..]
+    }
+
+    /// Marks the first `count` bytes of [`Wire::ahead`] as used.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.used += count;
+        if self.used == self.ahead.len() {
+            self.release();
+        }
+    }
+
+    /// An idle connection holds no memory.
+    fn release(&mut self) {
+        self.used = 0;
+        give_buffer(std::mem::take(&mut self.ahead));
+    }
+
+    /// How long a client may send or take nothing in the middle of a body.
+    pub(crate) fn stall_timeout(&self) -> Duration {
+        self.stall_timeout
+    }
+
+    /// The wait for a head is over.
+    pub(crate) fn end_wait(&mut self) {
+        self.patience.end();
+    }
+
+    /// Reads more behind what is there; 0 at the end of the stream. The wait, which began with the
+    /// first call after [`Wire::end_wait`], may last for `timeout`. Errors: `TimedOut`.
+    pub(crate) fn poll_ahead(
+        &mut self,
+        context: &mut Context<'_>,
+        timeout: Duration,
+    ) -> Poll<io::Result<usize>> {
+        if self.ahead.capacity() == 0 {
+            self.ahead = take_buffer();
+        }
+        if self.used > 0 {
+            self.ahead.drain(..self.used);
+            self.used = 0;
+        }
+        self.ahead.reserve(READ_BYTES);
+        let mut room = (&mut self.ahead).limit(READ_BYTES);
+        let read = pin!(self.stream.read_buf(&mut room)).poll(context);
+        if read.is_pending() && self.ahead.is_empty() {
+            self.release();
+        }
+        if let Poll::Ready(read) = read {
+            return Poll::Ready(read);
+        }
+        ready!(self.patience.poll_over(context, timeout));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Reads past what is ahead, which must be used up, into `memory`.
+    /// Errors: `TimedOut` once the client has sent nothing for too long.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        memory: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        self.timed(context, |stream, context| {
+            let mut room = ReadBuf::new(memory);
+            ready!(Pin::new(stream).poll_read(context, &mut room))?;
+            Poll::Ready(Ok(room.filled().len()))
+        })
+    }
+
+    /// An operation on the socket that fails once it had to wait for too long.
+    fn timed<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        operation: impl FnOnce(&mut TcpStream, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(done) = operation(&mut self.stream, context) {
+            self.patience.end();
+            return Poll::Ready(done);
+        }
+        ready!(self.patience.poll_over(context, self.stall_timeout));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Sends all of `data`. Errors: `TimedOut` and those of the socket.
+    pub(crate) async fn send(&mut self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let write = |context: &mut Context<'_>| {
+                self.timed(context, |stream, context| Pin::new(stream).poll_write(context, data))
+            };
+            data = &data[poll_fn(write).await?..];
+        }
+        Ok(())
+    }
+
+    /// Sends all of `first` and then all of `second`, in one segment where they fit.
+    pub(crate) async fn send_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
+        let write = |context: &mut Context<'_>| {
+            self.timed(context, |stream, context| Pin::new(stream).poll_write_vectored(context, &pieces))
+        };
+        let sent = poll_fn(write).await?;
+        self.send(&first[sent.min(first.len())..]).await?;
+        self.send(&second[sent.saturating_sub(first.len())..]).await
+    }
+
+    /// Sends `head`, and has the kernel wait for what follows before it sends a segment that is not full.
+    pub(crate) async fn send_before_file(&mut self, mut head: &[u8]) -> io::Result<()> {
+        while !head.is_empty() {
+            let sent = self.when_writable(|stream| fordway_sys::send_more(stream, head)).await?;
+            head = &head[sent..];
+        }
+        Ok(())
+    }
+
+    /// Sends a region of a file from the page cache; what is not there is read on a thread that may wait.
+    /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and those of the socket.
+    pub(crate) async fn send_file(&mut self, mut region: FileRegion) -> io::Result<()> {
+        let mut turn_bytes = 0;
+        while region.len > 0 {
+            let sent = match is_cached(&region)? {
+                true => self.send_cached(&region).await?,
+                false => self.send_waiting(&region).await?,
+            };
+            region.offset += sent;
+            region.len -= sent;
+            turn_bytes += sent;
+            if turn_bytes >= TURN_BYTES {
+                turn_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_cached(&mut self, region: &FileRegion) -> io::Result<u64> {
+        let (offset, len) = (region.offset, region.len.min(SEND_BYTES) as usize);
+        let file = &*region.file;
+        let sent = self.when_writable(|stream| fordway_sys::send_file(stream, file, offset, len)).await?;
+        if sent == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(sent as u64)
+    }
+
+    async fn send_waiting(&mut self, region: &FileRegion) -> io::Result<u64> {
+        let (file, offset) = (Arc::clone(&region.file), region.offset);
+        let len = region.len.min(CHUNK_BYTES as u64) as usize;
+        let chunk = elsewhere(move || {
+            use std::os::unix::fs::FileExt as _;
+            let mut chunk = Chunk::new();
+            file.read_exact_at(&mut chunk.memory()[..len], offset)?;
+            Ok(chunk)
+        });
+        self.send(&chunk.await?.into_bytes(len)).await?;
+        Ok(len as u64)
+    }
+
+    async fn when_writable(
+        &mut self,
+        send: impl Fn(&TcpStream) -> Result<usize, fordway_sys::Errno>,
+    ) -> io::Result<usize> {
+        let attempt = |stream: &mut TcpStream, context: &mut Context<'_>| loop {
+            ready!(stream.poll_write_ready(context))?;
+            match stream.try_io(Interest::WRITABLE, || send(stream).map_err(io::Error::from)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+        };
+        poll_fn(|context| self.timed(context, attempt)).await
+    }
+
+    /// A few bytes that must go out now or never: the socket has room for them unless the client
+    /// has stopped reading. Errors: `WouldBlock`.
+    pub(crate) fn send_now(&mut self, data: &[u8]) -> io::Result<()> {
+        match self.stream.try_write(data)? {
+            sent if sent == data.len() => Ok(()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Ends the connection so that a client which is still sending sees the answer: closed at once,
+    /// the kernel would throw the answer away with a reset.
+    pub(crate) async fn close_after_answer(mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let mut sink = Chunk::new();
+        let discard = async { while self.stream.read(sink.memory()).await.is_ok_and(|count| count > 0) {} };
+        // Whoever is still sending after that is on its own.
+        let _ = tokio::time::timeout(LINGER, discard).await;
+    }
+}
+
+/// Whether the next piece of `region` is in memory, judged by its first and last byte.
+fn is_cached(region: &FileRegion) -> io::Result<bool> {
+    let last = region.offset + region.len.min(SEND_BYTES) - 1;
+    Ok(fordway_sys::is_cached(&region.file, region.offset)? && fordway_sys::is_cached(&region.file, last)?)
+}
+
+/// Runs what may wait for a device on a thread where nobody waits for it.
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
+}
