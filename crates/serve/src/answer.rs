@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use fordway_store::Content;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use s3s::service::S3Service;
 
+use crate::http1::FastLane;
 use crate::identity;
 use crate::payload::Payload;
 
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) service: S3Service,
     pub(crate) region: String,
     pub(crate) limits: Limits,
+    pub(crate) fast_lane: FastLane,
 }
 
 /// The body of an answer.
@@ -104,29 +106,31 @@ fn error_document(status: StatusCode, code: &str, message: &str, extra: &str) ->
 
 /// One line of the access log, made only where somebody listens.
 pub(crate) struct AccessLog {
-    method: Method,
+    method: String,
     path: String,
     start: Instant,
 }
 
 impl AccessLog {
-    pub(crate) fn start(method: &Method, path: &str) -> Option<Self> {
+    /// Of a request for `target`, whose query may hold a signature and is left out.
+    pub(crate) fn start(method: &str, target: &str) -> Option<Self> {
         tracing::enabled!(target: "fordway::access", tracing::Level::DEBUG).then(|| AccessLog {
-            method: method.clone(),
-            path: path.to_owned(),
+            method: method.to_owned(),
+            path: target.split('?').next().unwrap_or_default().to_owned(),
             start: Instant::now(),
         })
     }
 
     /// `us` is the time until the answer's head was ready; its body is sent after that.
-    pub(crate) fn finish(self, status: StatusCode, bytes: Option<u64>) {
+    pub(crate) fn finish(log: Option<Self>, status: StatusCode, bytes: Option<u64>) {
+        let Some(log) = log else { return };
         tracing::debug!(
             target: "fordway::access",
-            method = %self.method,
-            path = self.path,
+            method = %log.method,
+            path = log.path,
             status = status.as_u16(),
             bytes,
-            us = self.start.elapsed().as_micros(),
+            us = log.start.elapsed().as_micros(),
         );
     }
 }

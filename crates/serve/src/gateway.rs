@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::answer::{Limits, Shared};
+use crate::http1::FastLane;
 use crate::identity::is_region;
 use crate::{Identity, http1, s3};
 
@@ -94,6 +95,7 @@ pub struct Gateway {
     address: SocketAddr,
     config: GatewayConfig,
     service: s3s::service::S3Service,
+    fast_lane: FastLane,
     stop: Stop,
 }
 
@@ -110,8 +112,9 @@ impl Gateway {
         let listener = TcpListener::bind(config.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        let fast_lane = FastLane::new(store.clone(), config.identity.clone());
         let service = s3::service(store, &config.identity, &config.region);
-        Ok(Gateway { listener, address, config, service, stop: Stop::new() })
+        Ok(Gateway { listener, address, config, service, fast_lane, stop: Stop::new() })
     }
 
     /// The address bound, with the port that was chosen.
@@ -171,6 +174,7 @@ impl Gateway {
             .map_err(|error| cannot_listen(self.address, error))?;
         let shared = Arc::new(Shared {
             service: self.service,
+            fast_lane: self.fast_lane,
             region: self.config.region,
             limits: Limits {
                 header_timeout: self.config.header_timeout,

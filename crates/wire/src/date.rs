@@ -60,6 +60,19 @@ pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, nanoseconds(fraction)?))
 }
 
+/// Reads `20130524T000000Z`, the form of `x-amz-date`. `None` for anything else.
+pub fn parse_amz_date(text: &str) -> Option<SystemTime> {
+    let is_plain = text.len() == 16 && text.is_ascii();
+    let dashed = |text: &str| {
+        let (date, time) = (&text[..8], &text[9..15]);
+        let end = &text[8..9] == "T" && &text[15..] == "Z";
+        let [year, month, day] = [&date[..4], &date[4..6], &date[6..]];
+        let [hour, minute, second] = [&time[..2], &time[2..4], &time[4..]];
+        end.then(|| parse_iso8601(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))).flatten()
+    };
+    is_plain.then(|| dashed(text)).flatten()
+}
+
 /// Writes `2009-10-12T17:50:30.000Z`; what is below a millisecond is dropped.
 pub fn format_iso8601(time: SystemTime) -> String {
     let utc = Utc::from(time);
@@ -127,6 +140,12 @@ mod tests {
         let time = parse_iso8601("2013-05-24T00:00:00.000Z").unwrap();
         assert_eq!(time, UNIX_EPOCH + Duration::from_secs(1_369_353_600));
         assert_eq!(Utc::from(time).amz_date(), "20130524T000000Z");
+        assert_eq!(parse_amz_date("20130524T000000Z"), Some(time));
+        for bad in
+            ["20130524T000000", "20130524 000000Z", "2013-05-24T0000Z", "2013052äT00000Z", "20131324T000000Z"]
+        {
+            assert_eq!(parse_amz_date(bad), None, "{bad}");
+        }
         assert_eq!(format_http(time), "Fri, 24 May 2013 00:00:00 GMT");
         assert_eq!(parse_http("Fri, 24 May 2013 00:00:00 GMT"), Some(time));
         let leap = parse_iso8601("2024-02-29T23:59:59.25Z").unwrap();

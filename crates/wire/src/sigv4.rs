@@ -44,12 +44,16 @@ pub struct SignedRequest<'a> {
 impl SigningKey {
     /// Derives the key for the day of `time`.
     pub fn new(secret_key: &str, time: SystemTime, region: &str, service: &str) -> Self {
-        let day = Utc::from(time).day_stamp();
+        SigningKey::for_day(secret_key, &Utc::from(time).day_stamp(), region, service)
+    }
+
+    /// Derives the key for a day written as `20130524`.
+    pub fn for_day(secret_key: &str, day: &str, region: &str, service: &str) -> Self {
         let mut key = hmac(format!("AWS4{secret_key}").as_bytes(), day.as_bytes());
         for part in [region, service, "aws4_request"] {
             key = hmac(&key, part.as_bytes());
         }
-        SigningKey { key, scope: format!("{day}/{region}/{service}/aws4_request"), day }
+        SigningKey { key, scope: format!("{day}/{region}/{service}/aws4_request"), day: day.to_owned() }
     }
 
     /// Whether the key is for the day of `time`.
@@ -99,10 +103,53 @@ impl SigningKey {
 
     /// The signature in hexadecimal.
     pub fn signature(&self, time: SystemTime, request: &SignedRequest) -> String {
-        let date = Utc::from(time).amz_date();
+        hex(&self.raw_signature(&Utc::from(time).amz_date(), request))
+    }
+
+    /// Whether `signature`, in lower-case hexadecimal, is that of a request dated `amz_date`. Takes
+    /// the same time wherever the two differ.
+    pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
+        let expected = hex(&self.raw_signature(amz_date, request));
+        let difference = expected.bytes().zip(signature.bytes()).fold(0, |seen, (a, b)| seen | (a ^ b));
+        expected.len() == signature.len() && std::hint::black_box(difference) == 0
+    }
+
+    fn raw_signature(&self, amz_date: &str, request: &SignedRequest) -> [u8; 32] {
         let digest = request.canonical_digest();
-        let text = format!("{ALGORITHM}\n{date}\n{}\n{digest}", self.scope);
-        hex(&hmac(&self.key, text.as_bytes()))
+        let text = format!("{ALGORITHM}\n{amz_date}\n{}\n{digest}", self.scope);
+        hmac(&self.key, text.as_bytes())
+    }
+}
+
+/// What an `Authorization` header says, not yet held against anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authorization<'a> {
+    /// Who signs.
+    pub access_key: &'a str,
+    /// The day of the key, as `20130524`.
+    pub day: &'a str,
+    /// The region of the key.
+    pub region: &'a str,
+    /// The service of the key.
+    pub service: &'a str,
+    /// Names of the headers signed, between semicolons.
+    pub signed_headers: &'a str,
+    /// The signature, 64 characters.
+    pub signature: &'a str,
+}
+
+impl<'a> Authorization<'a> {
+    /// Reads the header as clients usually write it; `None` for any other spelling.
+    pub fn parse(value: &'a str) -> Option<Self> {
+        let fields = value.strip_prefix(ALGORITHM)?.strip_prefix(" Credential=")?;
+        let (credential, rest) = fields.split_once(',')?;
+        let (signed_headers, rest) = rest.trim_start().strip_prefix("SignedHeaders=")?.split_once(',')?;
+        let signature = rest.trim_start().strip_prefix("Signature=")?;
+        let mut scope = credential.split('/');
+        let [access_key, day, region, service, end] =
+            std::array::from_fn(|_| scope.next().unwrap_or_default());
+        let is_whole = end == "aws4_request" && scope.next().is_none() && signature.len() == 64;
+        is_whole.then_some(Authorization { access_key, day, region, service, signed_headers, signature })
     }
 }
 
@@ -248,6 +295,32 @@ mod tests {
              SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,\
              Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
         );
+    }
+
+    #[test]
+    fn what_a_client_writes_a_server_reads_and_verifies() {
+        let (key, time) = key();
+        let headers = [HOST, ("x-amz-content-sha256", EMPTY), DATE];
+        let request =
+            SignedRequest { method: "GET", path: "/a", query: "", headers: &headers, payload_hash: EMPTY };
+        let value = key.authorization(ACCESS_KEY, time, &request);
+        let read = Authorization::parse(&value).unwrap();
+        assert_eq!((read.access_key, read.day), (ACCESS_KEY, "20130524"));
+        assert_eq!((read.region, read.service), ("us-east-1", "s3"));
+        assert_eq!(read.signed_headers, "host;x-amz-content-sha256;x-amz-date");
+        let same = SigningKey::for_day(SECRET_KEY, read.day, read.region, read.service);
+        assert!(same.verifies(read.signature, DATE.1, &request));
+        assert!(!same.verifies(&read.signature[..63], DATE.1, &request));
+        assert!(!same.verifies(&read.signature.to_uppercase(), DATE.1, &request));
+        assert!(!same.verifies(read.signature, "20130524T000001Z", &request));
+        let other = SignedRequest { path: "/b", ..request };
+        assert!(!same.verifies(read.signature, DATE.1, &other));
+        assert_eq!(Authorization::parse(&value.replace(',', ", ")).unwrap(), read);
+        for (from, to) in [("AWS4", "AWS5"), ("aws4_request", "x"), ("s3/", ""), ("Signature", "signature")] {
+            let value = value.replacen(from, to, 1);
+            assert_eq!(Authorization::parse(&value), None, "{value}");
+        }
+        assert_eq!(Authorization::parse(&value[..value.len() - 1]), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
 use tokio::net::TcpStream;
 
 use super::head::{Framing, HEADERS_MAX, Refusal, parse};
@@ -40,6 +40,7 @@ struct Driver<'s> {
 /// What comes next on a connection.
 enum Next {
     Request(Received),
+    Answered(Answered),
     Refused(Refusal),
     Closed,
 }
@@ -51,6 +52,14 @@ struct Received {
     keep_alive: bool,
     expects_continue: bool,
     form: Form,
+    log: Option<AccessLog>,
+}
+
+/// A request that is answered already, for the most part.
+struct Answered {
+    outgoing: Outgoing,
+    keep_alive: bool,
+    form: Form,
 }
 
 impl Driver<'_> {
@@ -58,6 +67,11 @@ impl Driver<'_> {
         loop {
             let again = match self.next(&mut wire, stop.as_mut()).await? {
                 Next::Request(received) => self.exchange(wire, received).await?,
+                Next::Answered(Answered { outgoing, keep_alive, form }) => {
+                    let goes_on = keep_alive && !self.stopped.is_stopped();
+                    outgoing.send(&mut wire, goes_on, form).await?;
+                    goes_on.then_some(wire)
+                }
                 Next::Refused(refusal) => {
                     refuse(wire, refusal).await?;
                     None
@@ -75,7 +89,7 @@ impl Driver<'_> {
     async fn next(&self, wire: &mut Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<Next> {
         let timeout = self.shared.limits.header_timeout;
         loop {
-            if let Some(next) = received(wire) {
+            if let Some(next) = received(wire, self.shared) {
                 wire.end_wait();
                 return Ok(next);
             }
@@ -102,13 +116,10 @@ impl Driver<'_> {
 
     /// Answers a request; the socket comes back if the connection goes on.
     async fn exchange(&self, wire: Wire, received: Received) -> io::Result<Option<Wire>> {
-        let Received { request, framing, keep_alive, expects_continue, form } = received;
-        let log = AccessLog::start(request.method(), request.uri().path());
+        let Received { request, framing, keep_alive, expects_continue, form, log } = received;
         let (body, held) = hold(wire, framing, expects_continue);
         let response = answer::answer(self.shared, request.map(|()| body)).await;
-        if let Some(log) = log {
-            log.finish(response.status(), response.body().len());
-        }
+        AccessLog::finish(log, response.status(), response.body().len());
         let (mut wire, is_all_read) = held.take_back().await?;
         let outgoing = Outgoing::new(response, form);
         let goes_on = keep_alive && is_all_read && !outgoing.ends_connection() && !self.stopped.is_stopped();
@@ -127,7 +138,7 @@ const TOO_SLOW: Refusal =
     Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
 /// The request at the start of what was read, once its head is whole.
-fn received(wire: &mut Wire) -> Option<Next> {
+fn received(wire: &mut Wire, shared: &Shared) -> Option<Next> {
     if wire.ahead().is_empty() {
         return None;
     }
@@ -136,6 +147,14 @@ fn received(wire: &mut Wire) -> Option<Next> {
         Ok(parsed) => parsed?,
         Err(refusal) => return Some(Next::Refused(refusal)),
     };
+    let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
+    let log = AccessLog::start(head.method, head.target);
+    if let Some(outgoing) = shared.fast_lane.answer(&head) {
+        let keep_alive = head.keep_alive;
+        wire.consume(length);
+        AccessLog::finish(log, outgoing.status, outgoing.body_bytes);
+        return Some(Next::Answered(Answered { outgoing, keep_alive, form }));
+    }
     let request = match head.to_request(&wire.ahead()[..length]) {
         Ok(request) => request,
         Err(refusal) => return Some(Next::Refused(refusal)),
@@ -144,7 +163,8 @@ fn received(wire: &mut Wire) -> Option<Next> {
         framing: head.framing,
         keep_alive: head.keep_alive,
         expects_continue: head.expects_continue,
-        form: Form { is_http_1_1: head.is_http_1_1, is_head: request.method() == Method::HEAD },
+        form,
+        log,
         request,
     };
     wire.consume(length);

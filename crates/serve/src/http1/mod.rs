@@ -7,11 +7,13 @@
 //! * `wire`: the socket, with what was read ahead and what goes out
 //! * `incoming`: bodies of requests
 //! * `outgoing`: answers
+//! * `fast_lane`: plain reads, past the S3 layer
 //! * `driver`: one request after the other
 
 mod buffers;
 mod chunked;
 mod driver;
+mod fast_lane;
 mod head;
 mod incoming;
 mod outgoing;
@@ -19,4 +21,5 @@ mod patience;
 mod wire;
 
 pub(crate) use driver::serve;
+pub(crate) use fast_lane::FastLane;
 pub(crate) use incoming::{BROKEN, STALLED};

@@ -35,6 +35,9 @@ pub(crate) struct Form {
 
 /// An answer that is ready to be sent but for its last headers.
 pub(crate) struct Outgoing {
+    pub(crate) status: StatusCode,
+    /// Bytes of the body, where they are known.
+    pub(crate) body_bytes: Option<u64>,
     head: Vec<u8>,
     body: Body,
     /// The end of the connection is the only end that its body has.
@@ -61,7 +64,8 @@ impl Outgoing {
         }
         let may_have_body =
             parts.status != StatusCode::NO_CONTENT && parts.status != StatusCode::NOT_MODIFIED;
-        let length = if may_have_body { reply.len() } else { None };
+        let body_bytes = reply.len();
+        let length = body_bytes.filter(|_| may_have_body);
         let is_stated = parts.headers.contains_key(header::CONTENT_LENGTH);
         if let Some(length) = length.filter(|_| !is_stated) {
             put_number(&mut head, "content-length", length);
@@ -74,7 +78,14 @@ impl Outgoing {
             true => Body::new(reply, is_chunked && form.is_http_1_1),
             false => Body::Nothing,
         };
-        Outgoing { head, body, ends_connection: is_chunked && !form.is_http_1_1 }
+        let ends_connection = is_chunked && !form.is_http_1_1;
+        Outgoing { status: parts.status, body_bytes, head, body, ends_connection }
+    }
+
+    /// An answer whose head is written but for the headers of the connection.
+    pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: Reply) -> Self {
+        let body_bytes = reply.len();
+        Outgoing { status, body_bytes, head, body: Body::new(reply, false), ends_connection: false }
     }
 
     /// Whether the connection cannot be used after this.

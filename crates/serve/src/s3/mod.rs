@@ -26,6 +26,8 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::Identity;
 use crate::identity::{SignedOnly, SingleKey};
+pub(crate) use objects::DEFAULT_TYPE;
+
 use convert::names;
 use error::{Failure, Outcome};
 

@@ -17,7 +17,7 @@ use super::multipart::part_number;
 use crate::payload::Payload;
 
 /// What S3 answers for an object that was stored without a type.
-const DEFAULT_TYPE: &str = "binary/octet-stream";
+pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
 /// How many tags an object has; the S3 layer knows it only of GET.
 const TAG_COUNT_HEADER: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 

@@ -1,0 +1,149 @@
+//! What makes a request plain.
+
+use fordway_store::{Bucket, ByteRange, Key};
+use fordway_wire::range::parse_range;
+use percent_encoding::percent_decode_str;
+
+use crate::http1::head::{Framing, Head};
+
+/// Headers that change nothing about the answer.
+const WITHOUT_EFFECT: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+    "connection",
+    "content-length",
+    "user-agent",
+    "x-amz-user-agent",
+];
+
+/// A read of an object with nothing unusual about it; the signature is still to be checked.
+pub(super) struct Plain<'h> {
+    pub(super) is_head: bool,
+    path: &'h str,
+    pub(super) range: Option<ByteRange>,
+    pub(super) wants_checksum: bool,
+    pub(super) authorization: &'h str,
+    pub(super) amz_date: &'h str,
+    pub(super) payload_hash: &'h str,
+}
+
+impl<'h> Plain<'h> {
+    /// `None` for what is not plain.
+    pub(super) fn read(head: &Head<'h>) -> Option<Self> {
+        let is_head = match head.method {
+            "GET" => false,
+            "HEAD" => true,
+            _ => return None,
+        };
+        if head.framing != Framing::Length(0) || !is_canonical(head.target) {
+            return None;
+        }
+        let [mut host, mut authorization, mut amz_date, mut payload_hash, mut range, mut checksum] =
+            [None; 6];
+        for header in head.headers {
+            let field = match header.name {
+                name if is(name, "host") => &mut host,
+                name if is(name, "authorization") => &mut authorization,
+                name if is(name, "x-amz-date") => &mut amz_date,
+                name if is(name, "x-amz-content-sha256") => &mut payload_hash,
+                name if is(name, "range") => &mut range,
+                name if is(name, "x-amz-checksum-mode") => &mut checksum,
+                name if WITHOUT_EFFECT.iter().any(|known| is(name, known)) => continue,
+                _ => return None,
+            };
+            let value = std::str::from_utf8(header.value).ok()?;
+            if field.replace(value).is_some() {
+                return None;
+            }
+        }
+        let plain = Plain {
+            is_head,
+            path: head.target,
+            range: range.map(parse_range).map_or(Some(None), |range| range.map(Some))?,
+            wants_checksum: checksum == Some("ENABLED"),
+            authorization: authorization?,
+            amz_date: amz_date?,
+            payload_hash: payload_hash?,
+        };
+        let is_usual = host.is_some() && (checksum.is_none() || plain.wants_checksum);
+        (is_usual && !(is_head && range.is_some())).then_some(plain)
+    }
+
+    /// The object; `None` where the names are not an object's.
+    pub(super) fn names(&self) -> Option<(Bucket, Key)> {
+        let (bucket, key) = self.path.strip_prefix('/')?.split_once('/')?;
+        let key = percent_decode_str(key).decode_utf8().ok()?;
+        Some((Bucket::new(bucket).ok()?, Key::new(key).ok().filter(|key| !key.as_str().is_empty())?))
+    }
+}
+
+fn is(name: &str, known: &str) -> bool {
+    name.eq_ignore_ascii_case(known)
+}
+
+/// Whether a target is a path, encoded exactly as signatures want it: then there is one spelling only,
+/// and nothing to argue about.
+fn is_canonical(target: &str) -> bool {
+    let bytes = target.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        at += match bytes[at] {
+            b'%' => match bytes.get(at + 1..at + 3).and_then(decoded) {
+                Some(byte) if !is_unreserved(byte) && byte != b'/' => 3,
+                _ => return false,
+            },
+            b'/' => 1,
+            byte if is_unreserved(byte) => 1,
+            _ => return false,
+        };
+    }
+    target.starts_with('/')
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+/// Two hexadecimal digits in capitals.
+fn decoded(digits: &[u8]) -> Option<u8> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    };
+    Some(value(digits[0])? * 16 + value(digits[1])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_spelling_of_a_path_is_canonical() {
+        for good in ["/b/k", "/b/a%20b", "/b/%C3%A4~._-", "/b/a//b", "/b/%25"] {
+            assert!(is_canonical(good), "{good}");
+        }
+        for bad in [
+            "",
+            "b/k",
+            "/b/k?x",
+            "/b/k?",
+            "/b/a+b",
+            "/b/%2F",
+            "/b/%41",
+            "/b/%2f",
+            "/b/%c3",
+            "/b/%2",
+            "/b/a b",
+            "http://h/b/k",
+            "*",
+            "/b/(1)",
+            "/b/%7E",
+        ] {
+            assert!(!is_canonical(bad), "{bad}");
+        }
+    }
+}
