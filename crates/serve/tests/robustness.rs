@@ -154,3 +154,28 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
         assert_eq!(fixture.client.send(&call).error(), (404, "NoSuchBucket".to_owned()));
     }
 }
+
+/// Entities that would grow to gigabytes are not even known to the reader of these documents, and a
+/// document larger than any honest one is not read to its end.
+#[test]
+fn xml_bombs_do_not_go_off() {
+    let fixture = serve();
+    let mut bomb = "<!DOCTYPE d [<!ENTITY e0 \"ha\">".to_owned();
+    for level in 1..30 {
+        let before = level - 1;
+        bomb += &format!("<!ENTITY e{level} \"&e{before};&e{before};&e{before};&e{before};\">");
+    }
+    bomb += "]><Delete><Object><Key>&e29;</Key></Object></Delete>";
+    let deep = "<Delete>".repeat(200_000);
+    let huge = format!("<Delete>{}</Delete>", "<Object><Key>k</Key></Object>".repeat(300_000));
+    let call = Call::new("PUT", format!("/{}/k", client::BUCKET)).body("x");
+    fixture.client.send(&call).ok();
+    for (name, document) in [("entities", bomb), ("depth", deep), ("size", huge)] {
+        let start = Instant::now();
+        let call = Call::new("POST", format!("/{}", client::BUCKET)).query("delete").body(document);
+        let (status, code) = fixture.client.send(&call).error();
+        assert!(status >= 400, "{name}: {status} {code}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}");
+        assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_ok(), "{name}");
+    }
+}

@@ -1,8 +1,11 @@
 //! A file system that fills up: a small tmpfs, mounted for the test. Needs root.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
@@ -86,4 +89,58 @@ fn the_http_lane_on_a_full_disk() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
     fills_up(&S3Store::new(config).unwrap());
+}
+
+/// An upload that does not fit is refused while it arrives; what else is asked on the connection is
+/// answered all the same.
+#[test]
+fn a_connection_survives_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
+    store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    // With one connection allowed, a second would wait for ever.
+    let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen, identity) };
+    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
+    let url = |path: &str| format!("http://{}/bucket/{path}", gateway.local_addr());
+    let config = S3Config::new(format!("http://{}", gateway.local_addr()), "us-east-1", credentials);
+    let client = S3Store::new(config).unwrap();
+    let presigned = |method: &'static str, key: &str| {
+        let key = Key::new(key).unwrap();
+        client.presign(method, &Bucket::new("bucket").unwrap(), &key, 600, SystemTime::now()).unwrap()
+    };
+    assert!(presigned("PUT", "a").starts_with(&url("a")));
+    let mut stream = TcpStream::connect(gateway.local_addr()).unwrap();
+    let mut send = |method: &'static str, key: &str, body: &[u8]| {
+        let target = presigned(method, key);
+        let path = target.split_once("://").unwrap().1;
+        let path = &path[path.find('/').unwrap()..];
+        let host = gateway.local_addr();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        let head = String::from_utf8(answer).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).unwrap();
+        (head, body)
+    };
+    assert!(send("PUT", "old", &[7; 1000]).0.starts_with("HTTP/1.1 200"));
+    for key in ["old", "new"] {
+        let (head, body) = send("PUT", key, &[1; 4_000_000]);
+        assert!(head.starts_with("HTTP/1.1 507"), "{head}");
+        assert!(String::from_utf8(body).unwrap().contains("<Code>InsufficientStorage</Code>"));
+    }
+    assert_eq!(send("GET", "old", b"").1, [7; 1000]);
+    assert!(send("GET", "new", b"").0.starts_with("HTTP/1.1 404"));
 }

@@ -192,7 +192,7 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
     })
 }
 
-fn byte_range(text: &str) -> Result<ByteRange, String> {
+pub(super) fn byte_range(text: &str) -> Result<ByteRange, String> {
     let help = || "write FIRST-LAST, FIRST- or -COUNT".to_owned();
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| help());
     match text.split_once('-').ok_or_else(help)? {

@@ -120,15 +120,16 @@ impl Driver<'_> {
         let (body, held) = hold(wire, framing, expects_continue);
         let response = answer::answer(self.shared, request.map(|()| body)).await;
         AccessLog::finish(log, response.status(), response.body().len());
-        let (mut wire, is_all_read) = held.take_back().await?;
+        let mut returned = held.take_back()?;
         let outgoing = Outgoing::new(response, form);
-        let goes_on = keep_alive && is_all_read && !outgoing.ends_connection() && !self.stopped.is_stopped();
-        outgoing.send(&mut wire, goes_on, form).await?;
+        let goes_on =
+            keep_alive && returned.can_go_on() && !outgoing.ends_connection() && !self.stopped.is_stopped();
+        outgoing.send(returned.wire(), goes_on, form).await?;
         if goes_on {
-            return Ok(Some(wire));
+            return Ok(Some(returned.discard().await?));
         }
-        if !is_all_read {
-            wire.close_after_answer().await;
+        if let Returned::Unread(incoming) = returned {
+            incoming.into_wire().close_after_answer().await;
         }
         Ok(None)
     }
@@ -194,17 +195,48 @@ fn hold(mut wire: Wire, framing: Framing, expects_continue: bool) -> (s3s::Body,
 }
 
 impl Held {
-    /// The socket, and whether nothing of the request is left on it.
-    async fn take_back(self) -> io::Result<(Wire, bool)> {
+    fn take_back(self) -> io::Result<Returned> {
         let lent = match self {
-            Held::Wire(wire) => return Ok((wire, true)),
+            Held::Wire(wire) => return Ok(Returned::Wire(wire)),
             Held::Lent(lent) => lent,
         };
         let gone = || io::Error::other("the socket was not given back");
-        let mut incoming = take_back(&lent).ok_or_else(gone)?;
-        let is_all_read = incoming.is_done()
-            || (incoming.is_worth_discarding() && incoming.discard().await.is_ok() && incoming.is_done());
-        Ok((incoming.into_wire(), is_all_read))
+        let incoming = take_back(&lent).ok_or_else(gone)?;
+        Ok(if incoming.is_done() { Returned::Wire(incoming.into_wire()) } else { Returned::Unread(incoming) })
+    }
+}
+
+/// The socket when the answer is there.
+enum Returned {
+    Wire(Wire),
+    /// Some of the request's body is still to come.
+    Unread(Incoming),
+}
+
+impl Returned {
+    fn can_go_on(&self) -> bool {
+        match self {
+            Returned::Wire(_) => true,
+            Returned::Unread(incoming) => incoming.is_worth_discarding(),
+        }
+    }
+
+    fn wire(&mut self) -> &mut Wire {
+        match self {
+            Returned::Wire(wire) => wire,
+            Returned::Unread(incoming) => incoming.wire(),
+        }
+    }
+
+    /// The socket at the start of the next request.
+    async fn discard(self) -> io::Result<Wire> {
+        match self {
+            Returned::Wire(wire) => Ok(wire),
+            Returned::Unread(mut incoming) => {
+                incoming.discard().await?;
+                Ok(incoming.into_wire())
+            }
+        }
     }
 }
 

@@ -18,9 +18,9 @@ pub(crate) const STALLED: &str = "the client stopped sending in the middle of th
 /// Said by a body whose chunks cannot be told apart; the S3 operation recognises it.
 pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
 
-/// What is not taken of a body when it was answered is read and thrown away up to this size, so that
-/// the connection can be used again.
-const DISCARD_BYTES_MAX: u64 = 64 * 1024;
+/// What is not taken of a body that was refused is read and thrown away up to this size, so that the
+/// connection can be used again: clients send parts of 5 to 16 MiB and look at the answer afterwards.
+const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// What bodies fail with.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -70,6 +70,11 @@ impl Incoming {
             piece.map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// The socket, to send the answer on.
+    pub(crate) fn wire(&mut self) -> &mut Wire {
+        &mut self.wire
     }
 
     pub(crate) fn into_wire(self) -> Wire {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use fordway_measure::parse_bytes;
+use fordway_store::ByteRange;
 
+use crate::args::transfer::byte_range;
 use crate::units::parse_duration;
 
 /// Options of `bench rest`.
@@ -30,6 +32,9 @@ pub struct RestArgs {
     /// Bytes of the body: what PUT sends, what GET expects [default: 1 KiB for PUT, any for GET]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub size: Vec<u64>,
+    /// Bytes that GET asks for: FIRST-LAST (both included), FIRST- or -COUNT (from the end)
+    #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
+    pub range: Option<ByteRange>,
     /// Objects that {n} counts through
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub objects: u64,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{ByteRange, Error, ErrorKind, Result};
+use fordway_wire::range::format_range;
 use fordway_wire::sigv4::{UNSIGNED_PAYLOAD, payload_hash};
 
 use crate::http::Origin;
@@ -46,6 +47,8 @@ pub struct RequestPlan {
     pub objects: u64,
     /// For PUT the size of the body; for GET the size expected, if it is known.
     pub size_bytes: Option<u64>,
+    /// The bytes that GET asks for, where not all.
+    pub range: Option<ByteRange>,
     /// Signs every request, where given.
     pub signer: Option<Signer>,
 }
@@ -60,6 +63,8 @@ pub struct Requests {
     query: String,
     body: Arc<[u8]>,
     payload_hash: String,
+    /// The value of `Range`, where one is asked for.
+    range: Option<String>,
     next: AtomicU64,
 }
 
@@ -87,6 +92,7 @@ impl Requests {
             query: query.to_owned(),
             payload_hash: if plan.signer.is_some() { UNSIGNED_PAYLOAD.to_owned() } else { payload_hash(b"") },
             body,
+            range: plan.range.map(format_range),
             next: AtomicU64::new(0),
             plan,
         })
@@ -125,6 +131,9 @@ impl Requests {
         if self.method() == Method::Put {
             push(&["content-length: ", &self.body.len().to_string(), "\r\n"]);
         }
+        if let Some(range) = &self.range {
+            push(&["range: ", range, "\r\n"]);
+        }
         self.sign(&target, |name, value| push(&[name, ": ", value, "\r\n"]));
         push(&["\r\n"]);
     }
@@ -140,6 +149,9 @@ impl Requests {
             .header("user-agent", USER_AGENT);
         if self.method() == Method::Put {
             request = request.header("content-length", self.body.len());
+        }
+        if let Some(range) = &self.range {
+            request = request.header("range", range);
         }
         let mut signed = Some(request);
         self.sign(&target, |name, value| signed = signed.take().map(|request| request.header(name, value)));
@@ -215,7 +227,14 @@ mod tests {
     use super::*;
 
     fn requests(method: Method, url: &str, size_bytes: Option<u64>) -> Result<Requests> {
-        Requests::new(RequestPlan { method, url: url.to_owned(), objects: 2, size_bytes, signer: None })
+        Requests::new(RequestPlan {
+            method,
+            url: url.to_owned(),
+            objects: 2,
+            size_bytes,
+            range: None,
+            signer: None,
+        })
     }
 
     fn next_head(requests: &Requests) -> String {

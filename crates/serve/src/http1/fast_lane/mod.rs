@@ -61,3 +61,97 @@ impl FastLane {
         Some(Outgoing::written(status, head, Reply::Content(object.content)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::time::SystemTime;
+
+    use fordway_store::{MemoryStore, PutOptions};
+    use fordway_wire::sigv4::{SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+
+    use super::*;
+    use crate::http1::head::{HEADERS_MAX, parse};
+
+    struct Lane {
+        lane: FastLane,
+        identity: Identity,
+    }
+
+    impl Lane {
+        fn new() -> Self {
+            let store = MemoryStore::default();
+            let bucket = Bucket::new("bucket").unwrap();
+            store.create_bucket(&bucket).unwrap();
+            store.put(&bucket, &Key::new("a b").unwrap(), b"hello", &PutOptions::default()).unwrap();
+            let identity = Identity::generate().unwrap();
+            Lane { lane: FastLane::new(Arc::new(store), identity.clone()), identity }
+        }
+
+        /// A request with these headers signed, and further text in its head that is not.
+        fn head(&self, start: &str, headers: &[(&str, &str)], further: &str) -> String {
+            let time = SystemTime::now();
+            let date = fordway_wire::date::Utc::from(time).amz_date();
+            let own = [("host", "h"), ("x-amz-content-sha256", UNSIGNED_PAYLOAD), ("x-amz-date", &date)];
+            let mut all = [headers, &own].concat();
+            all.sort_unstable();
+            let (method, path) = start.split_once(' ').unwrap();
+            let request =
+                SignedRequest { method, path, query: "", headers: &all, payload_hash: UNSIGNED_PAYLOAD };
+            let key = SigningKey::new(&self.identity.secret_key, time, "us-east-1", "s3");
+            let authorization = key.authorization(&self.identity.access_key, time, &request);
+            let lines: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            format!("{start} HTTP/1.1\r\n{lines}{further}authorization: {authorization}\r\n\r\n")
+        }
+
+        fn status(&self, head: &str) -> Option<u16> {
+            let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+            let (head, _) = parse(head.as_bytes(), &mut room).unwrap().unwrap();
+            self.lane.answer(&head).map(|outgoing| outgoing.status.as_u16())
+        }
+    }
+
+    #[test]
+    fn what_clients_send_every_day_is_plain() {
+        let lane = Lane::new();
+        let sent = |start: &str, headers: &[(&str, &str)], further: &str| {
+            lane.status(&lane.head(start, headers, further))
+        };
+        assert_eq!(sent("GET /bucket/a%20b", &[], ""), Some(200));
+        assert_eq!(sent("HEAD /bucket/a%20b", &[], "user-agent: x\r\naccept: */*\r\n"), Some(200));
+        assert_eq!(sent("GET /bucket/a%20b", &[("x-amz-checksum-mode", "ENABLED")], ""), Some(200));
+        for range in [&[("range", "bytes=1-2")][..], &[]] {
+            let further = if range.is_empty() { "range: bytes=1-2\r\n" } else { "" };
+            assert_eq!(sent("GET /bucket/a%20b", range, further), Some(206));
+        }
+    }
+
+    #[test]
+    fn all_else_is_left_to_the_common_way() {
+        let lane = Lane::new();
+        let sent = |start: &str, headers: &[(&str, &str)], further: &str| {
+            lane.status(&lane.head(start, headers, further))
+        };
+        for start in ["GET /bucket/none", "GET /none/a%20b", "PUT /bucket/a%20b", "GET /bucket/", "GET /"] {
+            assert_eq!(sent(start, &[], ""), None, "{start}");
+        }
+        for further in
+            ["x-amz-checksum-mode: ENABLED\r\n", "x-other: 1\r\n", "if-match: *\r\n", "content-length: 1\r\n"]
+        {
+            assert_eq!(sent("GET /bucket/a%20b", &[], further), None, "{further}");
+        }
+        for range in ["bytes=9-", "bytes=0-0,2-2", "lines=1-2"] {
+            assert_eq!(sent("GET /bucket/a%20b", &[("range", range)], ""), None, "{range}");
+        }
+        let good = lane.head("GET /bucket/a%20b", &[], "");
+        assert_eq!(lane.status(&good), Some(200));
+        for (from, to) in [
+            ("GET", "HEAD"),
+            ("host: h", "host: g"),
+            ("us-east-1", "eu-west-1"),
+            ("Signature=", "Signature=0"),
+        ] {
+            assert_eq!(lane.status(&good.replacen(from, to, 1)), None, "{from}");
+        }
+    }
+}

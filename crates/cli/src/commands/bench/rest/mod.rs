@@ -122,7 +122,8 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
         None => args.url.clone(),
     };
     let signer = if args.sign { Some(signer(global)?) } else { None };
-    Requests::new(RequestPlan { method, url, objects: args.objects, size_bytes, signer }).map(Arc::new)
+    Requests::new(RequestPlan { method, url, objects: args.objects, size_bytes, range: args.range, signer })
+        .map(Arc::new)
 }
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
@@ -223,6 +224,7 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
         "requests": args.requests,
         "warm_up_ns": args.warm_up.as_nanos() as u64,
         "timeout_ns": args.timeout.as_nanos() as u64,
+        "range": args.range.map(fordway_wire::range::format_range),
         "signed": args.sign,
         "seed": seed,
         "pin_client": args.pin_client,
