@@ -1,5 +1,6 @@
 //! Codecs: what goes over a wire, as functions of bytes. No sockets, and time is an argument.
 
+pub mod byteranges;
 pub mod date;
 pub mod header_text;
 pub mod range;

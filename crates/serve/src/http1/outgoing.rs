@@ -44,6 +44,12 @@ pub(crate) struct Outgoing {
     ends_connection: bool,
 }
 
+/// A piece of an object, with what stands before it.
+pub(crate) struct Part {
+    pub(crate) before: String,
+    pub(crate) content: Content,
+}
+
 enum Body {
     Nothing,
     Bytes(Bytes),
@@ -51,6 +57,8 @@ enum Body {
     Reader(Box<dyn Read + Send>, u64),
     /// Of the S3 layer; the flag says whether it is sent in chunks.
     Stream(s3s::Body, bool),
+    /// Several pieces, and what stands behind them.
+    Parts(Vec<Part>, String),
 }
 
 impl Outgoing {
@@ -86,6 +94,13 @@ impl Outgoing {
     pub(crate) fn written(status: StatusCode, head: Vec<u8>, reply: Reply) -> Self {
         let body_bytes = reply.len();
         Outgoing { status, body_bytes, head, body: Body::new(reply, false), ends_connection: false }
+    }
+
+    /// An answer in several pieces, whose head is written but for the headers of the connection.
+    pub(crate) fn in_parts(head: Vec<u8>, parts: Vec<Part>, end: String) -> Self {
+        let body_bytes = Some(parts.iter().map(|part| part.content.len()).sum());
+        let body = Body::Parts(parts, end);
+        Outgoing { status: StatusCode::PARTIAL_CONTENT, body_bytes, head, body, ends_connection: false }
     }
 
     /// Whether the connection cannot be used after this.
@@ -139,6 +154,7 @@ impl Body {
                 wire.send_file(region).await
             }
             Body::Reader(reader, len) => send_reader(wire, head, reader, len).await,
+            Body::Parts(parts, end) => send_parts(wire, head, parts, &end).await,
             Body::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
         }
     }
@@ -163,6 +179,28 @@ async fn append(mut region: FileRegion, buffer: &mut Vec<u8>) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+/// Small pieces are gathered in `buffer`, so that many of them leave in one call.
+async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Vec<Part>, end: &str) -> io::Result<()> {
+    for part in parts {
+        buffer.extend_from_slice(part.before.as_bytes());
+        match part.content {
+            Content::File(region) if region.len <= INLINE_BYTES => append(region, buffer).await?,
+            Content::File(region) => {
+                wire.send_before_file(buffer).await?;
+                buffer.clear();
+                wire.send_file(region).await?;
+            }
+            other => buffer.extend_from_slice(&other.into_vec().map_err(io::Error::other)?),
+        }
+        if buffer.len() as u64 >= INLINE_BYTES {
+            wire.send_before_file(buffer).await?;
+            buffer.clear();
+        }
+    }
+    buffer.extend_from_slice(end.as_bytes());
+    wire.send(buffer).await
 }
 
 /// Content that still arrives is waited for where nobody else waits.

@@ -53,6 +53,25 @@ pub(crate) fn service(store: Arc<dyn Store>, identity: &Identity, region: &str) 
     builder.build()
 }
 
+/// The answer to a read that failed outside of the S3 layer, as that would have written it.
+/// `size_bytes` is that of the object, where it is known.
+pub(crate) fn failed_read(error: fordway_store::Error, size_bytes: Option<u64>) -> http::Response<s3s::Body> {
+    let mut failure = Failure::from(error);
+    if let Some(size_bytes) = size_bytes {
+        let value = format!("bytes */{size_bytes}");
+        failure.add_header(
+            http::header::CONTENT_RANGE,
+            http::HeaderValue::try_from(value).expect("it is ASCII"),
+        );
+    }
+    failure.0.to_http_response().unwrap_or_else(|error| {
+        tracing::error!(?error, "an error could not be written as S3 has it");
+        let mut response = http::Response::new(s3s::Body::empty());
+        *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+        response
+    })
+}
+
 /// Accepts the bucket names that the store does.
 struct StoreNames;
 

@@ -1,7 +1,7 @@
 //! What makes a request plain.
 
-use fordway_store::{Bucket, ByteRange, Key};
-use fordway_wire::range::parse_range;
+use fordway_store::{Bucket, ByteRange, Conditions, ETag, Key};
+use fordway_wire::byteranges::parse_ranges;
 use percent_encoding::percent_decode_str;
 
 use crate::http1::head::{Framing, Head};
@@ -23,7 +23,9 @@ const WITHOUT_EFFECT: &[&str] = &[
 pub(super) struct Plain<'h> {
     pub(super) is_head: bool,
     path: &'h str,
-    pub(super) range: Option<ByteRange>,
+    /// None for the whole object.
+    pub(super) ranges: Vec<ByteRange>,
+    if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
     pub(super) authorization: &'h str,
     pub(super) amz_date: &'h str,
@@ -41,8 +43,8 @@ impl<'h> Plain<'h> {
         if head.framing != Framing::Length(0) || !is_canonical(head.target) {
             return None;
         }
-        let [mut host, mut authorization, mut amz_date, mut payload_hash, mut range, mut checksum] =
-            [None; 6];
+        let [mut host, mut authorization, mut amz_date, mut payload_hash] = [None; 4];
+        let [mut range, mut checksum, mut if_match] = [None; 3];
         for header in head.headers {
             let field = match header.name {
                 name if is(name, "host") => &mut host,
@@ -50,6 +52,7 @@ impl<'h> Plain<'h> {
                 name if is(name, "x-amz-date") => &mut amz_date,
                 name if is(name, "x-amz-content-sha256") => &mut payload_hash,
                 name if is(name, "range") => &mut range,
+                name if is(name, "if-match") => &mut if_match,
                 name if is(name, "x-amz-checksum-mode") => &mut checksum,
                 name if WITHOUT_EFFECT.iter().any(|known| is(name, known)) => continue,
                 _ => return None,
@@ -62,7 +65,8 @@ impl<'h> Plain<'h> {
         let plain = Plain {
             is_head,
             path: head.target,
-            range: range.map(parse_range).map_or(Some(None), |range| range.map(Some))?,
+            ranges: range.map_or(Some(Vec::new()), parse_ranges)?,
+            if_match: if_match.map_or(Some(None), |tag| unquoted(tag).map(Some))?,
             wants_checksum: checksum == Some("ENABLED"),
             authorization: authorization?,
             amz_date: amz_date?,
@@ -72,12 +76,23 @@ impl<'h> Plain<'h> {
         (is_usual && !(is_head && range.is_some())).then_some(plain)
     }
 
+    /// What must hold of the object.
+    pub(super) fn conditions(&self) -> Conditions {
+        self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
+    }
+
     /// The object; `None` where the names are not an object's.
     pub(super) fn names(&self) -> Option<(Bucket, Key)> {
         let (bucket, key) = self.path.strip_prefix('/')?.split_once('/')?;
         let key = percent_decode_str(key).decode_utf8().ok()?;
         Some((Bucket::new(bucket).ok()?, Key::new(key).ok().filter(|key| !key.as_str().is_empty())?))
     }
+}
+
+/// The one tag that a condition names, without its quotes.
+fn unquoted(tag: &str) -> Option<&str> {
+    let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
+    tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
 }
 
 fn is(name: &str, known: &str) -> bool {

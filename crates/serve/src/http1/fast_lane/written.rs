@@ -17,13 +17,26 @@ pub(super) fn head(
     range: &Range<u64>,
     with_checksum: bool,
 ) -> Option<Vec<u8>> {
-    let mut head = start(status);
-    put(&mut head, "accept-ranges", b"bytes");
+    let mut head = common(status, info)?;
+    let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
+    put(&mut head, "content-type", checked(content_type)?);
     put_number(&mut head, "content-length", range.end - range.start);
     if status == StatusCode::PARTIAL_CONTENT {
         let text = format!("bytes {}-{}/{}", range.start, range.end.checked_sub(1)?, info.size);
         put(&mut head, "content-range", text.as_bytes());
     }
+    if let Some(checksum) = info.checksum.as_ref().filter(|_| with_checksum) {
+        let name = format!("x-amz-checksum-{}", checksum.algorithm.name().to_ascii_lowercase());
+        put(&mut head, &name, checksum.to_base64().as_bytes());
+        put(&mut head, "x-amz-checksum-type", checksum.checksum_type().name().as_bytes());
+    }
+    Some(head)
+}
+
+/// What an answer says of an object whatever part of it follows.
+pub(super) fn common(status: StatusCode, info: &ObjectInfo) -> Option<Vec<u8>> {
+    let mut head = start(status);
+    put(&mut head, "accept-ranges", b"bytes");
     head.extend_from_slice(b"etag: \"");
     head.extend_from_slice(checked(info.etag.as_str())?);
     head.extend_from_slice(b"\"\r\n");
@@ -38,17 +51,11 @@ pub(super) fn head(
     if let Some(version) = &info.version {
         put(&mut head, "x-amz-version-id", checked(version.as_str())?);
     }
-    if let Some(checksum) = info.checksum.as_ref().filter(|_| with_checksum) {
-        let name = format!("x-amz-checksum-{}", checksum.algorithm.name().to_ascii_lowercase());
-        put(&mut head, &name, checksum.to_base64().as_bytes());
-        put(&mut head, "x-amz-checksum-type", checksum.checksum_type().name().as_bytes());
-    }
     Some(head)
 }
 
 fn put_metadata(head: &mut Vec<u8>, info: &ObjectInfo) -> Option<()> {
     let metadata = &info.metadata;
-    put(head, "content-type", checked(metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE))?);
     for (name, value) in [
         ("cache-control", &metadata.cache_control),
         ("content-disposition", &metadata.content_disposition),
