@@ -41,7 +41,7 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: region `us-east-1`, a thread per core, 4,096 connections, 60 s for a head, 30 s
+    /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, 60 s for a head, 30 s
     /// for a stall, 10 s to drain.
     pub fn new(listen: SocketAddr, identity: Identity) -> Self {
         GatewayConfig {
@@ -49,7 +49,7 @@ impl GatewayConfig {
             identity,
             region: "us-east-1".to_owned(),
             threads: 0,
-            connections_max: 4096,
+            connections_max: 16_384,
             header_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),

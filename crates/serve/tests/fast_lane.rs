@@ -289,4 +289,7 @@ fn several_ranges_come_in_one_answer() {
     let call = |tag: &str| Call::on("GET", "k").header("range", "bytes=0-0,2-2").header("if-match", tag);
     assert_eq!(parts_of(&fixture.client.send(&call(&tag)).ok()).len(), 2);
     assert_eq!(fixture.client.send(&call("\"other\"")).error(), (412, "PreconditionFailed".to_owned()));
+    // The common way does not know several ranges.
+    let unusual = Call::on("GET", "k").header("range", "bytes=0-0,2-2").header("if-none-match", "\"x\"");
+    assert_eq!(fixture.client.send(&unusual).error().0, 400);
 }

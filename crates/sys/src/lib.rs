@@ -41,7 +41,7 @@ pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
 pub use perf::{HardwareCounters, HardwareCounts};
-pub use process::{Usage, process_cpu_ns, process_usage, terminate, thread_cpu_ns};
+pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! Processes: their CPU time, their use of resources, and their end.
 
 use rustix::io::{Errno, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::xattr::last_errno;
 
@@ -18,6 +18,14 @@ pub struct Usage {
     pub voluntary_switches: u64,
     /// Times it was made to wait.
     pub involuntary_switches: u64,
+}
+
+/// Lets the process open as many files at once as the system allows it to without privileges;
+/// returns how many that are, `None` for any number. Most shells start programs with 1,024.
+pub fn raise_open_files() -> Result<Option<u64>> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    Ok(maximum)
 }
 
 /// CPU time of all threads of process `pid`, ended ones included, in nanoseconds.
@@ -71,6 +79,13 @@ pub fn process_usage() -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn open_files_may_be_as_many_as_are_allowed() {
+        let most = raise_open_files().unwrap();
+        assert_eq!(getrlimit(Resource::Nofile).current, most);
+        assert!(most.is_none_or(|most| most >= 256));
+    }
 
     #[test]
     fn cpu_time_grows_with_work_and_names_missing_processes() {

@@ -19,6 +19,9 @@ use crate::interrupt::Interrupt;
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+    if let Err(error) = fordway_sys::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
+    }
     let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
     let config = PosixConfig {
         etag_policy: args.etag.into(),

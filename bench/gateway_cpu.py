@@ -1,0 +1,98 @@
+"""Measures the servers in a file, in turn, and holds the medians against what the gateway is to cost.
+
+usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS; each line of SERVERS is NAME URL PID signed|plain.
+"""
+
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+OPERATIONS = [
+    # name, method, object, options
+    ("GET 4 KiB", "GET", "f00007", ["--size", "4KiB"]),
+    ("GET 4 KiB of 64 MiB", "GET", "64m", ["--range", "1048576-1052671", "--size", "4KiB"]),
+    ("HEAD", "HEAD", "f00007", []),
+    ("GET 1 MiB", "GET", "m{n}", ["--size", "1MiB", "--objects", "16"]),
+    ("GET 64 MiB", "GET", "64m", ["--size", "64MiB"]),
+    ("PUT 4 KiB", "PUT", "p{n}", ["--size", "4KiB", "--objects", "16"]),
+    ("PUT 1 MiB", "PUT", "q{n}", ["--size", "1MiB", "--objects", "16"]),
+]
+
+# operation, server, at most so many times, the cost of operation, server
+GOALS = [
+    ("GET 4 KiB", "fordway", 1.7, "GET 4 KiB", "nginx"),
+    ("GET 4 KiB of 64 MiB", "fordway", 1.7, "GET 4 KiB", "nginx"),
+    ("HEAD", "fordway", 1.7, "GET 4 KiB", "nginx"),
+    ("GET 64 MiB", "fordway", 1.0, "GET 64 MiB", "nginx"),
+    ("PUT 4 KiB", "fordway", 0.35, "PUT 4 KiB", "versitygw"),
+    ("PUT 1 MiB", "fordway", 1.3, "PUT 1 MiB"),
+    ("PUT 1 MiB", "fordway-md5", 1.15, "PUT 1 MiB", "loop + MD5"),
+    ("PUT 1 MiB", "fordway-md5", 1.0, "PUT 1 MiB", "versitygw"),
+]
+
+
+def measure(fordway, server, operation, duration):
+    """One block of load: server CPU per request in µs, and p50 and p99 in µs."""
+    _, url, pid, signed = server
+    _, method, key, options = operation
+    command = [fordway, "bench", "rest", f"{url}/{key}", "--method", method, "--connections", "8"]
+    command += ["--duration", duration, "--warm-up", "0s", "--server-pid", pid, "--json", "--no-progress"]
+    command += options + (["--sign"] if signed == "signed" else [])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nfailed:\n{done.stderr}")
+    result = json.loads(done.stdout)
+    if result["errors"]:
+        sys.exit(f"{' '.join(command)}\nhad {result['errors']} errors: {result['load']['errors']}")
+    latency = result["latency"]
+    return result["server_cpu_ns_per_op"] / 1e3, latency["p50_ns"] / 1e3, latency["p99_ns"] / 1e3
+
+
+def md5_us():
+    """CPU time of the MD5 of 1 MiB."""
+    data = bytes(1 << 20)
+    start = time.process_time_ns()
+    for _ in range(20):
+        hashlib.md5(data)
+    return (time.process_time_ns() - start) / 20e3
+
+
+def main():
+    fordway, servers_file, duration, rounds = sys.argv[1:]
+    with open(servers_file, encoding="utf-8") as file:
+        servers = [line.split() for line in file]
+    found = {}
+    md5 = []
+    print("8 connections, durability none; medians, and the least and most of the rounds\n")
+    print(f"{'':20} {'':12} {'CPU µs':>9} {'least':>9} {'most':>9} {'p50 µs':>9} {'p99 µs':>9}")
+    for operation in OPERATIONS:
+        name, method = operation[:2]
+        able = [s for s in servers if method == "PUT" or s[0] not in ("loop", "fordway-md5")]
+        blocks = {server[0]: [] for server in able}
+        for _ in range(int(rounds)):
+            md5.append(md5_us())
+            for server in able:
+                blocks[server[0]].append(measure(fordway, server, operation, duration))
+        for server, measured in blocks.items():
+            cpu, p50, p99 = (statistics.median(column) for column in zip(*measured))
+            costs = [block[0] for block in measured]
+            found[name, server] = (cpu, p99)
+            print(f"{name:20} {server:12} {cpu:9.1f} {min(costs):9.1f} {max(costs):9.1f} {p50:9.0f} {p99:9.0f}")
+    one_md5 = statistics.median(md5)
+    found["PUT 1 MiB", "loop + MD5"] = (found["PUT 1 MiB", "loop"][0] + one_md5, 0)
+    print(f"\nMD5 of 1 MiB: {one_md5:.0f} µs\n")
+    for name, server, at_most, other_name, other in GOALS:
+        if (other_name, other) not in found:
+            print(f"{name}, {server} / {other}: not measured")
+            continue
+        ratio = found[name, server][0] / found[other_name, other][0]
+        verdict = "holds" if ratio <= at_most else "DOES NOT HOLD"
+        print(f"{name}, {server} / {other_name}, {other}: {ratio:.2f} (at most {at_most}): {verdict}")
+    ratio = found["GET 4 KiB", "fordway"][1] / found["GET 4 KiB", "nginx"][1]
+    print(f"GET 4 KiB, p99, fordway / nginx: {ratio:.2f} (at most 2): {'holds' if ratio <= 2 else 'DOES NOT HOLD'}")
+
+
+main()

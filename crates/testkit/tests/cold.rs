@@ -1,0 +1,45 @@
+//! Objects that the page cache does not hold: the gateway reads them on other threads than those that
+//! serve its clients, and sends the same bytes.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::{Bucket, ByteRange, GetOptions, Key, PutOptions, Store};
+
+#[test]
+#[allow(clippy::print_stderr)]
+fn what_is_not_in_memory_arrives_whole() {
+    // Not in the temporary directory, which may be in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap(), identity);
+    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
+
+    let bucket = Bucket::new("bucket").unwrap();
+    client.create_bucket(&bucket).unwrap();
+    let mut cold = 0;
+    for size in [1, 4096, 65_536, 65_537, 8 << 20, (8 << 20) + 1] {
+        let key = Key::new(format!("k{size}")).unwrap();
+        let body: Vec<u8> = (0..size).map(|i| (i / 5) as u8).collect();
+        client.put(&bucket, &key, &body, &PutOptions::default()).unwrap();
+        let file = File::open(dir.path().join("bucket").join(key.as_str())).unwrap();
+        file.sync_all().unwrap();
+        fordway_sys::drop_cached(&file).unwrap();
+        cold += usize::from(!fordway_sys::is_cached(&file, 0).unwrap());
+        let whole = client.get(&bucket, &key, &GetOptions::default()).unwrap().content.into_vec().unwrap();
+        assert!(whole == body, "{size}");
+        fordway_sys::drop_cached(&file).unwrap();
+        let last = client.get(&bucket, &key, &GetOptions::range(ByteRange::Last(5000))).unwrap();
+        assert!(last.content.into_vec().unwrap() == body[body.len().saturating_sub(5000)..], "{size}");
+    }
+    if cold == 0 {
+        eprintln!("skipped: this file system keeps what it is told to forget");
+    }
+}
