@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Conditions, ETag, ETagMatch, Key, Metadata};
+use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
 use crate::abi::{
@@ -156,7 +156,7 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&
 /// What a program says of content beside its bytes.
 #[derive(Debug, Default)]
 pub(crate) struct ContentProperties {
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: BoxedMetadata,
     pub(crate) md5: Option<[u8; 16]>,
 }
 
@@ -185,7 +185,10 @@ impl Properties for PutProperties2 {
                 user: user_metadata(self.meta_data, self.meta_data_count)?,
                 ..Default::default()
             };
-            Ok(ContentProperties { metadata, md5: text(self.md5)?.map(read_md5).transpose()? })
+            Ok(ContentProperties {
+                metadata: metadata.into(),
+                md5: text(self.md5)?.map(read_md5).transpose()?,
+            })
         }
     }
 }

@@ -97,8 +97,10 @@ impl<'a> Address<&'a CStr> {
     }
 
     fn is(&self, kept: &OwnedAddress) -> bool {
-        let same = |(a, b): (&Option<&CStr>, &Option<String>)| {
-            a.map(CStr::to_bytes) == b.as_deref().map(str::as_bytes)
+        let same = |(a, b): (&Option<&CStr>, &Option<String>)| match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.to_bytes() == b.as_bytes(),
+            _ => false,
         };
         self.flags() == kept.flags && self.texts().iter().zip(&kept.texts).all(same)
     }

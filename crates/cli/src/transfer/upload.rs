@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
-    FileRegion, Key, MAX_PARTS, Metadata, PartOptions, PutOptions, Result, UploadId,
+    FileRegion, Key, MAX_PARTS, PartOptions, PutOptions, Result, UploadId,
 };
 
 use super::content::CHUNK_BYTES;
@@ -167,7 +167,7 @@ impl Runner<'_> {
     /// What an upload says beside its bytes; `name` is what the content type is guessed from.
     fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
         let guess = || mime_guess::from_path(name).first_raw().map(str::to_owned);
-        let mut metadata: Metadata = self.settings.metadata.clone();
+        let mut metadata = self.settings.metadata.clone();
         if metadata.content_type.is_none() && self.settings.guess_content_type {
             metadata.content_type = guess();
         }
