@@ -330,7 +330,7 @@ mod tests {
                 seal: seal.map(|(size, modified_ns)| Seal { size, modified_ns }),
                 etag: seal.map(|_| ETag::opaque(7)),
                 checksum,
-                metadata: Metadata { content_type, expires, user, ..Default::default() }.into(),
+                metadata: fordway_store::Metadata { content_type, expires, user, ..Default::default() }.into(),
                 key,
                 etag_policy: seal.map(|_| ETagPolicy::Fast),
                 tags,

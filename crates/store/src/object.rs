@@ -1,10 +1,10 @@
 //! Objects, their metadata, and what may be asked for when they are read and written.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -363,11 +363,11 @@ pub enum Content {
     Stream(Box<dyn Read + Send>, u64),
 }
 
-/// Bytes `offset .. offset + len` of an open file.
+/// Bytes `offset .. offset + len` of an open file, owned or borrowed.
 #[derive(Clone, Debug)]
-pub struct FileRegion {
+pub struct FileRegion<F = File> {
     /// The file, opened read-only; it stays this version of the object whatever is published later.
-    pub file: Arc<File>,
+    pub file: F,
     /// The first byte.
     pub offset: u64,
     /// The number of bytes.
@@ -447,10 +447,10 @@ impl Content {
     }
 }
 
-impl Read for FileRegion {
+impl<F: Borrow<File>> Read for FileRegion<F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = buffer.len().min(usize::try_from(self.len).unwrap_or(usize::MAX));
-        let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        let got = self.file.borrow().read_at(&mut buffer[..wanted], self.offset)?;
         self.offset += got as u64;
         self.len -= got as u64;
         Ok(got)

@@ -44,8 +44,7 @@ pub fn is_text_of_a_name(text: &str) -> bool {
 }
 
 fn may_have_escapes(text: &str) -> bool {
-    // To the end in any case: that is one step for 16 bytes, where a search for the first is one each.
-    text.bytes().fold(false, |found, byte| found | (byte == LEAD))
+    memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
 fn escaped(name: &[u8]) -> String {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
@@ -30,7 +30,7 @@ impl Runner<'_> {
         }
         let size = about.len();
         let options = self.put_options(&name, Some(size));
-        let region = FileRegion { file: Arc::new(file), offset: 0, len: size };
+        let region = FileRegion { file, offset: 0, len: size };
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
@@ -104,7 +104,7 @@ impl Runner<'_> {
                 let part =
                     PartOptions { checksum: options.checksum, size_hint: Some(len), ..Default::default() };
                 let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
-                let mut region = FileRegion { offset, len, ..file.clone() };
+                let mut region = FileRegion { file: &file.file, offset, len };
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
                 Ok(CompletedPart { number, etag: made.etag, checksum: made.checksum })
             };
