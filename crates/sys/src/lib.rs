@@ -14,6 +14,7 @@
 
 mod cached;
 mod call;
+mod clock;
 mod counters;
 mod dir;
 #[cfg(feature = "faults")]
@@ -30,6 +31,7 @@ mod tcp;
 mod xattr;
 
 pub use cached::{drop_cached, is_cached, read_cached};
+pub use clock::Tick;
 pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{

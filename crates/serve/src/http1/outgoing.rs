@@ -1,7 +1,9 @@
 //! Answers: their heads as bytes, and the ways their bodies take to the socket.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::io::{self, Read, Write as _};
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +15,7 @@ use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
 
 use super::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
-use super::wire::{Wire, elsewhere};
+use super::wire::{Wire, elsewhere, read_elsewhere};
 use crate::answer::Reply;
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
@@ -44,10 +46,11 @@ pub(crate) struct Outgoing {
     ends_connection: bool,
 }
 
-/// A piece of an object, with what stands before it.
-pub(crate) struct Part {
-    pub(crate) before: String,
+/// Pieces of one object, each with what stands before it, and what stands behind the last.
+pub(crate) struct Parts {
     pub(crate) content: Content,
+    pub(crate) parts: Vec<(String, Range<u64>)>,
+    pub(crate) end: String,
 }
 
 enum Body {
@@ -57,8 +60,7 @@ enum Body {
     Reader(Box<dyn Read + Send>, u64),
     /// Of the S3 layer; the flag says whether it is sent in chunks.
     Stream(s3s::Body, bool),
-    /// Several pieces, and what stands behind them.
-    Parts(Vec<Part>, String),
+    Parts(Parts),
 }
 
 impl Outgoing {
@@ -97,10 +99,11 @@ impl Outgoing {
     }
 
     /// An answer in several pieces, whose head is written but for the headers of the connection.
-    pub(crate) fn in_parts(head: Vec<u8>, parts: Vec<Part>, end: String) -> Self {
-        let body_bytes = Some(parts.iter().map(|part| part.content.len()).sum());
-        let body = Body::Parts(parts, end);
-        Outgoing { status: StatusCode::PARTIAL_CONTENT, body_bytes, head, body, ends_connection: false }
+    pub(crate) fn in_parts(head: Vec<u8>, parts: Parts) -> Self {
+        let status = StatusCode::PARTIAL_CONTENT;
+        let body_bytes = parts.parts.iter().map(|(_, range)| range.end - range.start).sum();
+        let body = Body::Parts(parts);
+        Outgoing { status, body_bytes: Some(body_bytes), head, body, ends_connection: false }
     }
 
     /// Whether the connection cannot be used after this.
@@ -143,7 +146,7 @@ impl Body {
             Body::Nothing => wire.send(head).await,
             Body::Bytes(bytes) => wire.send_both(head, &bytes).await,
             Body::File(region) if region.len <= INLINE_BYTES => {
-                if let Err(error) = append(region, head).await {
+                if let Err(error) = append(&region.file, range_of(&region), head).await {
                     wire.send(UNREADABLE).await?;
                     return Err(error);
                 }
@@ -151,28 +154,30 @@ impl Body {
             }
             Body::File(region) => {
                 wire.send_before_file(head).await?;
-                wire.send_file(region).await
+                wire.send_file(&region.file, range_of(&region)).await
             }
             Body::Reader(reader, len) => send_reader(wire, head, reader, len).await,
-            Body::Parts(parts, end) => send_parts(wire, head, parts, &end).await,
+            Body::Parts(parts) => send_parts(wire, head, parts).await,
             Body::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
         }
     }
 }
 
-/// Reads a small region behind what is in `buffer`. Errors: `UnexpectedEof` for a file that is shorter.
-async fn append(mut region: FileRegion, buffer: &mut Vec<u8>) -> io::Result<()> {
-    while region.len > 0 {
-        match read_cached(&*region.file, buffer, region.offset, region.len as usize) {
+fn range_of(region: &FileRegion) -> Range<u64> {
+    region.offset..region.offset + region.len
+}
+
+/// Reads at most [`INLINE_BYTES`] of a file behind what is in `buffer`.
+/// Errors: `UnexpectedEof` for a file that is shorter.
+async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    while !range.is_empty() {
+        let left = (range.end - range.start) as usize;
+        match read_cached(file, buffer, range.start, left) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                region.offset += count as u64;
-                region.len -= count as u64;
-            }
+            Ok(count) => range.start += count as u64,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                let rest = elsewhere(move || Content::File(region).into_vec().map_err(io::Error::other));
-                buffer.extend_from_slice(&rest.await?);
+                buffer.extend_from_slice(&read_elsewhere(file, range.start, left).await?);
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
@@ -182,17 +187,19 @@ async fn append(mut region: FileRegion, buffer: &mut Vec<u8>) -> io::Result<()> 
 }
 
 /// Small pieces are gathered in `buffer`, so that many of them leave in one call.
-async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Vec<Part>, end: &str) -> io::Result<()> {
-    for part in parts {
-        buffer.extend_from_slice(part.before.as_bytes());
-        match part.content {
-            Content::File(region) if region.len <= INLINE_BYTES => append(region, buffer).await?,
-            Content::File(region) => {
-                wire.send_before_file(buffer).await?;
-                buffer.clear();
-                wire.send_file(region).await?;
+async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Parts) -> io::Result<()> {
+    let Parts { content, parts, end } = parts;
+    for (before, range) in parts {
+        buffer.extend_from_slice(before.as_bytes());
+        match &content {
+            Content::Bytes(bytes) => {
+                buffer.extend_from_slice(&bytes[range.start as usize..range.end as usize]);
             }
-            other => buffer.extend_from_slice(&other.into_vec().map_err(io::Error::other)?),
+            Content::File(region) => {
+                let place = region.offset + range.start..region.offset + range.end;
+                send_part(wire, buffer, &region.file, place).await?;
+            }
+            Content::Stream(..) => return Err(io::Error::other("a stream cannot be read at several places")),
         }
         if buffer.len() as u64 >= INLINE_BYTES {
             wire.send_before_file(buffer).await?;
@@ -201,6 +208,15 @@ async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Vec<Part>, end
     }
     buffer.extend_from_slice(end.as_bytes());
     wire.send(buffer).await
+}
+
+async fn send_part(wire: &mut Wire, buffer: &mut Vec<u8>, file: &File, range: Range<u64>) -> io::Result<()> {
+    if range.end - range.start <= INLINE_BYTES {
+        return append(file, range, buffer).await;
+    }
+    wire.send_before_file(buffer).await?;
+    buffer.clear();
+    wire.send_file(file, range).await
 }
 
 /// Content that still arrives is waited for where nobody else waits.

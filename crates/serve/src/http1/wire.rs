@@ -1,14 +1,15 @@
 //! A client's socket, with what was read from it ahead of its use.
 
+use std::fs::File;
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BufMut as _;
-use fordway_store::FileRegion;
+use bytes::{BufMut as _, Bytes};
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -153,17 +154,16 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends a region of a file from the page cache; what is not there is read on a thread that may wait.
+    /// Sends `range` of a file from the page cache; what is not there is read on a thread that may wait.
     /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and those of the socket.
-    pub(crate) async fn send_file(&mut self, mut region: FileRegion) -> io::Result<()> {
+    pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let mut turn_bytes = 0;
-        while region.len > 0 {
-            let sent = match is_cached(&region)? {
-                true => self.send_cached(&region).await?,
-                false => self.send_waiting(&region).await?,
+        while !range.is_empty() {
+            let sent = match is_cached(file, &range)? {
+                true => self.send_cached(file, &range).await?,
+                false => self.send_waiting(file, &range).await?,
             };
-            region.offset += sent;
-            region.len -= sent;
+            range.start += sent;
             turn_bytes += sent;
             if turn_bytes >= TURN_BYTES {
                 turn_bytes = 0;
@@ -173,9 +173,8 @@ impl Wire {
         Ok(())
     }
 
-    async fn send_cached(&mut self, region: &FileRegion) -> io::Result<u64> {
-        let (offset, len) = (region.offset, region.len.min(SEND_BYTES) as usize);
-        let file = &*region.file;
+    async fn send_cached(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
+        let (offset, len) = (range.start, (range.end - range.start).min(SEND_BYTES) as usize);
         let sent = self.when_writable(|stream| fordway_sys::send_file(stream, file, offset, len)).await?;
         if sent == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -183,16 +182,9 @@ impl Wire {
         Ok(sent as u64)
     }
 
-    async fn send_waiting(&mut self, region: &FileRegion) -> io::Result<u64> {
-        let (file, offset) = (Arc::clone(&region.file), region.offset);
-        let len = region.len.min(CHUNK_BYTES as u64) as usize;
-        let chunk = elsewhere(move || {
-            use std::os::unix::fs::FileExt as _;
-            let mut chunk = Chunk::new();
-            file.read_exact_at(&mut chunk.memory()[..len], offset)?;
-            Ok(chunk)
-        });
-        self.send(&chunk.await?.into_bytes(len)).await?;
+    async fn send_waiting(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
+        let len = (range.end - range.start).min(CHUNK_BYTES as u64) as usize;
+        self.send(&read_elsewhere(file, range.start, len).await?).await?;
         Ok(len as u64)
     }
 
@@ -232,10 +224,22 @@ impl Wire {
     }
 }
 
-/// Whether the next piece of `region` is in memory, judged by its first and last byte.
-fn is_cached(region: &FileRegion) -> io::Result<bool> {
-    let last = region.offset + region.len.min(SEND_BYTES) - 1;
-    Ok(fordway_sys::is_cached(&region.file, region.offset)? && fordway_sys::is_cached(&region.file, last)?)
+/// Whether the next piece of `range` is in memory, judged by its first and last byte.
+fn is_cached(file: &File, range: &Range<u64>) -> io::Result<bool> {
+    let last = range.end.min(range.start + SEND_BYTES) - 1;
+    Ok(fordway_sys::is_cached(file, range.start)? && fordway_sys::is_cached(file, last)?)
+}
+
+/// Reads at most [`CHUNK_BYTES`] where nobody waits for the device.
+/// Errors: `UnexpectedEof` for a file that is shorter.
+pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
+    let file = file.try_clone()?;
+    elsewhere(move || {
+        let mut chunk = Chunk::new();
+        file.read_exact_at(&mut chunk.memory()[..len], offset)?;
+        Ok(chunk.into_bytes(len))
+    })
+    .await
 }
 
 /// Runs what may wait for a device on a thread where nobody waits for it.

@@ -3,15 +3,13 @@
 
 use std::ops::Range;
 
-use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Store,
-};
+use fordway_store::{Bucket, ByteRange, Conditions, Content, Error, ErrorKind, GetOptions, Key, Store};
 use fordway_wire::byteranges::Frame;
 use http::StatusCode;
 
 use super::written;
 use crate::answer::Reply;
-use crate::http1::outgoing::{Form, Outgoing, Part, put, put_number};
+use crate::http1::outgoing::{Form, Outgoing, Parts, put, put_number};
 use crate::s3::{DEFAULT_TYPE, failed_read};
 
 /// `None` where the store hands out content that cannot be read at several places.
@@ -26,6 +24,9 @@ pub(super) fn get(
         Ok(object) => object,
         Err(error) => return Some(failed(error, None)),
     };
+    if matches!(object.content, Content::Stream(..)) {
+        return None;
+    }
     let size = object.info.size;
     let ranges = match satisfiable(ranges, size) {
         Ok(ranges) => ranges,
@@ -36,16 +37,14 @@ pub(super) fn get(
     let content_type = object.info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
     let boundary = boundary()?;
     let frame = Frame { boundary: &boundary, content_type, size };
-    let part = |range: &Range<u64>| {
-        Some(Part { before: frame.before(range), content: slice(&object.content, range)? })
-    };
-    let parts = ranges.iter().map(part).collect::<Option<Vec<_>>>()?;
+    let parts: Vec<_> = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
     let end = frame.end();
-    let length = parts.iter().map(|part| part.before.len() as u64 + part.content.len()).sum::<u64>();
+    let of_part = |(before, range): &(String, Range<u64>)| before.len() as u64 + range.end - range.start;
+    let length = parts.iter().map(of_part).sum::<u64>() + end.len() as u64;
     let mut head = written::common(StatusCode::PARTIAL_CONTENT, &object.info)?;
     put(&mut head, "content-type", frame.media_type().as_bytes());
-    put_number(&mut head, "content-length", length + end.len() as u64);
-    Some(Outgoing::in_parts(head, parts, end))
+    put_number(&mut head, "content-length", length);
+    Some(Outgoing::in_parts(head, Parts { content: object.content, parts, end }))
 }
 
 /// The ranges with a byte of the object in them.
@@ -60,18 +59,6 @@ fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error
         (false, false) => return Ok(found),
     };
     Err(Error::new(ErrorKind::InvalidRange, detail))
-}
-
-fn slice(content: &Content, range: &Range<u64>) -> Option<Content> {
-    match content {
-        Content::Bytes(bytes) => Some(Content::Bytes(bytes.slice(range.start as usize..range.end as usize))),
-        Content::File(FileRegion { file, offset, .. }) => Some(Content::File(FileRegion {
-            file: file.clone(),
-            offset: offset + range.start,
-            len: range.end - range.start,
-        })),
-        Content::Stream(..) => None,
-    }
 }
 
 /// 128 random bits: no content can be made to hold it.

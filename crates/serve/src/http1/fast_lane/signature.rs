@@ -1,7 +1,7 @@
 //! Whether a plain read is signed, by whom it must be, now, and over all that matters.
 
 use std::sync::{PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fordway_wire::date::parse_amz_date;
 use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
@@ -9,12 +9,10 @@ use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAY
 use super::plain::Plain;
 use crate::Identity;
 use crate::http1::head::Head;
-use crate::identity::is_region;
+use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
 /// SHA-256 of nothing.
 const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// How far the clocks may be apart; as in the S3 layer.
-const SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 /// Keys kept: one for each day and region that a valid signature was made for.
 const KEYS_MAX: usize = 16;
 /// The most headers that may be signed.
@@ -92,7 +90,7 @@ fn is_now(amz_date: &str, day: &str) -> bool {
     let Some(signed) = parse_amz_date(amz_date) else { return false };
     let now = SystemTime::now();
     let apart = now.duration_since(signed).unwrap_or_else(|ahead| ahead.duration());
-    amz_date.starts_with(day) && day.len() == 8 && apart < SKEW_MAX
+    amz_date.starts_with(day) && day.len() == 8 && apart < CLOCK_SKEW_MAX
 }
 
 /// The headers named, with their values; `None` unless they are in order, each is there once and
