@@ -16,6 +16,8 @@ use crate::http1::FastLane;
 use crate::identity::is_region;
 use crate::{Identity, http1, s3};
 
+/// Threads, for each that serves connections, on which content is read that is not in memory.
+const READERS_MAX: usize = 32;
 /// How long the accept loop rests when the process has no file descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -278,7 +280,12 @@ impl Worker {
         let (finish, finished) = oneshot::channel::<()>();
         let thread = thread::Builder::new()
             .name(format!("fordway-http-{number}"))
-            .spawn(move || drop(runtime.block_on(finished)))
+            .spawn(move || {
+                // Nobody sends; it ends when the sender is dropped.
+                let _ = runtime.block_on(finished);
+                // A read from a device that hangs must not keep the process alive.
+                runtime.shutdown_background();
+            })
             .map_err(no_thread)?;
         Ok(Worker { runtime: handle, finish, thread })
     }
@@ -293,7 +300,9 @@ impl Worker {
 }
 
 fn new_runtime() -> Result<Runtime> {
-    Builder::new_current_thread().enable_all().build().map_err(no_thread)
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
+    builder.build().map_err(no_thread)
 }
 
 fn no_thread(error: io::Error) -> Error {

@@ -1,5 +1,5 @@
 //! Objects that the page cache does not hold: the gateway reads them on other threads than those that
-//! serve its clients, and sends the same bytes.
+//! serve its clients, and sends the same bytes; so it does with what comes from another server.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fordway_store::{Bucket, ByteRange, GetOptions, Key, PutOptions, Store};
 
 #[test]
 #[allow(clippy::print_stderr)]
-fn what_is_not_in_memory_arrives_whole() {
+fn what_has_to_be_waited_for_arrives_whole() {
     // Not in the temporary directory, which may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
@@ -21,6 +21,14 @@ fn what_is_not_in_memory_arrives_whole() {
     let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
+
+    // A gateway in front of the first one: what it sends is still arriving when it begins.
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap(), identity);
+    let second = Gateway::bind(Arc::new(client.clone()), config).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", second.local_addr());
+    let behind = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
     let bucket = Bucket::new("bucket").unwrap();
     client.create_bucket(&bucket).unwrap();
@@ -38,6 +46,8 @@ fn what_is_not_in_memory_arrives_whole() {
         fordway_sys::drop_cached(&file).unwrap();
         let last = client.get(&bucket, &key, &GetOptions::range(ByteRange::Last(5000))).unwrap();
         assert!(last.content.into_vec().unwrap() == body[body.len().saturating_sub(5000)..], "{size}");
+        let far = behind.get(&bucket, &key, &GetOptions::default()).unwrap().content.into_vec().unwrap();
+        assert!(far == body, "{size}");
     }
     if cold == 0 {
         eprintln!("skipped: this file system keeps what it is told to forget");

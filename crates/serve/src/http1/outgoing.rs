@@ -303,3 +303,62 @@ fn date() -> [u8; 29] {
         *text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A file that another program made shorter is an error, and what is missing is never made up.
+    #[test]
+    fn a_region_is_read_whole_or_not_at_all() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = |range: Range<u64>| {
+            let mut buffer = b"head".to_vec();
+            runtime.block_on(append(&file, range, &mut buffer)).map(|()| buffer)
+        };
+        assert_eq!(read(3..10).unwrap(), b"head3456789");
+        assert_eq!(read(3..11).expect_err("it is shorter").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(runtime.block_on(read_elsewhere(&file, 3, 7)).unwrap(), &b"3456789"[..]);
+        let short = runtime.block_on(read_elsewhere(&file, 3, 8)).expect_err("it is shorter");
+        assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_an_answer_says_of_its_length() {
+        let written = |status: u16, reply: Reply, is_http_1_1: bool| {
+            let mut response = Response::new(reply);
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            let outgoing = Outgoing::new(response, Form { is_http_1_1, is_head: false });
+            (String::from_utf8(outgoing.head).unwrap(), outgoing.ends_connection)
+        };
+        let bytes = || Reply::Content(Content::Bytes(Bytes::from_static(b"hello")));
+        assert_eq!(written(200, bytes(), true).0, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n");
+        assert_eq!(written(204, Reply::Nothing, true).0, "HTTP/1.1 204 No Content\r\n");
+        assert_eq!(written(304, bytes(), true).0, "HTTP/1.1 304 Not Modified\r\n");
+        assert_eq!(written(200, Reply::Nothing, true).0, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n");
+        let unknown = || Reply::Document(s3s::Body::http_body_unsync(Endless));
+        let (head, ends_connection) = written(200, unknown(), true);
+        assert!(head.ends_with("transfer-encoding: chunked\r\n") && !ends_connection);
+        let (head, ends_connection) = written(200, unknown(), false);
+        assert!(!head.contains("chunked") && ends_connection);
+    }
+
+    /// A body of unknown length.
+    struct Endless;
+
+    impl http_body::Body for Endless {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+}
