@@ -200,7 +200,7 @@ impl Http1 {
             }
         }
         line.state = State::Idle;
-        let body_bytes = line.body_bytes + if is_whole { self.requests.body().len() as u64 } else { 0 };
+        let body_bytes = self.requests.moved_bytes(line.body_bytes, is_whole);
         let (started, first_byte) = (line.started, line.first_byte);
         Finished { slot, started, first_byte, ended, body_bytes, problem }
     }

@@ -146,8 +146,7 @@ impl<S: Sender> Load for Multiplexed<S> {
                 Ok(Err(error)) => Some(Problem::Failed(error)),
                 Err(_) => Some(no_answer_within(timeouts.first_byte)),
             };
-            let sent = if problem.is_none() { shared.requests.body().len() as u64 } else { 0 };
-            let body_bytes = exchange.body_bytes + sent;
+            let body_bytes = shared.requests.moved_bytes(exchange.body_bytes, problem.is_none());
             let (started, first_byte, ended) = (exchange.started, exchange.first_byte, Instant::now());
             shared.finished.borrow_mut().push(Finished {
                 slot,

@@ -109,6 +109,16 @@ impl Requests {
         self.plan.size_bytes.filter(|_| self.plan.method == Method::Get)
     }
 
+    /// Bytes of content that an exchange moved, of which so many were received. What a server says to a
+    /// body that it took is not content.
+    pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
+        match self.method() {
+            Method::Put if is_whole => self.body.len() as u64,
+            Method::Put => 0,
+            Method::Get | Method::Head => received_bytes,
+        }
+    }
+
     /// Whether all requests have the same head.
     pub(super) fn are_alike(&self) -> bool {
         self.path.1.is_none() && self.plan.signer.is_none()

@@ -1,0 +1,123 @@
+//! The instrument on itself, alone: what else runs on the machine is in its latencies too.
+
+#[path = "bench_rest/command.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod command;
+#[path = "bench_rest/server.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod server;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use command::one;
+use server::{Server, Stream, answer};
+
+/// The instrument on itself: behind a server whose service times are logged, the open loop must find
+/// the latencies that a queue with those service times has.
+#[test]
+#[allow(clippy::print_stdout, reason = "the figures of the documentation")]
+fn the_open_loop_finds_what_a_queue_simulation_says() {
+    const CONNECTIONS: usize = 4;
+    const RATE: u64 = 800;
+    const SECONDS: u64 = 8;
+    let mut told = String::new();
+    // Other work on the machine delays the threads of a test, for which the instrument is not to blame.
+    for _ in 0..6 {
+        let service = Service::new();
+        let of_server = service.clone();
+        let server = Server::start(move |stream| of_server.serve(stream));
+        let (url, seconds) = (server.url("/x"), format!("{SECONDS}s"));
+        let common = [url.as_str(), "--connections", "4", "--duration", &seconds, "--warm-up", "0s"];
+        let rate = RATE.to_string();
+        let (_, open) = one(&[&common[..], &["--rate", &rate, "--arrivals", "fixed"]].concat());
+        let latencies = simulate(&service.take_log(), 1_000_000_000 / RATE, CONNECTIONS);
+        let (_, closed) = one(&common);
+        assert_eq!(open["errors"], 0);
+        let late_ns = open["load"]["lateness"]["p50_ns"].as_u64().unwrap();
+        told = format!("requests were sent {late_ns} ns late (median)\n");
+        let mut agrees = true;
+        for (name, q) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
+            let truth = latencies[((latencies.len() - 1) as f64 * q).round() as usize];
+            let (found, of_closed) = (quantile_ns(&open, name), quantile_ns(&closed, name));
+            agrees &= found.abs_diff(truth) <= (truth / 20).max(100_000);
+            told += &format!(
+                "{name}: simulated {truth}, open loop {found} ({:+.1} %), closed loop {of_closed} ({:+.1} %)\n",
+                100.0 * (found as f64 / truth as f64 - 1.0),
+                100.0 * (of_closed as f64 / truth as f64 - 1.0),
+            );
+        }
+        if agrees {
+            println!("{told}");
+            return;
+        }
+    }
+    panic!("the open loop does not agree with the simulation:\n{told}");
+}
+
+/// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
+#[derive(Clone)]
+struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
+
+impl Service {
+    fn new() -> Self {
+        Service(Arc::default(), Arc::new(AtomicU64::new(1)))
+    }
+
+    fn serve(&self, mut stream: Stream) {
+        let bytes = answer(100);
+        while stream.receive() {
+            let began = Instant::now();
+            std::thread::sleep(self.next());
+            let done = stream.send(&bytes);
+            self.0.lock().unwrap().push((began, began.elapsed()));
+            if !done {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> Duration {
+        // A permutation of the counter's bits is random enough, and the same in every run.
+        let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        random ^= random >> 31;
+        random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        random ^= random >> 27;
+        if random % 100 < 2 {
+            return Duration::from_millis(50);
+        }
+        Duration::from_nanos(800_000 + (random >> 32) % 400_000)
+    }
+
+    /// Service times in the order in which service began.
+    fn take_log(&self) -> Vec<Duration> {
+        let mut log = std::mem::take(&mut *self.0.lock().unwrap());
+        log.sort_unstable_by_key(|(began, _)| *began);
+        log.into_iter().map(|(_, took)| took).collect()
+    }
+}
+
+/// Latencies in a queue of arrivals at equal intervals before `servers`, first come first served; sorted.
+fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
+    let mut free_at_ns = vec![0_u64; servers];
+    let mut latencies: Vec<u64> = service
+        .iter()
+        .enumerate()
+        .map(|(number, service)| {
+            let arrival_ns = number as u64 * interval_ns;
+            let next = (0..servers).min_by_key(|at| free_at_ns[*at]).unwrap();
+            let end_ns = free_at_ns[next].max(arrival_ns) + service.as_nanos() as u64;
+            free_at_ns[next] = end_ns;
+            end_ns - arrival_ns
+        })
+        .collect();
+    latencies.sort_unstable();
+    latencies
+}
+
+fn quantile_ns(summary: &Value, name: &str) -> u64 {
+    summary["latency"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary}"))
+}
