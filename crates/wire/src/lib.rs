@@ -5,6 +5,7 @@ pub mod header_text;
 pub mod range;
 pub mod s3_error;
 pub mod s3_xml;
+pub mod sigv2;
 pub mod sigv4;
 pub mod tagging;
 pub mod uri;
