@@ -17,7 +17,6 @@ SCHEMA_VERSION = 1
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """What the figures need of `operations.arrow`; the rest is not read into memory."""
 
-
 PHASES_MAX = 12
 """Phases that are drawn; a sweep has more combinations than anybody looks at."""
 

@@ -138,6 +138,7 @@ fn a_rate_that_cannot_be_kept_is_said_with_the_rate_achieved() {
     let all = skipped + summary["operations"].as_u64().unwrap();
     assert!((9_500..10_500).contains(&all), "{all} arrivals of about 10,000");
     assert!(stderr(&output).contains("could not be kept"), "{}", stderr(&output));
+    assert_eq!(summary["limit"]["name"], "cannot tell");
 }
 
 #[test]
