@@ -51,19 +51,66 @@ const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];
 
-/// One open and one closed loop: what they say, and the latencies that a queue with the service times of
-/// the server has at [`RATE`], and at [`BUSY_RATE`].
-fn measure() -> (Value, Value, Vec<u64>, Vec<u64>) {
-    let service = Service::new();
-    let of_server = service.clone();
-    let server = Server::start(move |stream| of_server.serve(stream));
-    let (url, seconds) = (server.url("/x"), format!("{SECONDS}s"));
-    let common = [url.as_str(), "--connections", "4", "--duration", &seconds, "--warm-up", "0s"];
-    let (_, open) = one(&[&common[..], &["--rate", &RATE.to_string(), "--arrivals", "fixed"]].concat());
-    let at_rate = simulate(&service.take_log(), 1_000_000_000 / RATE, CONNECTIONS);
-    let (_, closed) = one(&common);
-    let when_busy = simulate(&service.take_log(), 1_000_000_000 / BUSY_RATE, CONNECTIONS);
-    (open, closed, at_rate, when_busy)
+/// What one open and one closed loop say, and the truth beside it, sorted.
+struct Measured {
+    open: Value,
+    closed: Value,
+    /// Latencies that a queue with the service times of the open loop has at [`RATE`].
+    at_rate: Vec<u64>,
+    /// Service times of the closed loop, and the latencies that a queue with them has at [`BUSY_RATE`].
+    service: Vec<u64>,
+    when_busy: Vec<u64>,
+}
+
+impl Measured {
+    fn measure() -> Self {
+        let service = Service::new();
+        let of_server = service.clone();
+        let server = Server::start(move |stream| of_server.serve(stream));
+        let (url, seconds) = (server.url("/x"), format!("{SECONDS}s"));
+        let common = [url.as_str(), "--connections", "4", "--duration", &seconds, "--warm-up", "0s"];
+        let (_, open) = one(&[&common[..], &["--rate", &RATE.to_string(), "--arrivals", "fixed"]].concat());
+        assert_eq!(open["errors"], 0);
+        let at_rate = simulate(&service.take_log(), 1_000_000_000 / RATE, CONNECTIONS);
+        let (_, closed) = one(&common);
+        let log = service.take_log();
+        let when_busy = simulate(&log, 1_000_000_000 / BUSY_RATE, CONNECTIONS);
+        let mut service: Vec<u64> = log.iter().map(|took| took.as_nanos() as u64).collect();
+        service.sort_unstable();
+        Measured { open, closed, at_rate, service, when_busy }
+    }
+
+    /// Whether what the open loop says is as far from the truth as may be, or less.
+    fn agrees(&self) -> bool {
+        SHARES.iter().all(|(name, share)| {
+            let (truth, found) = (quantile(&self.at_rate, *share), quantile_ns(&self.open, name));
+            found.abs_diff(truth) <= (truth / 20).max(100_000)
+        })
+    }
+
+    /// Whether other work delays the threads of a request, for which the instrument is not to blame: without
+    /// a queue, which the closed loop has not, latency is the service time and little more.
+    fn is_disturbed(&self) -> bool {
+        SHARES.iter().any(|(name, share)| {
+            let (service, found) = (quantile(&self.service, *share), quantile_ns(&self.closed, name));
+            found.abs_diff(service) > (service / 40).max(50_000)
+        })
+    }
+
+    fn told(&self) -> String {
+        let mut text =
+            format!("at {RATE}/s; sent {} ns late (median)\n", self.open["load"]["lateness"]["p50_ns"]);
+        for (name, share) in SHARES {
+            let truth = quantile(&self.at_rate, share);
+            text += &line(name, truth, "open", quantile_ns(&self.open, name));
+            text += &line(name, truth, "closed", quantile_ns(&self.closed, name));
+        }
+        text += &format!("what users would see at {BUSY_RATE}/s\n");
+        for (name, share) in SHARES {
+            text += &line(name, quantile(&self.when_busy, share), "closed", quantile_ns(&self.closed, name));
+        }
+        text
+    }
 }
 
 fn quantile(sorted: &[u64], share: f64) -> u64 {
@@ -81,45 +128,24 @@ fn line(name: &str, truth: u64, loop_name: &str, found: u64) -> String {
 #[test]
 #[allow(clippy::print_stdout, reason = "the figures of the documentation")]
 fn the_open_loop_finds_what_a_queue_simulation_says() {
-    let mut told = None;
     let _awake = Awake::start();
+    let (mut undisturbed, mut last) = (None, String::new());
     for _ in 0..6 {
-        let (open, closed, at_rate, when_busy) = measure();
-        assert_eq!(open["errors"], 0);
-        let late = |name: &str| open["load"]["lateness"][name].as_u64().unwrap();
-        // Other work on the machine delays the threads of a test, for which the instrument is not to blame.
-        if late("p50_ns") > 50_000 || late("p999_ns") > 1_000_000 {
-            continue;
+        let measured = Measured::measure();
+        if measured.agrees() {
+            let busy = quantile(&measured.when_busy, 0.99);
+            assert!(quantile_ns(&measured.closed, "p99_ns") < busy, "{}", measured.told());
+            return println!("{}", measured.told());
         }
-        let mut text = format!("at {RATE}/s; sent {} ns late (median)\n", late("p50_ns"));
-        let mut agrees = true;
-        for (name, share) in SHARES {
-            let (truth, found) = (quantile(&at_rate, share), quantile_ns(&open, name));
-            agrees &= found.abs_diff(truth) <= (truth / 20).max(100_000);
-            text += &line(name, truth, "open", found);
-            text += &line(name, truth, "closed", quantile_ns(&closed, name));
+        last = measured.told();
+        if !measured.is_disturbed() {
+            undisturbed = Some(last.clone());
         }
-        if agrees {
-            println!("{text}{}", hidden(&closed, &when_busy));
-            return;
-        }
-        told = Some(text);
     }
-    match told {
+    match undisturbed {
         Some(told) => panic!("the open loop does not agree with the simulation:\n{told}"),
-        None => println!("skipped: the machine is too busy to send requests on time"),
+        None => println!("skipped: other work delays every request on this machine:\n{last}"),
     }
-}
-
-/// What the closed loop does not see: the queues of users who do not wait for each other.
-fn hidden(closed: &Value, when_busy: &[u64]) -> String {
-    let mut text = format!("what users would see at {BUSY_RATE}/s\n");
-    for (name, share) in SHARES {
-        let (truth, found) = (quantile(when_busy, share), quantile_ns(closed, name));
-        assert!(found < truth, "the closed loop hides queues, and yet {name} is {found}, not {truth}");
-        text += &line(name, truth, "closed", found);
-    }
-    text
 }
 
 /// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
