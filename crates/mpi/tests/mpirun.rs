@@ -14,7 +14,7 @@ const RANKS: u64 = 2;
 
 /// Two ranks in `dir`, whatever the number of cores.
 fn mpirun(dir: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new("mpirun");
+    let mut command = Command::new(std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into()));
     command.args(["-n", "2"]);
     // Open MPI refuses by default what a container's test does; MPICH does not know these words.
     for variable in
