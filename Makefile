@@ -72,6 +72,7 @@ soak: export FORDWAY_SOAK := 1
 soak: build ## run the long tests: many random operations on every lane
 	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
 	tools/soak-fuse
+	tools/soak-srun
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) python/fordway/*.so python/dist
