@@ -2,6 +2,7 @@
 
 pub mod date;
 pub mod header_text;
+pub mod node;
 pub mod range;
 pub mod s3_error;
 pub mod s3_xml;
