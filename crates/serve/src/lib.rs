@@ -9,6 +9,7 @@
 //! * `connection`: HTTP/1.1 on one socket, with its time limits and the access log
 //! * `body`: content on its way in and out
 //! * `identity`: who may call
+//! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
 //!
 //! Logs go through `tracing`. The S3 library reports every refused request as an error of its own
@@ -18,6 +19,7 @@ mod body;
 mod connection;
 mod gateway;
 mod identity;
+pub mod node;
 mod s3;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};

@@ -25,10 +25,7 @@ pub fn act_as(peer: &Peer) -> Result<()> {
     set_file_id(libc::SYS_setfsgid, peer.gid)?;
     set_file_id(libc::SYS_setfsuid, peer.uid)?;
     let nothing = CapabilitySet::empty();
-    set_capabilities(
-        None,
-        CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing },
-    )
+    set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
 }
 
 /// `setfsuid` or `setfsgid`, which answer the old value whether they set the new one or not.

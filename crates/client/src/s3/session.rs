@@ -8,10 +8,10 @@ use fordway_wire::uri;
 
 use super::failure::{self, Attempt};
 use super::request::Call;
-use super::retry::backoff;
 use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
 use crate::http::{Exchange, HttpClient, Origin, Replay, Response};
+use crate::retry::backoff;
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 

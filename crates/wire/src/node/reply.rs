@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use fordway_store::{Error, ErrorKind, ObjectInfo, Result};
 
+use super::FRAME_BYTES_MAX;
 use super::fields::{Input, Put, Take, malformed};
-use super::frame::{Flags, Frame, begin_frame, end_frame};
+use super::frame::{Flags, Frame, HEADER_BYTES, begin_frame, end_frame};
 
 /// The code of a reply that answers what was asked for.
 pub(super) const DONE: u8 = 0;
@@ -122,24 +123,6 @@ pub fn take_reply<T: Take>(frame: &Frame<'_>) -> Result<T> {
     }
 }
 
-/// Replies being written, one frame behind the other.
-impl<T: Put> Put for Reply<'_, T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        let start = begin_frame(out);
-        let code = match self.answer {
-            Ok(answer) => {
-                answer.put(out);
-                DONE
-            }
-            Err(error) => {
-                error.put(out);
-                FAILED
-            }
-        };
-        end_frame(out, start, (self.id, code, self.flags), self.body_bytes);
-    }
-}
-
 /// A reply as it is sent, but for its body.
 #[derive(Debug)]
 pub struct Reply<'a, T> {
@@ -151,4 +134,22 @@ pub struct Reply<'a, T> {
     pub answer: Result<&'a T, &'a Error>,
     /// Bytes of body that follow.
     pub body_bytes: usize,
+}
+
+impl<T: Put> Reply<'_, T> {
+    /// Appends the reply but for its body. An answer that no frame has room for becomes an error.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let start = begin_frame(out);
+        let room = FRAME_BYTES_MAX.saturating_sub(self.body_bytes);
+        if let Ok(answer) = self.answer {
+            answer.put(out);
+            if out.len() - start - HEADER_BYTES <= room {
+                return end_frame(out, start, (self.id, DONE, self.flags), self.body_bytes);
+            }
+            out.truncate(start + HEADER_BYTES);
+        }
+        let too_long = || Error::new(ErrorKind::EntityTooLarge, "the answer is longer than a message may be");
+        self.answer.err().unwrap_or(&too_long()).put(out);
+        end_frame(out, start, (self.id, FAILED, self.flags), self.body_bytes);
+    }
 }
