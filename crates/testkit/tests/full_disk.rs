@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_serve::{Gateway, GatewayConfig, Identity};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
@@ -86,4 +88,15 @@ fn the_http_lane_on_a_full_disk() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
     fills_up(&S3Store::new(config).unwrap());
+}
+
+#[test]
+fn the_node_lane_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    let (root, away) = (disk.0.clone(), tempfile::tempdir().unwrap());
+    let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+    let socket = away.path().join("socket");
+    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    fills_up(&NodeStore::new(NodeAddress::Unix(socket)));
 }

@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "ls",
     "cp",
     "cat",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 14] = [
     "du",
     "sync",
     "presign",
+    "node",
     "gc",
     "fsck",
     "completions",

@@ -80,9 +80,10 @@ impl Connection {
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), Failure> {
         let hello = Hello { version: VERSION, takes_descriptors: address.is_local() };
-        send_all(&self.socket, &hello.to_bytes(), &[], None).map_err(Failure::NotSent)?;
+        // A gateway that refuses us may be done with us already: what it said is still there.
+        let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
-            self.receive(Wait::Yes).map_err(Failure::Unknown)?;
+            self.receive(Wait::Yes).map_err(|errno| Failure::NotSent(sent.err().unwrap_or(errno)))?;
         }
         let bytes = self.inbox.waiting().first_chunk();
         let welcome = bytes.map(Welcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
@@ -241,7 +242,7 @@ impl Connection {
     /// Awake for a moment where the gateway is too and that was of use before, then asleep.
     fn how_to_wait(&mut self, since: &mut Option<Instant>) -> Wait {
         match since {
-            None if self.is_awake && (self.misses < MISSES_MAX || self.misses % RARELY == 0) => {
+            None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
                 *since = Some(Instant::now());
                 Wait::No
             }

@@ -70,7 +70,7 @@ impl Activity {
 impl Lookout {
     /// Whether to look out this time, as far as it was of use before.
     pub(super) fn pays(&mut self) -> bool {
-        self.misses < MISSES_MAX || self.misses % RARELY == 0
+        self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
 
     /// Notes whether something came.
