@@ -97,7 +97,7 @@ impl Store for NodeStore {
         self.session.ask(&on_bucket("set versioning", bucket), &request)
     }
 
-    /// Holds up to 256 KiB in memory. A missing bucket is found when the first bytes are sent.
+    /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
         let what = What::Object(options.clone());
@@ -105,7 +105,7 @@ impl Store for NodeStore {
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
-    /// One message up to 256 KiB; beyond that into a file that the gateway lends, where it does.
+    /// One message up to 128 KiB; beyond that into a file that the gateway lends, where it does.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         write::put(&self.session, (bucket, key), body, options)
     }

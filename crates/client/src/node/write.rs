@@ -12,10 +12,11 @@ use fordway_wire::node::{Request, Started};
 
 use super::session::{Call, Lease, Session};
 
-/// Content up to this size goes in one message.
-pub(super) const WHOLE_BYTES_MAX: usize = 256 << 10;
+/// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
+/// would have both sides wait for one another, and is faster through a file.
+pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
 /// The most content of one message, where it goes in several.
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 
 /// What is written, and to where.
 pub(super) struct Target {

@@ -191,8 +191,9 @@ impl Reader<'_> {
     fn answer_all(&mut self) -> Result<(), Errno> {
         let mut next = self.next_header()?;
         while let Some(header) = next {
-            let is_idle = self.shared.activity.note(&mut self.lookout);
-            self.session.outbox.flags = if is_idle { Flags::AWAKE } else { Flags::default() };
+            let has_cores = self.shared.activity.note(&mut self.lookout);
+            let is_awake = has_cores && !self.shared.lookout.is_zero();
+            self.session.outbox.flags = if is_awake { Flags::AWAKE } else { Flags::default() };
             let arrived = self.inbox.waiting();
             self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
             let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
@@ -222,8 +223,7 @@ impl Reader<'_> {
 
     /// Waits for more to arrive: awake for a moment where that pays, then asleep.
     fn wait(&mut self) -> Result<(), Errno> {
-        let may_look_out = self.session.outbox.flags.has(Flags::AWAKE) && !self.shared.lookout.is_zero();
-        if may_look_out && self.lookout.pays() {
+        if self.session.outbox.flags.has(Flags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();
             while since.elapsed() < self.shared.lookout {
                 match self.connection.receive(&mut self.inbox, Wait::No) {
