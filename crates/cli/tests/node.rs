@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use fordway_store::{Bucket, ErrorKind, Expected, GetOptions, Key, ListQuery, Put
 /// A gateway; killed when dropped.
 struct Gateway {
     process: Child,
+    output: BufReader<ChildStdout>,
     ready: String,
 }
 
@@ -24,8 +25,9 @@ impl Gateway {
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
-        Gateway { process, ready }
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        output.read_line(&mut ready).unwrap();
+        Gateway { process, output, ready }
     }
 }
 
@@ -177,10 +179,9 @@ fn by_tcp_only_who_knows_the_secret_is_served() {
     let mut gateway = Gateway::start(dir.path(), &["--tcp", "127.0.0.1:0", "--tcp-as-root"]);
     let tcp = gateway.ready.split(" at ").find_map(|at| at.strip_prefix("tcp://")).unwrap();
     let endpoint = format!("tcp://{}", tcp.split(' ').next().unwrap());
-    let mut keys = BufReader::new(gateway.process.stdout.take().unwrap());
     let mut value = || {
         let mut line = String::new();
-        keys.read_line(&mut line).unwrap();
+        gateway.output.read_line(&mut line).unwrap();
         line.trim().split_once('=').unwrap().1.to_owned()
     };
     let (access_key, secret_key) = (value(), value());
