@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind, GetOptions,
-    Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
+    GetOptions, Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -47,12 +47,13 @@ impl ObjectInfo {
 
 impl From<fordway_store::ObjectInfo> for ObjectInfo {
     fn from(info: fordway_store::ObjectInfo) -> Self {
+        let metadata = info.metadata.into_inner();
         ObjectInfo {
             size: info.size,
             etag: info.etag.to_string(),
             modified: info.modified,
-            content_type: info.metadata.content_type,
-            metadata: info.metadata.user,
+            content_type: metadata.content_type,
+            metadata: metadata.user,
             version: info.version.map(|version| version.to_string()),
             tag_count: info.tag_count,
         }
@@ -118,7 +119,7 @@ impl Store {
         let user = metadata.unwrap_or_default().into_iter();
         let user = user.map(|(name, value)| (name.to_lowercase(), value)).collect();
         let options = PutOptions {
-            metadata: Metadata { content_type, user, ..Metadata::default() },
+            metadata: BoxedMetadata::from(Metadata { content_type, user, ..Metadata::default() }),
             tags: tags.unwrap_or_default(),
             conditions: conditions(if_match, if_none_match),
             ..PutOptions::default()

@@ -79,6 +79,8 @@ pub struct Options {
     pub credentials: Option<Credentials>,
     /// Where a bucket's name goes, on lanes that have URLs.
     pub addressing: Option<Addressing>,
+    /// How long a request may wait for another machine, retries included.
+    pub timeout: Option<Duration>,
 }
 
 /// Opens the lane that `options` and the environment ask for.
@@ -115,6 +117,7 @@ impl Options {
         S3Config {
             credentials: self.credentials.clone().unwrap_or(config.credentials),
             addressing: self.addressing.unwrap_or(config.addressing),
+            timeout: self.timeout.or(config.timeout),
             ..config
         }
     }

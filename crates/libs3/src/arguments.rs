@@ -1,12 +1,11 @@
 //! What C hands over, checked and turned into our own types.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Conditions, ETag, ETagMatch, Key, Metadata};
+use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
 use crate::abi::{
@@ -14,7 +13,7 @@ use crate::abi::{
     MAX_METADATA_BYTES, NameValue, PROTOCOL_HTTP, PutProperties2, PutProperties4, STYLE_VIRTUAL_HOST,
 };
 use crate::failure::{Failure, Outcome};
-use crate::lane::{Address, Target};
+use crate::lane::{Address, TakenTarget, Target};
 use crate::status::Status;
 
 /// How much a metadata name grows by its prefix `x-amz-meta-`.
@@ -91,20 +90,20 @@ pub(crate) trait Context {
     /// The part that both have.
     fn base(&self) -> &BucketContext2;
 
-    /// Where it leads.
+    /// Where it leads, for a request that may take `timeout_ms` (0 or less: as long as it needs).
     ///
     /// # Safety
     /// All its pointers are NULL or C strings.
-    unsafe fn address(&self) -> Address<&CStr>;
+    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr>;
 
     /// Opens the bucket that it describes. Errors: those of the lane, and of the address.
     ///
     /// # Safety
     /// As [`Context::address`].
-    unsafe fn target(&self) -> Outcome<Arc<Target>> {
+    unsafe fn target(&self, timeout_ms: c_int) -> Outcome<TakenTarget> {
         // SAFETY: the caller vouches for all pointers.
-        let (address, bucket) = unsafe { (self.address(), bytes(self.base().bucket_name)) };
-        Target::new(&address, bucket)
+        let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
+        Target::take(&address, bucket)
     }
 }
 
@@ -113,11 +112,15 @@ impl Context for BucketContext2 {
         self
     }
 
-    unsafe fn address(&self) -> Address<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
+            let host = bytes(self.host_name);
+            let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
             Address {
-                host: bytes(self.host_name),
+                host,
+                // Nobody waits for another machine where the host is a directory.
+                timeout_ms: if is_directory { 0 } else { u32::try_from(timeout_ms).unwrap_or(0) },
                 is_http: self.protocol == PROTOCOL_HTTP,
                 is_virtual_host: self.uri_style == STYLE_VIRTUAL_HOST,
                 access_key: bytes(self.access_key_id),
@@ -134,11 +137,11 @@ impl Context for BucketContext4 {
         &self.base
     }
 
-    unsafe fn address(&self) -> Address<&CStr> {
+    unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr> {
         // SAFETY: the caller vouches for all pointers.
         unsafe {
             let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
-            Address { token, region, ..self.base.address() }
+            Address { token, region, ..self.base.address(timeout_ms) }
         }
     }
 }
@@ -156,7 +159,7 @@ pub(crate) unsafe fn required<'a, T>(pointer: *const T, what: &str) -> Outcome<&
 /// What a program says of content beside its bytes.
 #[derive(Debug, Default)]
 pub(crate) struct ContentProperties {
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: BoxedMetadata,
     pub(crate) md5: Option<[u8; 16]>,
 }
 
@@ -185,7 +188,10 @@ impl Properties for PutProperties2 {
                 user: user_metadata(self.meta_data, self.meta_data_count)?,
                 ..Default::default()
             };
-            Ok(ContentProperties { metadata, md5: text(self.md5)?.map(read_md5).transpose()? })
+            Ok(ContentProperties {
+                metadata: metadata.into(),
+                md5: text(self.md5)?.map(read_md5).transpose()?,
+            })
         }
     }
 }

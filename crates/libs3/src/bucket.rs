@@ -9,7 +9,7 @@ use fordway_store::{Bucket, Entry, ListQuery, Listing, MAX_KEYS};
 use crate::abi::{ListBucketCallback, ListBucketContent, ListServiceCallback};
 use crate::failure::{Failure, Outcome};
 use crate::lane::Target;
-use crate::response::{Properties, Responder, c_text, checked, quoted, seconds};
+use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds};
 use crate::status::Status;
 
 /// The most entries that one call of a listing callback gets.
@@ -130,7 +130,7 @@ fn tell_entries(
 
 /// Entries with their texts as C has them.
 struct Batch {
-    objects: Vec<(CString, CString, i64, u64)>,
+    objects: Vec<(CString, QuotedTag, i64, u64)>,
     prefixes: Vec<CString>,
 }
 
@@ -141,7 +141,7 @@ impl Batch {
             match entry {
                 Entry::Object(object) => batch.objects.push((
                     c_text(&object.key),
-                    quoted(&object.etag),
+                    QuotedTag::new(&object.etag),
                     seconds(object.modified),
                     object.size,
                 )),
@@ -152,14 +152,15 @@ impl Batch {
     }
 
     fn contents(&self) -> Vec<ListBucketContent> {
-        let content = |(key, etag, last_modified_s, size): &(CString, CString, i64, u64)| ListBucketContent {
-            key: key.as_ptr(),
-            last_modified_s: *last_modified_s,
-            etag: etag.as_ptr(),
-            size: *size,
-            owner_id: ptr::null(),
-            owner_display_name: ptr::null(),
-        };
+        let content =
+            |(key, etag, last_modified_s, size): &(CString, QuotedTag, i64, u64)| ListBucketContent {
+                key: key.as_ptr(),
+                last_modified_s: *last_modified_s,
+                etag: etag.as_ptr(),
+                size: *size,
+                owner_id: ptr::null(),
+                owner_display_name: ptr::null(),
+            };
         self.objects.iter().map(content).collect()
     }
 

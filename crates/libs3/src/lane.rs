@@ -1,11 +1,13 @@
 //! From a host name and keys to the lane behind them, opened once for the whole process.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
+use std::sync::{Mutex, Once, PoisonError, RwLock};
+use std::time::Duration;
 
 use fordway_client::s3::{Addressing, Credentials};
 use fordway_lanes::{Lane, Options};
@@ -18,6 +20,8 @@ use crate::failure::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address<T> {
     pub(crate) host: Option<T>,
+    /// How long a request may take; 0 leaves it to the lane.
+    pub(crate) timeout_ms: u32,
     pub(crate) is_http: bool,
     pub(crate) is_virtual_host: bool,
     pub(crate) access_key: Option<T>,
@@ -30,29 +34,49 @@ pub(crate) struct Address<T> {
 pub(crate) struct Target {
     pub(crate) lane: Lane,
     pub(crate) bucket: Bucket,
+    pool: *const Pool,
+    address: OwnedAddress,
 }
 
 impl Target {
     /// Costs no lock, no copy of a name and no look at its letters when the thread's last request went
     /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and those of the lane.
-    pub(crate) fn new(address: &Address<&CStr>, bucket: Option<&CStr>) -> Outcome<Arc<Self>> {
+    pub(crate) fn take(address: &Address<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
-        let is_last = |last: &&Last| {
-            let is_bucket = last.target.bucket.as_str().as_bytes() == bucket.to_bytes();
+        let last = LAST.take().filter(|last| {
+            let is_bucket = last.bucket.as_str().as_bytes() == bucket.to_bytes();
             is_bucket && ptr::eq(last.pool, pool) && address.is(&last.address)
-        };
-        let last = LAST.with_borrow(|last| last.as_ref().filter(is_last).map(|last| last.target.clone()));
-        if let Some(target) = last {
-            return Ok(target);
+        });
+        if last.is_some() {
+            return Ok(TakenTarget(last));
         }
         let address = address.checked()?;
-        let target = Arc::new(Target { bucket: Bucket::new(checked(bucket)?)?, lane: lane(&address)? });
+        let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
+        Ok(TakenTarget(Some(Box::new(Target { bucket, lane, pool, address: address.kept() }))))
+    }
+}
+
+/// A target in the hands of one request; the thread's next one finds it again.
+pub(crate) struct TakenTarget(
+    /// `None` only while it is dropped.
+    Option<Box<Target>>,
+);
+
+impl Deref for TakenTarget {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        self.0.as_deref().expect("it is not being dropped")
+    }
+}
+
+impl Drop for TakenTarget {
+    fn drop(&mut self) {
         // Without a host it may be another one tomorrow.
-        let kept =
-            address.host.is_some().then(|| Last { pool, address: address.kept(), target: target.clone() });
-        LAST.set(kept);
-        Ok(target)
+        let target = self.0.take().filter(|target| target.address.has_host());
+        // At the end of a thread there may be no place for it any more.
+        let _ = LAST.try_with(|last| last.set(target));
     }
 }
 
@@ -68,7 +92,13 @@ pub(crate) fn set_default_host(host: Option<&str>) {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct OwnedAddress {
     texts: [Option<String>; 5],
-    flags: (bool, bool),
+    settings: (bool, bool, u32),
+}
+
+impl OwnedAddress {
+    fn has_host(&self) -> bool {
+        self.texts[0].is_some()
+    }
 }
 
 impl<T: Copy> Address<T> {
@@ -76,8 +106,8 @@ impl<T: Copy> Address<T> {
         [self.host, self.access_key, self.secret_key, self.token, self.region]
     }
 
-    fn flags(&self) -> (bool, bool) {
-        (self.is_http, self.is_virtual_host)
+    fn settings(&self) -> (bool, bool, u32) {
+        (self.is_http, self.is_virtual_host, self.timeout_ms)
     }
 }
 
@@ -87,6 +117,7 @@ impl<'a> Address<&'a CStr> {
         let text = |bytes: Option<&'a CStr>| bytes.map(checked).transpose();
         Ok(Address {
             host: text(self.host)?,
+            timeout_ms: self.timeout_ms,
             is_http: self.is_http,
             is_virtual_host: self.is_virtual_host,
             access_key: text(self.access_key)?,
@@ -97,16 +128,18 @@ impl<'a> Address<&'a CStr> {
     }
 
     fn is(&self, kept: &OwnedAddress) -> bool {
-        let same = |(a, b): (&Option<&CStr>, &Option<String>)| {
-            a.map(CStr::to_bytes) == b.as_deref().map(str::as_bytes)
+        let same = |(a, b): (&Option<&CStr>, &Option<String>)| match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.to_bytes() == b.as_bytes(),
+            _ => false,
         };
-        self.flags() == kept.flags && self.texts().iter().zip(&kept.texts).all(same)
+        self.settings() == kept.settings && self.texts().iter().zip(&kept.texts).all(same)
     }
 }
 
 impl Address<&str> {
     fn kept(&self) -> OwnedAddress {
-        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), flags: self.flags() }
+        OwnedAddress { texts: self.texts().map(|text| text.map(str::to_owned)), settings: self.settings() }
     }
 
     /// What the lanes call it.
@@ -128,7 +161,8 @@ impl Address<&str> {
         });
         let addressing = if self.is_virtual_host { Addressing::VirtualHost } else { Addressing::Path };
         let region = self.region.map(str::to_owned);
-        Options { endpoint, region, credentials, addressing: Some(addressing), ..Default::default() }
+        let timeout = (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()));
+        Options { timeout, endpoint, region, credentials, addressing: Some(addressing), ..Default::default() }
     }
 }
 
@@ -148,15 +182,9 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 /// Forks that led to this process, since the first use.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Where a thread's last request went.
-struct Last {
-    pool: *const Pool,
-    address: OwnedAddress,
-    target: Arc<Target>,
-}
-
 thread_local! {
-    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    /// Where its last request went.
+    static LAST: Cell<Option<Box<Target>>> = const { Cell::new(None) };
 }
 
 /// The lane at `address`. Errors: those of [`fordway_lanes::open`].
@@ -232,6 +260,7 @@ mod tests {
 
     const NOWHERE: Address<&str> = Address {
         host: None,
+        timeout_ms: 0,
         is_http: true,
         is_virtual_host: false,
         access_key: None,
@@ -264,11 +293,18 @@ mod tests {
     }
 
     #[test]
+    fn a_time_limit_is_the_lanes() {
+        let timeout = |timeout_ms| Address { timeout_ms, ..NOWHERE }.options().timeout;
+        assert_eq!(timeout(0), None);
+        assert_eq!(timeout(250), Some(Duration::from_millis(250)));
+    }
+
+    #[test]
     fn one_address_is_opened_once_and_another_apart() {
         let at =
             |key| lane(&Address { host: Some("127.0.0.1:9"), access_key: key, secret_key: key, ..NOWHERE });
         let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
-        assert!(Arc::ptr_eq(&a.store, &again.store));
-        assert!(!Arc::ptr_eq(&a.store, &b.store));
+        assert!(std::sync::Arc::ptr_eq(&a.store, &again.store));
+        assert!(!std::sync::Arc::ptr_eq(&a.store, &b.store));
     }
 }

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::lane::Target;
 use crate::object::write_all;
 use crate::piece::{PIECE_BYTES, Source, with_piece};
-use crate::response::{Properties, Responder, c_text, checked, quoted, seconds};
+use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds};
 use crate::status::Status;
 
 /// The longest document that names the parts: 10,000 of them in 400 bytes each.
@@ -107,7 +107,7 @@ pub(crate) fn complete(
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
     responder.succeeded(|| Properties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
-    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), quoted(&made.etag));
+    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
     // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
     checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) })
 }
@@ -151,7 +151,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
     let last = page.parts.last().filter(|_| page.truncated).map(|part| part.number.to_string());
     let (marker, none) = (c_text(last.as_deref().unwrap_or_default()), c"".as_ptr());
     for (index, batch) in page.parts.chunks(BATCH).enumerate() {
-        let etags: Vec<CString> = batch.iter().map(|part| quoted(&part.etag)).collect();
+        let etags: Vec<QuotedTag> = batch.iter().map(|part| QuotedTag::new(&part.etag)).collect();
         let parts = batch.iter().zip(&etags).map(|(part, etag)| ListPart {
             etag: etag.as_ptr(),
             last_modified_s: seconds(part.modified),

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arrayvec::ArrayString;
 use fordway_store::{ETag, ObjectInfo, PutResult};
 
 use crate::abi::{Abi, ErrorDetails, NameValue, ResponseHandler, ResponseProperties, StatusNumber};
@@ -34,7 +35,7 @@ pub(crate) struct Responder {
 pub(crate) struct Properties {
     content_type: Option<Cow<'static, CStr>>,
     content_bytes: u64,
-    etag: Option<CString>,
+    etag: Option<ETag>,
     modified_s: Option<i64>,
     user: Vec<(CString, CString)>,
 }
@@ -49,7 +50,7 @@ impl Properties {
                 content_type.map_or(Cow::Borrowed(DEFAULT_CONTENT_TYPE), |said| c_text(said).into()),
             ),
             content_bytes,
-            etag: Some(quoted(&info.etag)),
+            etag: Some(info.etag.clone()),
             modified_s: Some(seconds(info.modified)),
             user: user.collect(),
         }
@@ -57,7 +58,7 @@ impl Properties {
 
     /// Of something just written.
     pub(crate) fn of_written(made: &PutResult) -> Self {
-        Properties { etag: Some(quoted(&made.etag)), ..Default::default() }
+        Properties { etag: Some(made.etag.clone()), ..Default::default() }
     }
 }
 
@@ -79,13 +80,14 @@ impl Responder {
         let pairs =
             told.user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
         let pairs: Vec<NameValue> = pairs.collect();
+        let etag = told.etag.as_ref().map(QuotedTag::new);
         let properties = ResponseProperties {
             request_id: ptr::null(),
             request_id2: ptr::null(),
             content_type: told.content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
             content_length: told.content_bytes,
             server: SERVER.as_ptr(),
-            etag: told.etag.as_deref().map_or(ptr::null(), CStr::as_ptr),
+            etag: etag.as_ref().map_or(ptr::null(), QuotedTag::as_ptr),
             last_modified_s: told.modified_s.unwrap_or(-1),
             meta_data_count: pairs.len() as i32,
             meta_data: pairs.as_ptr(),
@@ -160,15 +162,30 @@ pub(crate) fn c_text(text: &str) -> CString {
     })
 }
 
-/// An entity tag as HTTP and S3's XML have it.
-pub(crate) fn quoted(etag: &ETag) -> CString {
-    let etag = etag.as_str();
-    // Room for the quotes, and for the NUL that follows.
-    let mut text = String::with_capacity(etag.len() + 3);
-    text.push('"');
-    text.push_str(etag);
-    text.push('"');
-    CString::new(text).unwrap_or_default()
+/// An entity tag as HTTP and S3's XML have it, in quotes.
+pub(crate) enum QuotedTag {
+    /// With a NUL.
+    Short(ArrayString<48>),
+    Long(CString),
+}
+
+impl QuotedTag {
+    pub(crate) fn new(etag: &ETag) -> Self {
+        let mut short = ArrayString::new();
+        let pieces = ["\"", etag.as_str(), "\"", "\0"];
+        match pieces.iter().try_for_each(|piece| short.try_push_str(piece)) {
+            Ok(()) => QuotedTag::Short(short),
+            Err(_) => QuotedTag::Long(c_text(&format!("\"{etag}\""))),
+        }
+    }
+
+    /// Valid for as long as the tag lives where it lies.
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        match self {
+            QuotedTag::Short(text) => text.as_ptr().cast(),
+            QuotedTag::Long(text) => text.as_ptr(),
+        }
+    }
 }
 
 /// Seconds since the epoch.

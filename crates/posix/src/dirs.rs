@@ -9,12 +9,12 @@ use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::HashMap;
-use fordway_sys::{Errno, Mode, OFlags, Root, stat};
+use fordway_sys::{Errno, Mode, OFlags, Root, Tick, stat};
 
-/// How long a directory is trusted to be where its path says. A thousand operations share the cost
+/// How long a directory is trusted to be where its path says, give or take a tick of the kernel. A thousand operations share the cost
 /// of opening it, and a program that renames directories beneath a running store waits no longer.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The most directories held.
@@ -40,7 +40,7 @@ impl Default for Dirs {
 #[derive(Clone)]
 struct Held {
     dir: Arc<File>,
-    opened: Instant,
+    opened: Tick,
 }
 
 /// A directory to work in.
@@ -107,7 +107,7 @@ impl Dirs {
     }
 
     fn hold(&self, path: &str, dir: &Arc<File>) {
-        let held = Held { dir: dir.clone(), opened: Instant::now() };
+        let held = Held { dir: dir.clone(), opened: Tick::now() };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);

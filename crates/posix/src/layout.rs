@@ -67,8 +67,7 @@ impl Place<'_> {
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     let text = key.as_str();
     let mut name_start = 0;
-    // Byte by byte: keys are short, and this is done for every request.
-    for (at, _) in text.bytes().enumerate().filter(|(_, byte)| *byte == b'/') {
+    for at in memchr::memchr_iter(b'/', text.as_bytes()) {
         let segment = &text[name_start..at];
         if !is_path_segment(segment) || (name_start == 0 && segment == PRIVATE_DIR) {
             return None;

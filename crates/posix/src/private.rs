@@ -9,11 +9,11 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Versioning};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, open_in, read_into_spare, stat, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, Tick, open_in, read_into_spare, stat, stat_in};
 
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
@@ -55,7 +55,7 @@ impl Contents {
 struct Known {
     /// The directory; `None` if there was none.
     private: Option<File>,
-    opened: Instant,
+    opened: Tick,
     /// The times of `private` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
     contents: Contents,
@@ -146,7 +146,7 @@ impl Private {
         contents: Contents,
     ) {
         let vouches_for_locks = AtomicBool::new(false);
-        let known = Known { private, opened: Instant::now(), times, contents, vouches_for_locks };
+        let known = Known { private, opened: Tick::now(), times, contents, vouches_for_locks };
         let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.insert(bucket.clone(), Arc::new(known));
     }

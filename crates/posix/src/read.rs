@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
@@ -84,7 +83,7 @@ impl Inner {
             true => Content::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
-                Content::File(FileRegion { file: Arc::new(file), offset, len })
+                Content::File(FileRegion { file, offset, len })
             }
         };
         Ok(Object { info, range, content })

@@ -23,10 +23,8 @@
 //! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
 //! a record of nothing: a file that POSIX made.
 
-use std::collections::BTreeMap;
-
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, Metadata, ObjectPart, Tags, VersionId,
+    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, ObjectPart, Tags, VersionId,
 };
 use fordway_sys::FileStat;
 
@@ -51,7 +49,7 @@ pub(crate) struct Record {
     pub(crate) seal: Option<Seal>,
     pub(crate) etag: Option<ETag>,
     pub(crate) checksum: Option<Checksum>,
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: BoxedMetadata,
     pub(crate) key: Option<String>,
     pub(crate) etag_policy: Option<ETagPolicy>,
     pub(crate) tags: Tags,
@@ -68,15 +66,7 @@ pub(crate) static NOTHING: Record = Record {
     seal: None,
     etag: None,
     checksum: None,
-    metadata: Metadata {
-        content_type: None,
-        content_encoding: None,
-        content_language: None,
-        content_disposition: None,
-        cache_control: None,
-        expires: None,
-        user: BTreeMap::new(),
-    },
+    metadata: BoxedMetadata::EMPTY,
     key: None,
     etag_policy: None,
     tags: Tags::new(),
@@ -226,7 +216,6 @@ impl Record {
 
     fn take(&mut self, tag: u8, value: &[u8]) -> Option<()> {
         let text = || std::str::from_utf8(value).ok().map(str::to_owned);
-        let m = &mut self.metadata;
         match tag {
             1 => {
                 let (size, time) = value.split_first_chunk()?;
@@ -236,15 +225,15 @@ impl Record {
             }
             2 => self.etag = Some(ETag::new(std::str::from_utf8(value).ok()?)),
             3 => self.checksum = Some(checksum(value)?),
-            4 => m.content_type = Some(text()?),
-            5 => m.content_encoding = Some(text()?),
-            6 => m.content_language = Some(text()?),
-            7 => m.content_disposition = Some(text()?),
-            8 => m.cache_control = Some(text()?),
-            9 => m.expires = Some(text()?),
+            4 => self.metadata.content_type = Some(text()?),
+            5 => self.metadata.content_encoding = Some(text()?),
+            6 => self.metadata.content_language = Some(text()?),
+            7 => self.metadata.content_disposition = Some(text()?),
+            8 => self.metadata.cache_control = Some(text()?),
+            9 => self.metadata.expires = Some(text()?),
             10 => {
                 let (&length, rest) = value.split_first()?;
-                m.user.extend([name_and_value(usize::from(length), rest)?]);
+                self.metadata.user.extend([name_and_value(usize::from(length), rest)?]);
             }
             11 => self.key = Some(text()?),
             12 => {
@@ -341,7 +330,7 @@ mod tests {
                 seal: seal.map(|(size, modified_ns)| Seal { size, modified_ns }),
                 etag: seal.map(|_| ETag::opaque(7)),
                 checksum,
-                metadata: Metadata { content_type, expires, user, ..Default::default() },
+                metadata: fordway_store::Metadata { content_type, expires, user, ..Default::default() }.into(),
                 key,
                 etag_policy: seal.map(|_| ETagPolicy::Fast),
                 tags,

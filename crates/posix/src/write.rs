@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, Metadata, PutOptions, PutResult,
-    Result, Tags, Writer, check_tags,
+    BoxedMetadata, Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PutOptions,
+    PutResult, Result, Tags, Writer, check_tags,
 };
 
 use fordway_sys::Mode;
@@ -25,7 +25,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) key: Key,
     pub(crate) staged: Staged,
     pub(crate) hasher: Hasher,
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
 }
@@ -151,7 +151,7 @@ impl Writer for ObjectWriter {
 }
 
 /// Errors: `InvalidArgument` if there is more metadata than an attribute may be asked to hold.
-pub(crate) fn check_metadata(metadata: &Metadata) -> Result<()> {
+pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     if metadata.is_empty() {
         return Ok(());
     }

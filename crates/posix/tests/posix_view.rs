@@ -10,8 +10,8 @@ use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
-    MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions,
+    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -317,7 +317,8 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!((info().etag, info().tag_count), (made.etag.clone(), 1));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o1000, 0);
     assert!(has_record());
-    let typed = Metadata { content_type: Some("text/plain".into()), ..Default::default() };
+    let typed =
+        BoxedMetadata::from(Metadata { content_type: Some("text/plain".into()), ..Default::default() });
     store.put(&bucket, &key("k"), b"more", &PutOptions { metadata: typed, ..Default::default() }).unwrap();
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }

@@ -239,7 +239,7 @@ mod tests {
         let data: Vec<u8> = (0..len + 7).map(|i| (i / 3) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&data).unwrap();
-        (FileRegion { file: Arc::new(file), offset: 7, len: len as u64 }, data[7..].to_vec())
+        (FileRegion { file, offset: 7, len: len as u64 }, data[7..].to_vec())
     }
 
     /// The pieces that a transport sees; each is dropped before the next is asked for.

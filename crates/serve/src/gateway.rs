@@ -26,6 +26,9 @@ pub struct GatewayConfig {
     pub identity: Identity,
     /// The region that clients are told; signatures of any region are accepted.
     pub region: String,
+    /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
+    /// less of a request than those of version 4.
+    pub signature_v2: bool,
     /// Threads that serve connections; 0 is one per core.
     pub threads: usize,
     /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
@@ -46,6 +49,7 @@ impl GatewayConfig {
             listen,
             identity,
             region: "us-east-1".to_owned(),
+            signature_v2: false,
             threads: 0,
             connections_max: 4096,
             header_timeout: Duration::from_secs(60),
@@ -104,7 +108,7 @@ impl Gateway {
         let listener = TcpListener::bind(config.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let service = s3::service(store, &config.identity, &config.region);
+        let service = s3::service(store, &config);
         Ok(Gateway { listener, address, config, service, stop: Stop::new() })
     }
 

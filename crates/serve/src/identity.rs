@@ -1,12 +1,14 @@
 //! Who may call: the key pair, and the checks that need nothing but the request's head.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::date;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, DATE};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Result, s3_error};
@@ -67,8 +69,14 @@ impl S3Auth for SingleKey {
     }
 }
 
+/// How far a client's clock may be off (S3's limit).
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
+
 /// Lets every request pass that is signed in a way that cannot be replayed for ever.
-pub(crate) struct SignedOnly;
+pub(crate) struct SignedOnly {
+    /// Whether signatures of version 2 are taken.
+    pub(crate) allow_version_2: bool,
+}
 
 #[async_trait::async_trait]
 impl S3Access for SignedOnly {
@@ -76,18 +84,38 @@ impl S3Access for SignedOnly {
         if request.credentials().is_none() {
             return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
         }
-        if signed_with_version_2(request) {
+        if !signed_with_version_2(request) {
+            return Ok(());
+        }
+        if !self.allow_version_2 {
             // S3's own words: s3cmd looks for them, and signs anew.
             return Err(s3_error!(
                 InvalidRequest,
                 "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
             ));
         }
-        Ok(())
+        check_date(request.headers())
     }
 }
 
-/// Version 2 signatures are not bound to the hour they were made in.
+/// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
+fn check_date(headers: &HeaderMap) -> S3Result<()> {
+    if !headers.contains_key(AUTHORIZATION) {
+        return Ok(());
+    }
+    let stated = headers.get("x-amz-date").or_else(|| headers.get(DATE));
+    let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
+    let Some(date) = date else {
+        return Err(s3_error!(AccessDenied, "the date is missing or none; send an HTTP date"));
+    };
+    let now = SystemTime::now();
+    let skew = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
+    match skew <= CLOCK_SKEW_MAX {
+        true => Ok(()),
+        false => Err(s3_error!(RequestTimeTooSkewed, "the clocks are more than 15 minutes apart; set yours")),
+    }
+}
+
 fn signed_with_version_2(request: &S3AccessContext<'_>) -> bool {
     let header = request.headers().get(AUTHORIZATION);
     let query = request.uri().query().unwrap_or_default();

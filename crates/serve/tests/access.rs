@@ -2,11 +2,14 @@
 
 mod client;
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use fordway_wire::date;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
-use client::{BUCKET, Call, serve};
+use client::{Answer, BUCKET, Call, Fixture, serve, serve_with};
 
 #[test]
 fn an_unknown_key_a_wrong_secret_and_a_wrong_clock_are_told_apart() {
@@ -71,10 +74,8 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-#[test]
-fn version_2_signatures_are_refused() {
-    let fixture = serve();
-    let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+/// What a gateway answers to a listing that was signed the old way at `date`.
+fn answer_to_version_2(fixture: &Fixture, date: &str) -> Answer {
     let identity = &fixture.client.identity;
     let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
     mac.update(format!("GET\n\n\n{date}\n/").as_bytes());
@@ -84,6 +85,18 @@ fn version_2_signatures_are_refused() {
          authorization: AWS {}:{signature}\r\n\r\n",
         identity.access_key
     );
-    let answer = fixture.client.send_raw("GET", &request);
-    assert_eq!(answer.error(), (400, "InvalidRequest".to_owned()));
+    fixture.client.send_raw("GET", &request)
+}
+
+#[test]
+fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
+    let now = date::format_http(SystemTime::now());
+    let refused = answer_to_version_2(&serve(), &now);
+    assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
+
+    let willing = serve_with(|config| config.signature_v2 = true);
+    assert_eq!(answer_to_version_2(&willing, &now).status, 200);
+    let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
+    assert_eq!(answer_to_version_2(&willing, &old).error(), (403, "RequestTimeTooSkewed".to_owned()));
+    assert_eq!(answer_to_version_2(&willing, "soon").error(), (403, "AccessDenied".to_owned()));
 }

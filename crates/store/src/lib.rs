@@ -31,8 +31,8 @@ pub use multipart::{
 };
 pub use name::{Bucket, Key, MAX_KEY_BYTES};
 pub use object::{
-    BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object, ObjectInfo,
-    ObjectPart, PartOptions, PutOptions, PutResult,
+    BoxedMetadata, BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object,
+    ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
 };
 pub use range::ByteRange;
 pub use tags::{MAX_TAGS, Tags, check_tags};

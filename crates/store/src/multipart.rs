@@ -252,7 +252,7 @@ pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
             _ => md5.update(part.etag.as_str()),
         }
     }
-    ETag::new(&format!("{}-{}", crate::etag::hex(&md5.finalize()), parts.len()))
+    ETag::of_parts(md5.finalize().into(), parts.len())
 }
 
 impl CompletedPart {

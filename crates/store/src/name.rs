@@ -27,10 +27,12 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?}")))
     }
 
-    /// Checks the length that S3 asks of new buckets: 3 to 63 bytes. Errors: `InvalidBucketName`.
+    /// Checks the length that new buckets may have: 3 to 255 bytes. Amazon stops at 63, but programs
+    /// that address buckets by path (those of libs3 are some) are used to longer ones.
+    /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         match self.0.len() {
-            3..=63 => Ok(()),
+            3..=255 => Ok(()),
             length => Err(Error::new(
                 ErrorKind::InvalidBucketName,
                 format!("{:?} has {length} bytes", self.as_str()),
@@ -52,7 +54,7 @@ impl Key {
     /// Checks that `key` can be a key. Errors: `InvalidKey`, `KeyTooLong`.
     pub fn new(key: impl Into<String>) -> Result<Self> {
         let key = key.into();
-        if key.is_empty() || key.contains('\0') {
+        if key.is_empty() || memchr::memchr(0, key.as_bytes()).is_some() {
             let why = if key.is_empty() { "a key cannot be empty" } else { "a key cannot hold a NUL byte" };
             return Err(Error::new(ErrorKind::InvalidKey, why));
         }

@@ -1,10 +1,10 @@
 //! Objects, their metadata, and what may be asked for when they are read and written.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -71,10 +71,69 @@ pub struct Metadata {
     pub user: BTreeMap<String, String>,
 }
 
-impl Metadata {
+/// That nothing was said.
+static NOTHING_SAID: Metadata = Metadata {
+    content_type: None,
+    content_encoding: None,
+    content_language: None,
+    content_disposition: None,
+    cache_control: None,
+    expires: None,
+    user: BTreeMap::new(),
+};
+
+/// [`Metadata`] as it travels with requests and objects. Mostly nothing was said, and then it is one
+/// word without memory of its own, so that it costs next to nothing to move and to drop.
+#[derive(Clone, Default)]
+pub struct BoxedMetadata(Option<Box<Metadata>>);
+
+impl BoxedMetadata {
+    /// That nothing was said.
+    pub const EMPTY: BoxedMetadata = BoxedMetadata(None);
+
     /// Whether nothing was said, in which case nothing needs to be stored.
     pub fn is_empty(&self) -> bool {
-        *self == Metadata::default()
+        self.0.as_deref().is_none_or(|said| *said == NOTHING_SAID)
+    }
+
+    /// What was said.
+    pub fn into_inner(self) -> Metadata {
+        self.0.map(|said| *said).unwrap_or_default()
+    }
+}
+
+impl PartialEq for BoxedMetadata {
+    fn eq(&self, other: &Self) -> bool {
+        let is_nothing = self.0.is_none() && other.0.is_none();
+        is_nothing || **self == **other
+    }
+}
+
+impl Eq for BoxedMetadata {}
+
+impl From<Metadata> for BoxedMetadata {
+    fn from(said: Metadata) -> Self {
+        BoxedMetadata((said != NOTHING_SAID).then(|| Box::new(said)))
+    }
+}
+
+impl std::ops::Deref for BoxedMetadata {
+    type Target = Metadata;
+
+    fn deref(&self) -> &Metadata {
+        self.0.as_deref().unwrap_or(&NOTHING_SAID)
+    }
+}
+
+impl std::ops::DerefMut for BoxedMetadata {
+    fn deref_mut(&mut self) -> &mut Metadata {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl std::fmt::Debug for BoxedMetadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -88,7 +147,7 @@ pub struct ObjectInfo {
     /// Its entity tag.
     pub etag: ETag,
     /// What its writer said about it.
-    pub metadata: Metadata,
+    pub metadata: BoxedMetadata,
     /// The checksum that was verified when it was written.
     pub checksum: Option<Checksum>,
     /// Which version it is; `None` for the version `null`, which was written while the bucket kept none.
@@ -106,7 +165,7 @@ impl ObjectInfo {
             size,
             etag,
             modified: UNIX_EPOCH,
-            metadata: Metadata::default(),
+            metadata: BoxedMetadata::EMPTY,
             checksum: None,
             version: None,
             tag_count: 0,
@@ -130,7 +189,7 @@ pub struct ObjectPart {
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// What to keep beside the bytes.
-    pub metadata: Metadata,
+    pub metadata: BoxedMetadata,
     /// Its tags.
     pub tags: Tags,
     /// What must hold at the moment of publishing.
@@ -254,7 +313,7 @@ pub struct DeleteOptions {
 #[derive(Clone, Debug, Default)]
 pub struct CopyOptions {
     /// `Some` replaces the source's metadata, `None` keeps it.
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<BoxedMetadata>,
     /// `Some` replaces the source's tags, `None` keeps them.
     pub tags: Option<Tags>,
     /// The version of the source to copy; `None` is the latest.
@@ -304,11 +363,11 @@ pub enum Content {
     Stream(Box<dyn Read + Send>, u64),
 }
 
-/// Bytes `offset .. offset + len` of an open file.
+/// Bytes `offset .. offset + len` of an open file, owned or borrowed.
 #[derive(Clone, Debug)]
-pub struct FileRegion {
+pub struct FileRegion<F = File> {
     /// The file, opened read-only; it stays this version of the object whatever is published later.
-    pub file: Arc<File>,
+    pub file: F,
     /// The first byte.
     pub offset: u64,
     /// The number of bytes.
@@ -388,10 +447,10 @@ impl Content {
     }
 }
 
-impl Read for FileRegion {
+impl<F: Borrow<File>> Read for FileRegion<F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = buffer.len().min(usize::try_from(self.len).unwrap_or(usize::MAX));
-        let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        let got = self.file.borrow().read_at(&mut buffer[..wanted], self.offset)?;
         self.offset += got as u64;
         self.len -= got as u64;
         Ok(got)

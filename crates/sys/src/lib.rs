@@ -13,6 +13,7 @@
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
 mod call;
+mod clock;
 mod counters;
 mod dir;
 #[cfg(feature = "faults")]
@@ -29,6 +30,7 @@ mod socket;
 mod tcp;
 mod xattr;
 
+pub use clock::Tick;
 pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{

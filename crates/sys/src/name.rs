@@ -44,7 +44,7 @@ pub fn is_text_of_a_name(text: &str) -> bool {
 }
 
 fn may_have_escapes(text: &str) -> bool {
-    text.as_bytes().contains(&LEAD)
+    memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
 fn escaped(name: &[u8]) -> String {

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag, ErrorKind,
-    Expected, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Result, Store,
-    UploadId, VersionSummary, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, ETag,
+    ErrorKind, Expected, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions,
+    Result, Store, UploadId, VersionSummary, Versioning, VersionsQuery,
 };
 
 /// An operation on a bucket that was prepared for it.
@@ -31,7 +31,7 @@ pub struct Seen {
     /// Its content.
     pub body: Vec<u8>,
     etag: ETag,
-    metadata: Metadata,
+    metadata: BoxedMetadata,
 }
 
 /// All objects of the bucket but [`NOTES`].
@@ -180,7 +180,11 @@ fn new_value() -> Vec<u8> {
 
 fn options() -> PutOptions {
     let user = [("made-by".to_owned(), "a scenario".to_owned())].into();
-    let metadata = Metadata { content_type: Some("text/x-test".to_owned()), user, ..Default::default() };
+    let metadata = BoxedMetadata::from(Metadata {
+        content_type: Some("text/x-test".to_owned()),
+        user,
+        ..Default::default()
+    });
     PutOptions { metadata, ..Default::default() }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity};
 use fordway_store::ETagPolicy;
@@ -11,19 +11,33 @@ use fordway_testkit::model;
 use proptest::prelude::*;
 
 fn open() -> Fixture {
+    open_signed(Signature::V4)
+}
+
+fn open_signed(signature: Signature) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(store, GatewayConfig::new(listen, identity)).unwrap().spawn().unwrap();
+    let signature_v2 = signature == Signature::V2;
+    let config = GatewayConfig { signature_v2, ..GatewayConfig::new(listen, identity) };
+    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
-    let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
+    let config = S3Config { signature, ..S3Config::new(endpoint, "us-east-1", credentials) };
+    let client = S3Store::new(config).unwrap();
     Fixture::new(client, (gateway, dir))
 }
 
 fordway_testkit::conformance_suite!(open());
+
+/// The same with the older signature, which old services and their clients use.
+mod signed_by_version_2 {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open_signed(Signature::V2));
+}
 
 proptest! {
     #![proptest_config(model::config(40))]

@@ -6,6 +6,7 @@ pub mod node;
 pub mod range;
 pub mod s3_error;
 pub mod s3_xml;
+pub mod sigv2;
 pub mod sigv4;
 pub mod tagging;
 pub mod uri;

@@ -33,6 +33,9 @@ pub struct ServeArgs {
     /// Which conditions on writes hold
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
+    /// Take signatures of version 2 too, which clients from before 2014 make
+    #[arg(long)]
+    pub signature_v2: bool,
     /// Threads that serve connections [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,

@@ -29,6 +29,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let store = PosixStore::open(&args.root, config)?;
     let mut config = GatewayConfig::new(args.listen, identity.clone());
     config.threads = args.threads;
+    config.signature_v2 = args.signature_v2;
     let gateway = Gateway::bind(Arc::new(store), config)?;
     if !args.listen.ip().is_loopback() {
         context

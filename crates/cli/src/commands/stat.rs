@@ -82,7 +82,7 @@ impl<'r> ObjectRecord<'r> {
             cache_control,
             expires,
             user,
-        } = &info.metadata;
+        } = &*info.metadata;
         ObjectRecord {
             bucket: bucket.as_str(),
             key: key.as_str(),

@@ -1,8 +1,8 @@
 //! One object into another, within the store.
 
 use fordway_store::{
-    Bucket, ByteRange, CompletedPart, Conditions, CopyOptions, GetOptions, Key, Metadata, PutOptions, Result,
-    Tags,
+    BoxedMetadata, Bucket, ByteRange, CompletedPart, Conditions, CopyOptions, GetOptions, Key, PutOptions,
+    Result, Tags,
 };
 
 use super::Runner;
@@ -54,7 +54,7 @@ impl Runner<'_> {
         from: (&Bucket, &Key),
         bucket: &Bucket,
         key: &Key,
-        metadata: Option<Metadata>,
+        metadata: Option<BoxedMetadata>,
     ) -> Result<u64> {
         let info = self.store().head(from.0, from.1, &self.source())?;
         let metadata = metadata.unwrap_or(info.metadata);

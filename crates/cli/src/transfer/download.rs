@@ -4,7 +4,6 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ByteRange, CompletedPart, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key,
@@ -137,7 +136,7 @@ impl Runner<'_> {
             return Ok(());
         }
         let again = file.try_clone().map_err(|error| file_error("reading", path.display(), error))?;
-        let content = Content::File(FileRegion { file: Arc::new(again), offset: 0, len: info.size });
+        let content = Content::File(FileRegion { file: again, offset: 0, len: info.size });
         content.for_each_chunk(|chunk| {
             verifier.update(chunk);
             self.context.interrupt.check()

@@ -21,7 +21,8 @@ use std::path::PathBuf;
 
 use fordway_lanes::Lane;
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store, VersionId,
+    BoxedMetadata, Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store,
+    VersionId,
 };
 use serde::Serialize;
 
@@ -53,7 +54,7 @@ pub(crate) struct Settings {
     part_size_bytes: u64,
     multipart_threshold_bytes: Option<u64>,
     checksum: Option<ChecksumAlgorithm>,
-    metadata: Metadata,
+    metadata: BoxedMetadata,
     guess_content_type: bool,
     verify: bool,
 }
@@ -71,7 +72,7 @@ impl Settings {
             part_size_bytes: args.part_size,
             multipart_threshold_bytes: args.multipart_threshold,
             checksum: args.checksum_algorithm,
-            metadata: Metadata { content_type: args.content_type.clone(), user, ..Default::default() },
+            metadata: Metadata { content_type: args.content_type.clone(), user, ..Default::default() }.into(),
             guess_content_type: !args.no_guess_mime_type,
             verify: !args.no_verify,
         }
@@ -93,7 +94,7 @@ impl Settings {
             part_size_bytes: 0,
             multipart_threshold_bytes: None,
             checksum: None,
-            metadata: Metadata::default(),
+            metadata: BoxedMetadata::EMPTY,
             guess_content_type: false,
             verify: false,
         }

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
-    FileRegion, Key, MAX_PARTS, Metadata, PartOptions, PutOptions, Result, UploadId,
+    FileRegion, Key, MAX_PARTS, PartOptions, PutOptions, Result, UploadId,
 };
 
 use super::content::CHUNK_BYTES;
@@ -30,7 +30,7 @@ impl Runner<'_> {
         }
         let size = about.len();
         let options = self.put_options(&name, Some(size));
-        let region = FileRegion { file: Arc::new(file), offset: 0, len: size };
+        let region = FileRegion { file, offset: 0, len: size };
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
@@ -104,7 +104,7 @@ impl Runner<'_> {
                 let part =
                     PartOptions { checksum: options.checksum, size_hint: Some(len), ..Default::default() };
                 let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
-                let mut region = FileRegion { offset, len, ..file.clone() };
+                let mut region = FileRegion { file: &file.file, offset, len };
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
                 Ok(CompletedPart { number, etag: made.etag, checksum: made.checksum })
             };
@@ -167,7 +167,7 @@ impl Runner<'_> {
     /// What an upload says beside its bytes; `name` is what the content type is guessed from.
     fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
         let guess = || mime_guess::from_path(name).first_raw().map(str::to_owned);
-        let mut metadata: Metadata = self.settings.metadata.clone();
+        let mut metadata = self.settings.metadata.clone();
         if metadata.content_type.is_none() && self.settings.guess_content_type {
             metadata.content_type = guess();
         }

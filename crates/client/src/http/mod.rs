@@ -36,6 +36,18 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
+impl Timeouts {
+    /// The same, none of them longer than `limit`.
+    pub fn within(self, limit: Duration) -> Self {
+        Timeouts {
+            connect: self.connect.min(limit),
+            first_byte: self.first_byte.min(limit),
+            progress: self.progress.min(limit),
+            idle: self.idle,
+        }
+    }
+}
+
 impl Default for Timeouts {
     fn default() -> Self {
         let wait = Duration::from_secs(30);

@@ -1,5 +1,7 @@
 //! Which service, in whose name, and how patiently.
 
+use std::time::Duration;
+
 use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
 use super::Credentials;
@@ -21,6 +23,30 @@ pub enum Addressing {
     VirtualHost,
 }
 
+/// How requests are signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signature {
+    /// [`fordway_wire::sigv4`].
+    #[default]
+    V4,
+    /// [`fordway_wire::sigv2`], for services that know no other.
+    V2,
+}
+
+impl Signature {
+    /// By the names that the AWS configuration file has for them. Errors: `InvalidArgument`.
+    fn named(name: &str) -> Result<Self> {
+        match name {
+            "s3v4" => Ok(Signature::V4),
+            "s3" => Ok(Signature::V2),
+            other => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the signature version {other:?} is none; say s3v4, or s3 for version 2"),
+            )),
+        }
+    }
+}
+
 /// Everything an [`super::S3Store`] needs to know.
 #[derive(Clone, Debug)]
 pub struct S3Config {
@@ -30,10 +56,15 @@ pub struct S3Config {
     pub region: String,
     /// Who signs.
     pub credentials: Credentials,
+    /// How; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
+    pub signature: Signature,
     /// Where the bucket's name goes.
     pub addressing: Addressing,
     /// How long to wait.
     pub timeouts: Timeouts,
+    /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
+    /// that keeps moving is not cut.
+    pub timeout: Option<Duration>,
     /// How often a request is sent again after a failure that may pass (0 is never).
     pub max_retries: u32,
     /// Sent with every upload unless its options name another, and checked by the server.
@@ -55,8 +86,10 @@ impl S3Config {
             endpoint: endpoint.into(),
             region: region.into(),
             credentials,
+            signature: Signature::V4,
             addressing: Addressing::Auto,
             timeouts: Timeouts::default(),
+            timeout: None,
             max_retries: 4,
             checksum: Some(ChecksumAlgorithm::Crc64Nvme),
             verify_reads: true,
@@ -111,9 +144,11 @@ impl S3Config {
             Some("virtual") => Addressing::VirtualHost,
             _ => Addressing::Auto,
         };
+        let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
+        let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
-        Ok(S3Config { addressing, tls_roots, ..S3Config::new(endpoint, region, credentials) })
+        Ok(S3Config { signature, addressing, tls_roots, ..S3Config::new(endpoint, region, credentials) })
     }
 
     /// Errors: `InvalidArgument` for what no service takes.

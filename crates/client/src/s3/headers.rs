@@ -108,7 +108,7 @@ pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
 pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
     let mut info = ObjectInfo::new(size, etag(response));
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
-    info.metadata = metadata(response);
+    info.metadata = metadata(response).into();
     info.checksum = checksum(response);
     info.version = version(response).filter(|version| !version.is_null());
     let count = |name| response.header(name).and_then(digits);

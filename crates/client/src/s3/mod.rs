@@ -18,7 +18,7 @@ mod store;
 mod versions;
 mod writer;
 
-pub use config::{Addressing, S3Config};
+pub use config::{Addressing, S3Config, Signature};
 pub use credentials::Credentials;
 pub use signer::{Signer, Unsigned};
 pub use store::S3Store;

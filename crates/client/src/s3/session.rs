@@ -1,11 +1,12 @@
 //! Addresses, signs, sends and retries calls.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
-use fordway_wire::uri;
+use fordway_wire::{date, sigv2, uri};
 
+use super::config::Signature;
 use super::failure::{self, Attempt};
 use super::request::Call;
 use super::signer::{Signer, Unsigned};
@@ -37,7 +38,8 @@ impl Session {
     pub(super) fn new(config: S3Config) -> Result<Self> {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
-        let http = HttpClient::new(config.timeouts, config.tls_roots.clone());
+        let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.within(timeout));
+        let http = HttpClient::new(timeouts, config.tls_roots.clone());
         let signer = Signer::new(config.credentials.clone(), &config.region);
         Ok(Session { config, http, origin, base_path, signer })
     }
@@ -48,6 +50,7 @@ impl Session {
     pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);
+        let started = Instant::now();
         let mut tries = 1;
         loop {
             let failed = match self.attempt(call, &address) {
@@ -61,6 +64,9 @@ impl Session {
                 return Err(call.named(failed.error.after_tries(tries)));
             }
             let wait = backoff(tries, failed.retry_after);
+            if self.config.timeout.is_some_and(|timeout| started.elapsed() + wait >= timeout) {
+                return Err(call.named(failed.error.after_tries(tries)));
+            }
             tracing::debug!(operation = call.operation, tries, ?wait, error = %failed.error, "trying again");
             std::thread::sleep(wait);
             tries += 1;
@@ -121,6 +127,9 @@ impl Session {
         if self.config.credentials == Credentials::Anonymous {
             return;
         }
+        if self.config.signature == Signature::V2 {
+            return self.write_signature_v2(head, call, address, now);
+        }
         let hash =
             if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
         let headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -133,6 +142,30 @@ impl Session {
             payload_hash: &hash,
         };
         self.signer.sign(&request, now, |name, value| push_all(head, &[name, ": ", value, "\r\n"]));
+    }
+
+    fn write_signature_v2(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+            return;
+        };
+        let date = date::format_http(now);
+        let mut added = vec![("x-amz-date", date.as_str())];
+        added.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
+        let mut headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        headers.extend_from_slice(&added);
+        headers.sort_unstable_by_key(|(name, _)| *name);
+        let query: Vec<_> = call.query.iter().map(|(name, value)| (*name, &**value)).collect();
+        let request = sigv2::SignedRequest {
+            method: call.method,
+            host_bucket: Some(call.bucket).filter(|bucket| self.is_virtual(bucket)),
+            path: &address.path,
+            query: &query,
+            headers: &headers,
+        };
+        for (name, value) in added {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        push_all(head, &["authorization: ", &request.authorization(access_key, secret_key), "\r\n"]);
     }
 
     fn address(&self, call: &Call) -> Address {

@@ -50,6 +50,20 @@ fn a_head_that_never_comes_is_a_timeout() {
 }
 
 #[test]
+fn a_call_has_a_limit_in_all_however_often_it_may_be_tried() {
+    let silent = || vec![Step::Request, Step::Pause(Duration::from_secs(3))];
+    let server = Server::start(vec![silent(), silent(), silent()]);
+    let started = Instant::now();
+    let patient = |config: &mut S3Config| {
+        config.timeouts.first_byte = Duration::from_secs(60);
+        (config.timeout, config.max_retries) = (Some(Duration::from_millis(400)), 100);
+    };
+    assert_eq!(read(&server, patient).unwrap_err().kind(), ErrorKind::Timeout);
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
 fn a_head_that_drips_is_a_timeout_too() {
     let drip = Step::Drip(object("x"), Duration::from_millis(50));
     let server = Server::start(vec![vec![Step::Request, drip]]);

@@ -1,7 +1,6 @@
 //! Requests from their arguments to their work, for both ABIs: contexts and properties are of either.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
-use std::sync::Arc;
 
 use fordway_store::{GetOptions, PartsQuery, UploadsQuery};
 
@@ -15,7 +14,7 @@ use crate::arguments::{
     Context, Properties, check_acl, conditions, count, key, owned, properties, required, required_key, text,
 };
 use crate::failure::{Failure, Outcome};
-use crate::lane::Target;
+use crate::lane::{TakenTarget, Target};
 use crate::multipart::{self, Part, part_number, upload_id};
 use crate::object::{self, CopyReturns};
 use crate::piece::Source;
@@ -29,6 +28,8 @@ use crate::{bucket, diagnosis, lane};
 pub(super) struct Call {
     pub(super) queue: *mut RequestContext,
     pub(super) data: *mut c_void,
+    /// How long it may take, in milliseconds; 0 leaves it to the lane.
+    pub(super) timeout_ms: c_int,
 }
 
 impl Call {
@@ -49,6 +50,13 @@ impl Call {
             submit(self.queue, Responder::new(Abi::EXPORTED, handler, self.data), prepare);
         }
     }
+
+    /// # Safety
+    /// `context` is NULL or points to a context whose pointers are NULL or C strings.
+    unsafe fn target<C: Context>(self, context: *const C) -> Outcome<TakenTarget> {
+        // SAFETY: the caller vouches for it.
+        unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
+    }
 }
 
 /// The callback that a request has of its own.
@@ -61,13 +69,6 @@ unsafe fn callback<T: Copy>(handler: *const Handler<T>) -> Option<T> {
 }
 
 /// # Safety
-/// `context` is NULL or points to a context whose pointers are NULL or C strings.
-unsafe fn target<C: Context>(context: *const C) -> Outcome<Arc<Target>> {
-    // SAFETY: the caller vouches for it.
-    unsafe { required(context, "bucket context")?.target() }
-}
-
-/// # Safety
 /// As the header says of `S3_list_service`.
 pub(super) unsafe fn list_service<C: Context>(
     context: &C,
@@ -77,7 +78,8 @@ pub(super) unsafe fn list_service<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (lane, callback) = (lane::lane(&context.address().checked()?)?, callback(handler));
+            let (lane, callback) =
+                (lane::lane(&context.address(call.timeout_ms).checked()?)?, callback(handler));
             Ok(move |responder: &Responder| bucket::list_all(&lane, callback, responder))
         });
     }
@@ -94,7 +96,8 @@ pub(super) unsafe fn test_bucket<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, capacity) = (context.target()?, count(capacity, "locationConstraintReturnSize")?);
+            let (target, capacity) =
+                (context.target(call.timeout_ms)?, count(capacity, "locationConstraintReturnSize")?);
             Ok(move |responder: &Responder| {
                 // S3's first region has no name as a location, and neither has a directory.
                 response::write_text(location, capacity, "");
@@ -116,7 +119,8 @@ pub(super) unsafe fn create_bucket<C: Context>(
     unsafe {
         call.submit(handler, || {
             check_acl(acl)?;
-            let (target, location, region) = (context.target()?, owned(location)?, owned(region)?);
+            let (target, location, region) =
+                (context.target(call.timeout_ms)?, owned(location)?, owned(region)?);
             Ok(move |responder: &Responder| {
                 bucket::create(&target, location.as_deref(), region.as_deref(), responder)
             })
@@ -130,7 +134,7 @@ pub(super) unsafe fn delete_bucket<C: Context>(context: &C, call: Call, handler:
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let target = context.target()?;
+            let target = context.target(call.timeout_ms)?;
             Ok(move |responder: &Responder| bucket::delete(&target, responder))
         });
     }
@@ -150,7 +154,7 @@ pub(super) unsafe fn list_bucket<C: Context>(
         call.submit(handler.cast(), || {
             let max_keys = count(max_keys, "maxkeys")?;
             let query = bucket::query(text(prefix)?, text(marker)?, text(delimiter)?, max_keys);
-            let (target, callback) = (target(context)?, callback(handler));
+            let (target, callback) = (call.target(context)?, callback(handler));
             Ok(move |responder: &Responder| bucket::list(&target, &query, callback, responder))
         });
     }
@@ -168,7 +172,8 @@ pub(super) unsafe fn put_object<C: Context, P: Properties>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (target, key, said) = (target(context)?, key(name)?, properties(said)?.unwrap_or_default());
+            let (target, key, said) =
+                (call.target(context)?, key(name)?, properties(said)?.unwrap_or_default());
             let source = Source::new(callback(handler), call.data, length);
             Ok(move |responder: &Responder| {
                 if key.is_none() && length == 0 {
@@ -193,7 +198,7 @@ pub(super) unsafe fn get_object<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (target, key, callback) = (target(context)?, required_key(name)?, callback(handler));
+            let (target, key, callback) = (call.target(context)?, required_key(name)?, callback(handler));
             let options = GetOptions {
                 range: object::range(start, length),
                 conditions: conditions(asked)?,
@@ -215,7 +220,7 @@ pub(super) unsafe fn head_object<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, key) = (target(context)?, key(name)?);
+            let (target, key) = (call.target(context)?, key(name)?);
             Ok(move |responder: &Responder| object::head(&target, key.as_ref(), responder))
         });
     }
@@ -232,7 +237,7 @@ pub(super) unsafe fn delete_object<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, key) = (target(context)?, key(name)?);
+            let (target, key) = (call.target(context)?, key(name)?);
             Ok(move |responder: &Responder| object::delete(&target, key.as_ref(), responder))
         });
     }
@@ -269,7 +274,7 @@ pub(super) unsafe fn copy_object<C: Context, P: Properties>(
     // request is complete.
     unsafe {
         call.submit(handler, || {
-            let (target, from, said) = (target(context)?, required_key(name)?, properties(said)?);
+            let (target, from, said) = (call.target(context)?, required_key(name)?, properties(said)?);
             let to_bucket = bucket::named_or_own(text(to.bucket)?, &target.bucket)?;
             let to_key = key(to.key)?.unwrap_or_else(|| from.clone());
             let range = to.part.as_ref().map_or((0, 0), |part| (part.start, part.count));
@@ -304,7 +309,7 @@ pub(super) unsafe fn get_acl<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, key) = (target(context)?, key(name)?);
+            let (target, key) = (call.target(context)?, key(name)?);
             Ok(move |responder: &Responder| access::get_acl(&target, key.as_ref(), &returns, responder))
         });
     }
@@ -328,7 +333,7 @@ pub(super) unsafe fn set_acl<C: Context>(
                 return Err(Failure::refused(Status::TooManyGrants, why));
             }
             let grants = if grants.is_null() { &[] } else { std::slice::from_raw_parts(grants, number) };
-            let (target, key, grants) = (target(context)?, key(name)?, grants.to_vec());
+            let (target, key, grants) = (call.target(context)?, key(name)?, grants.to_vec());
             Ok(move |responder: &Responder| access::set_acl(&target, key.as_ref(), &grants, responder))
         });
     }
@@ -345,7 +350,7 @@ pub(super) unsafe fn get_logging<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let target = target(context)?;
+            let target = call.target(context)?;
             Ok(move |responder: &Responder| access::get_logging(&target, returns, responder))
         });
     }
@@ -362,7 +367,7 @@ pub(super) unsafe fn set_logging<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, bucket) = (target(context)?, owned(to_bucket)?);
+            let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
             Ok(move |responder: &Responder| access::set_logging(&target, bucket.as_deref(), responder))
         });
     }
@@ -379,7 +384,7 @@ pub(super) unsafe fn lifecycle<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let target = target(context)?;
+            let target = call.target(context)?;
             Ok(move |_: &Responder| answer(&target))
         });
     }
@@ -397,7 +402,7 @@ pub(super) unsafe fn initiate_multipart<C: Context, P: Properties>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (target, key) = (target(context)?, required_key(name)?);
+            let (target, key) = (call.target(context)?, required_key(name)?);
             let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
             Ok(move |responder: &Responder| multipart::initiate(&target, &key, said, callback, responder))
         });
@@ -417,7 +422,7 @@ pub(super) unsafe fn upload_part<C: Context, P: Properties>(
     unsafe {
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
-            let (target, part) = (target(context)?, Part { key: required_key(name)?, upload, number });
+            let (target, part) = (call.target(context)?, Part { key: required_key(name)?, upload, number });
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
             let source = Source::new(callback(handler), call.data, length);
@@ -441,7 +446,8 @@ pub(super) unsafe fn complete_multipart<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler.cast(), || {
-            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            let (target, key, upload) =
+                (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let own = handler.as_ref();
             let callback = own.and_then(|handler| handler.callback);
             let length = count(length, "contentLength")? as u64;
@@ -465,7 +471,8 @@ pub(super) unsafe fn abort_multipart<C: Context>(
     // SAFETY: the caller vouches for all arguments.
     unsafe {
         call.submit(handler, || {
-            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            let (target, key, upload) =
+                (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             Ok(move |responder: &Responder| multipart::abort(&target, (&key, &upload), responder))
         });
     }
@@ -489,7 +496,8 @@ pub(super) unsafe fn list_parts<C: Context>(
                 marker.parse().map_err(|_| Failure::refused(Status::ErrorInvalidArgument, why))
             })?;
             let query = PartsQuery { after, max_parts: page_size(max_parts, "maxparts")? };
-            let (target, key, upload) = (target(context)?, required_key(name)?, upload_id(text(upload)?)?);
+            let (target, key, upload) =
+                (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let callback = callback(handler);
             Ok(move |responder: &Responder| {
                 multipart::list_parts(&target, (&key, &upload), &query, callback, responder)
@@ -521,7 +529,7 @@ pub(super) unsafe fn list_uploads<C: Context>(
                 upload_after: owned(upload_marker)?,
                 max_uploads: page_size(max_uploads, "maxuploads")?,
             };
-            let (target, callback) = (target(context)?, callback(handler));
+            let (target, callback) = (call.target(context)?, callback(handler));
             Ok(move |responder: &Responder| multipart::list_uploads(&target, &query, callback, responder))
         });
     }

@@ -31,7 +31,7 @@ exported! {
     ) -> StatusNumber {
         // SAFETY: the caller vouches for all arguments.
         general::status_of(|| unsafe {
-            let (target, key) = (required(context, "bucket context")?.target()?, required_key(key)?);
+            let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let lifetime_s = expires_s.saturating_sub(seconds(SystemTime::now()));
             let url = presign::url(&target, &key, lifetime_s, text(resource)?, None)?;
             write_text(buffer, url.len() + 1, &url);
@@ -52,7 +52,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, 1, keys, [host_name, ptr::null()]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_service(&context, Call { queue, data }, handler) }
+        unsafe { requests::list_service(&context, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Whether a bucket is there.
@@ -72,7 +72,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data }, handler) }
+        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Makes a bucket.
@@ -92,7 +92,7 @@ exported! {
         let context = context(protocol, 1, keys, [host_name, bucket_name]);
         let said = (canned_acl, location_constraint, ptr::null());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::create_bucket(&context, said, Call { queue, data }, handler) }
+        unsafe { requests::create_bucket(&context, said, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Removes an empty bucket.
@@ -110,7 +110,7 @@ exported! {
         let keys = [access_key_id, secret_access_key];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_bucket(&context, Call { queue, data }, handler) }
+        unsafe { requests::delete_bucket(&context, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells of a page of a bucket.
@@ -126,7 +126,7 @@ exported! {
     ) {
         let names = [prefix, marker, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data }, handler) }
+        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Stores an object.
@@ -140,7 +140,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data }, handler) }
+        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Copies an object.
@@ -160,7 +160,7 @@ exported! {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Reads an object, or a range of it.
@@ -176,7 +176,7 @@ exported! {
     ) {
         let asked = (conditions, start_byte, byte_count);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_object(context, key, asked, Call { queue, data }, handler) }
+        unsafe { requests::get_object(context, key, asked, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Describes an object.
@@ -188,7 +188,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::head_object(context, key, Call { queue, data }, handler) }
+        unsafe { requests::head_object(context, key, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Removes an object; one that is not there is no error.
@@ -200,7 +200,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_object(context, key, Call { queue, data }, handler) }
+        unsafe { requests::delete_object(context, key, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells who may do what with a bucket or object.
@@ -217,7 +217,7 @@ exported! {
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_acl(context, key, returns, Call { queue, data }, handler) }
+        unsafe { requests::get_acl(context, key, returns, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Accepts the access control list that there is.
@@ -233,7 +233,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data }, handler) }
+        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Tells that accesses are not logged.
@@ -248,7 +248,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data }, handler) }
+        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
     /// Accepts that accesses are not logged.
@@ -263,7 +263,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_logging(context, bucket, Call { queue, data }, handler) }
+        unsafe { requests::set_logging(context, bucket, Call { queue, data, timeout_ms: 0 }, handler) }
     }
 
 }

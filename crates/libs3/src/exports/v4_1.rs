@@ -62,7 +62,7 @@ exported! {
     ) -> StatusNumber {
         // SAFETY: the caller vouches for all arguments.
         general::status_of(|| unsafe {
-            let (target, key) = (required(context, "bucket context")?.target()?, required_key(key)?);
+            let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let url = presign::url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())
@@ -78,14 +78,14 @@ exported! {
         host_name: *const c_char,
         auth_region: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<ListServiceCallback>,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, 1, keys, [host_name, ptr::null(), auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_service(&context, Call { queue, data }, handler) }
+        unsafe { requests::list_service(&context, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Whether a bucket is there.
@@ -101,14 +101,14 @@ exported! {
         location_size: c_int,
         location: *mut c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data }, handler) }
+        unsafe { requests::test_bucket(&context, (location, location_size), Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Makes a bucket.
@@ -123,7 +123,7 @@ exported! {
         canned_acl: c_int,
         location_constraint: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
@@ -131,7 +131,7 @@ exported! {
         let context = context(protocol, 1, keys, [host_name, bucket_name, auth_region]);
         let said = (canned_acl, location_constraint, auth_region);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::create_bucket(&context, said, Call { queue, data }, handler) }
+        unsafe { requests::create_bucket(&context, said, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Removes an empty bucket.
@@ -145,14 +145,14 @@ exported! {
         bucket_name: *const c_char,
         auth_region: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         let keys = [access_key_id, secret_access_key, security_token];
         let context = context(protocol, uri_style, keys, [host_name, bucket_name, auth_region]);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_bucket(&context, Call { queue, data }, handler) }
+        unsafe { requests::delete_bucket(&context, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells of a page of a bucket.
@@ -163,13 +163,13 @@ exported! {
         delimiter: *const c_char,
         max_keys: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<ListBucketCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, marker, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data }, handler) }
+        unsafe { requests::list_bucket(context, names, max_keys, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Stores an object.
@@ -179,12 +179,12 @@ exported! {
         content_length: u64,
         properties: *const PutProperties,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<PutDataCallback>,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data }, handler) }
+        unsafe { requests::put_object(context, key, (content_length, properties), Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Copies an object.
@@ -198,14 +198,14 @@ exported! {
         etag_size: c_int,
         etag: *mut c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         let returns = CopyReturns { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
         let to = CopyTo { bucket: to_bucket, key: to_key, part: None, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Copies `count` bytes of an object from `start` on (0: to the end) into a part of an upload;
@@ -224,7 +224,7 @@ exported! {
         etag_size: c_int,
         etag: *mut c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
@@ -232,7 +232,7 @@ exported! {
         let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
         let to = CopyTo { bucket: to_bucket, key: to_key, part, returns };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data }, handler) }
+        unsafe { requests::copy_object(context, key, to, properties, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Reads an object, or a range of it.
@@ -243,13 +243,13 @@ exported! {
         start_byte: u64,
         byte_count: u64,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<GetDataCallback>,
         data: *mut c_void,
     ) {
         let asked = (conditions, start_byte, byte_count);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_object(context, key, asked, Call { queue, data }, handler) }
+        unsafe { requests::get_object(context, key, asked, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Describes an object.
@@ -257,12 +257,12 @@ exported! {
         context: *const BucketContext,
         key: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::head_object(context, key, Call { queue, data }, handler) }
+        unsafe { requests::head_object(context, key, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Removes an object; one that is not there is no error.
@@ -270,12 +270,12 @@ exported! {
         context: *const BucketContext,
         key: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::delete_object(context, key, Call { queue, data }, handler) }
+        unsafe { requests::delete_object(context, key, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells who may do what with a bucket or object.
@@ -287,13 +287,13 @@ exported! {
         count: *mut c_int,
         grants: *mut AclGrant,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         let returns = AclReturns { owner_id, owner_name, count, grants };
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_acl(context, key, returns, Call { queue, data }, handler) }
+        unsafe { requests::get_acl(context, key, returns, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Accepts the access control list that there is.
@@ -305,12 +305,12 @@ exported! {
         count: c_int,
         grants: *const AclGrant,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data }, handler) }
+        unsafe { requests::set_acl(context, key, (grants, count), Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells that there are no lifecycle rules.
@@ -319,12 +319,12 @@ exported! {
         _document: *mut c_char,
         _document_size: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, access::get_lifecycle, Call { queue, data }, handler) }
+        unsafe { requests::lifecycle(context, access::get_lifecycle, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Refuses lifecycle rules.
@@ -332,12 +332,12 @@ exported! {
         context: *const BucketContext,
         _document: *const c_char,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, access::set_lifecycle, Call { queue, data }, handler) }
+        unsafe { requests::lifecycle(context, access::set_lifecycle, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells that accesses are not logged.
@@ -348,12 +348,12 @@ exported! {
         count: *mut c_int,
         _grants: *mut AclGrant,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data }, handler) }
+        unsafe { requests::get_logging(context, (bucket, prefix, count), Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Accepts that accesses are not logged.
@@ -364,12 +364,12 @@ exported! {
         _count: c_int,
         _grants: *const AclGrant,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const ResponseHandler,
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::set_logging(context, bucket, Call { queue, data }, handler) }
+        unsafe { requests::set_logging(context, bucket, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Starts a multipart upload.
@@ -379,12 +379,12 @@ exported! {
         properties: *mut PutProperties,
         handler: *mut Handler<UploadIdCallback>,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         data: *mut c_void,
     ) {
         let (context, properties) = (context.cast_const(), properties.cast_const());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::initiate_multipart(context, key, properties, Call { queue, data }, handler) }
+        unsafe { requests::initiate_multipart(context, key, properties, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Sends a part.
@@ -397,12 +397,12 @@ exported! {
         upload: *const c_char,
         content_length: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         data: *mut c_void,
     ) {
         let part = (number, upload, content_length, properties.cast_const());
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::upload_part(context.cast_const(), key, part, Call { queue, data }, handler) }
+        unsafe { requests::upload_part(context.cast_const(), key, part, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Publishes what a multipart upload sent.
@@ -413,12 +413,12 @@ exported! {
         upload: *const c_char,
         content_length: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         data: *mut c_void,
     ) {
         let document = (upload, content_length);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::complete_multipart(context.cast_const(), key, document, Call { queue, data }, handler) }
+        unsafe { requests::complete_multipart(context.cast_const(), key, document, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells of a page of an upload's parts.
@@ -430,13 +430,13 @@ exported! {
         encoding: *const c_char,
         max_parts: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<ListPartsCallback>,
         data: *mut c_void,
     ) {
         let asked = (upload, marker, encoding, max_parts);
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_parts(context.cast_const(), key, asked, Call { queue, data }, handler) }
+        unsafe { requests::list_parts(context.cast_const(), key, asked, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Forgets a multipart upload. Its callbacks get NULL as their data.
@@ -444,10 +444,10 @@ exported! {
         context: *mut BucketContext,
         key: *const c_char,
         upload: *const c_char,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *mut ResponseHandler,
     ) {
-        let call = Call { queue: ptr::null_mut(), data: ptr::null_mut() };
+        let call = Call { queue: ptr::null_mut(), data: ptr::null_mut(), timeout_ms };
         // SAFETY: the caller vouches for all arguments.
         unsafe { requests::abort_multipart(context.cast_const(), key, upload, call, handler) }
     }
@@ -462,13 +462,13 @@ exported! {
         delimiter: *const c_char,
         max_uploads: c_int,
         queue: *mut RequestContext,
-        _timeout_ms: c_int,
+        timeout_ms: c_int,
         handler: *const Handler<ListUploadsCallback>,
         data: *mut c_void,
     ) {
         let names = [prefix, key_marker, upload_marker, encoding, delimiter];
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, Call { queue, data }, handler) }
+        unsafe { requests::list_uploads(context.cast_const(), names, max_uploads, Call { queue, data, timeout_ms }, handler) }
     }
 }
 

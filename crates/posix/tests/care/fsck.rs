@@ -8,8 +8,8 @@ use std::os::unix::net::UnixListener;
 
 use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES, Metadata,
-    PutOptions, Store,
+    BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
+    Metadata, PutOptions, Store,
 };
 
 use crate::support::{Rig, bucket, name};
@@ -46,7 +46,8 @@ fn a_store_in_use_is_clean() {
         rig.put(key, key);
     }
     let user = (0..20).map(|n| (format!("name-{n}"), "v".repeat(40))).collect();
-    let metadata = Metadata { content_type: Some("text/x".into()), user, ..Default::default() };
+    let metadata =
+        BoxedMetadata::from(Metadata { content_type: Some("text/x".into()), user, ..Default::default() });
     rig.put_with("long-record", "x", &PutOptions { metadata, ..Default::default() });
     rig.put_apart("apart", "x");
     rig.keep_versions();

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error, ErrorKind, Key,
-    Metadata, Tags, VersionId,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error,
+    ErrorKind, Key, Metadata, Tags, VersionId,
 };
 use fordway_wire::header_text::decode;
 use fordway_wire::tagging;
@@ -132,7 +132,7 @@ pub(super) fn metadata(
     user: &mut Option<dto::Metadata>,
     headers: &HeaderMap,
     fields: [Option<String>; 5],
-) -> Metadata {
+) -> BoxedMetadata {
     let [content_type, content_encoding, content_language, content_disposition, cache_control] = fields;
     Metadata {
         content_type,
@@ -148,6 +148,7 @@ pub(super) fn metadata(
             .map(|(name, text)| (name, decode(&text).into_owned()))
             .collect(),
     }
+    .into()
 }
 
 /// `aws-chunked` is how the body travels, and no property of the object.

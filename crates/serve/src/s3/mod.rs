@@ -24,7 +24,7 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
-use crate::Identity;
+use crate::GatewayConfig;
 use crate::identity::{SignedOnly, SingleKey};
 use convert::names;
 use error::{Failure, Outcome};
@@ -35,18 +35,19 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The service that answers requests for `store`, signed with `identity`.
-pub(crate) fn service(store: Arc<dyn Store>, identity: &Identity, region: &str) -> S3Service {
+pub(crate) fn service(store: Arc<dyn Store>, config: &GatewayConfig) -> S3Service {
+    let identity = &config.identity;
     let owner =
         Owner { id: Some(identity.access_key.clone()), display_name: Some(identity.access_key.clone()) };
-    let mut config = S3Config::default();
-    config.xml_max_body_size = DOCUMENT_BYTES_MAX;
-    config.form_max_field_size = FORM_BYTES_MAX;
-    config.form_max_fields_size = FORM_BYTES_MAX;
-    config.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { store, owner, region: region.to_owned() });
-    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(config))));
+    let mut limits = S3Config::default();
+    limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
+    limits.form_max_field_size = FORM_BYTES_MAX;
+    limits.form_max_fields_size = FORM_BYTES_MAX;
+    limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
+    let mut builder = S3ServiceBuilder::new(Frontend { store, owner, region: config.region.clone() });
+    builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_auth(SingleKey::new(identity));
-    builder.set_access(SignedOnly);
+    builder.set_access(SignedOnly { allow_version_2: config.signature_v2 });
     builder.set_validation(StoreNames);
     builder.build()
 }

@@ -147,7 +147,7 @@ fn user_headers(user: BTreeMap<String, String>) -> s3s::dto::Metadata {
 
 /// All that an answer says of an object, save its length.
 fn describe(info: ObjectInfo, with_checksum: bool) -> GetObjectOutput {
-    let metadata = info.metadata;
+    let metadata = info.metadata.into_inner();
     let mut output = GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
         e_tag: etag(&info.etag),

@@ -1,7 +1,7 @@
 //! Copies.
 
 use fordway_store::{
-    Bucket, Conditions, CopyOptions, ETag, ETagMatch, ErrorKind, Metadata, PutOptions, Store,
+    BoxedMetadata, Bucket, Conditions, CopyOptions, ETag, ETagMatch, ErrorKind, Metadata, PutOptions, Store,
 };
 
 use super::{assert_kind, bucket, bytes, get, head, key, put};
@@ -12,11 +12,11 @@ pub fn copy_keeps_all(store: &dyn Store) {
     let other = Bucket::new("other").unwrap();
     store.create_bucket(&other).unwrap();
     let body = bytes(3_000_000, 5);
-    let metadata = Metadata {
+    let metadata = BoxedMetadata::from(Metadata {
         content_type: Some("a/b".into()),
         user: [("n".into(), "v".into())].into(),
         ..Default::default()
-    };
+    });
     let options = PutOptions { metadata: metadata.clone(), ..Default::default() };
     let made = store.put(&b, &key("from//odd"), &body, &options).unwrap();
     for (to, name) in [(&b, "to"), (&other, "d/to"), (&other, "d")] {
@@ -34,8 +34,10 @@ pub fn copy_keeps_all(store: &dyn Store) {
 /// A copy may say its own metadata.
 pub fn copy_replaces_metadata(store: &dyn Store) {
     let b = bucket(store);
-    let old = Metadata { user: [("old".into(), "1".into())].into(), ..Default::default() };
-    let new = Metadata { user: [("new".into(), "2".into())].into(), ..Default::default() };
+    let old =
+        BoxedMetadata::from(Metadata { user: [("old".into(), "1".into())].into(), ..Default::default() });
+    let new =
+        BoxedMetadata::from(Metadata { user: [("new".into(), "2".into())].into(), ..Default::default() });
     store.put(&b, &key("k"), b"x", &PutOptions { metadata: old, ..Default::default() }).unwrap();
     let options = CopyOptions { metadata: Some(new.clone()), ..Default::default() };
     for to in ["copy", "k"] {

@@ -1,9 +1,9 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, ETag, ETagPolicy, ErrorKind, Expected,
-    GetOptions, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions, PutResult, Result, Store,
-    UploadId, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, ETag, ETagPolicy,
+    ErrorKind, Expected, GetOptions, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, Store, UploadId, UploadsQuery,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, get, head, key, put};
@@ -36,11 +36,11 @@ fn complete(
 /// Parts in any order make one object with the upload's metadata, visible only when complete.
 pub fn multipart_makes_one_object(store: &dyn Store) {
     let b = bucket(store);
-    let metadata = Metadata {
+    let metadata = BoxedMetadata::from(Metadata {
         content_type: Some("a/b".into()),
         user: [("n".into(), "v".into())].into(),
         ..Default::default()
-    };
+    });
     let part = MIN_PART_BYTES as usize;
     let (one, two, three) = (bytes(part, 1), bytes(part + 17, 2), bytes(5, 3));
     for name in ["plain/key", "odd//key", "plain"] {

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{
-    ByteRange, Conditions, ETag, ErrorKind, Expected, GetOptions, Key, Metadata, PutOptions, Result, Store,
-    Versioning,
+    BoxedMetadata, ByteRange, Conditions, ETag, ErrorKind, Expected, GetOptions, Key, Metadata, PutOptions,
+    Result, Store, Versioning,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
@@ -35,7 +35,10 @@ pub fn put_get_head_delete(store: &dyn Store) {
 pub fn overwriting_replaces_everything(store: &dyn Store) {
     let b = bucket(store);
     let user = [("a".to_owned(), "1".to_owned())].into();
-    let options = PutOptions { metadata: Metadata { user, ..Default::default() }, ..Default::default() };
+    let options = PutOptions {
+        metadata: BoxedMetadata::from(Metadata { user, ..Default::default() }),
+        ..Default::default()
+    };
     let first = store.put(&b, &key("k"), &bytes(100_000, 1), &options).unwrap();
     let second = put(store, &b, "k", b"short");
     assert_ne!(first.etag, second.etag);
@@ -100,7 +103,7 @@ pub fn metadata_round_trips(store: &dyn Store) {
     let text = |text: &str| Some(text.to_owned());
     let user = [("colour", "blue"), ("x-long", &"v".repeat(1000)), ("spaced", "a  b;c=\"d\"")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let metadata = Metadata {
+    let metadata = BoxedMetadata::from(Metadata {
         content_type: text("text/x-test; charset=utf-8"),
         content_encoding: text("zstd"),
         content_language: text("de"),
@@ -108,7 +111,7 @@ pub fn metadata_round_trips(store: &dyn Store) {
         cache_control: text("max-age=60"),
         expires: text("Thu, 01 Dec 2033 16:00:00 GMT"),
         user: user.into(),
-    };
+    });
     let options = PutOptions { metadata: metadata.clone(), ..Default::default() };
     store.put(&b, &key("k"), b"x", &options).unwrap();
     assert_eq!(head(store, &b, "k").unwrap().metadata, metadata);

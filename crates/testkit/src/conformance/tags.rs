@@ -46,11 +46,11 @@ pub fn tags_are_kept_and_replaced(store: &dyn Store) {
 /// Tags lie beside the metadata, and changing the one leaves the other.
 pub fn tags_leave_the_metadata(store: &dyn Store) {
     let b = bucket(store);
-    let metadata = fordway_store::Metadata {
+    let metadata = fordway_store::BoxedMetadata::from(fordway_store::Metadata {
         content_type: Some("a/b".into()),
         user: [("n".into(), "v".into())].into(),
         ..Default::default()
-    };
+    });
     let options = PutOptions { metadata: metadata.clone(), ..Default::default() };
     store.put(&b, &key("k"), b"x", &options).unwrap();
     store.set_tags(&b, &key("k"), None, &tags(&[("a", "1")])).unwrap();
