@@ -6,11 +6,12 @@ use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
-    Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry, Error, ErrorKind,
-    Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart, ObjectSummary, PartInfo,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Tags, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
+    CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry,
+    Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart,
+    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Tags,
+    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
+    Versioning, VersionsQuery,
 };
 use fordway_wire::node::{
     FRAME_BYTES_MAX, Flags, Got, HEADER_BYTES, Header, Inbox, Input, Put, ReadDone, Reply, Request, Sent,
@@ -132,6 +133,7 @@ made! {
         Checksum { algorithm, value: vec![make.below(256) as u8; algorithm.len_bytes()], parts: make.any() }
     };
     ETagMatch = |make| if make.any() { ETagMatch::Any } else { ETagMatch::Tags(make.any()) };
+    BoxedMetadata = |make| if make.any() { make.any::<Metadata>().into() } else { BoxedMetadata::EMPTY };
     ByteRange = |make| {
         let (a, b) = make.any();
         make.one_of(&[ByteRange::From(a), ByteRange::Inclusive(a, b), ByteRange::Last(b)])

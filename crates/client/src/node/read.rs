@@ -1,6 +1,7 @@
 //! Content that comes: inline, through a descriptor, or as a stream.
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>
         let content = match sent {
             Sent::Inline => Content::Bytes(Bytes::copy_from_slice(connection.body(&header))),
             Sent::Descriptor(offset, len) => {
-                let file = Arc::new(connection.file(&header)?);
+                let file = connection.file(&header)?;
                 Content::File(FileRegion { file, offset, len })
             }
             Sent::Stream(len) => {
@@ -78,15 +79,7 @@ fn fill(
         Sent::Descriptor(offset, len) => {
             let (file, wanted) = (connection.file(header)?, usize::try_from(len).map_err(too_large)?);
             connection.finish(header);
-            let got = read_into_spare(&file, buffer, offset, wanted).map_err(|errno| {
-                Failure::Answered(
-                    Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno),
-                )
-            })?;
-            return match got == wanted {
-                true => Ok(()),
-                false => Err(Failure::Answered(cut_short(wanted - got))),
-            };
+            return read_file(&file, offset, wanted, buffer).map_err(Failure::Answered);
         }
         Sent::Stream(len) => {
             connection.finish(header);
@@ -104,6 +97,13 @@ fn fill(
     }
     connection.finish(header);
     Ok(())
+}
+
+/// Reads `wanted` bytes of a file that was passed, behind what is in `buffer`.
+fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<()> {
+    let got = read_into_spare(file, buffer, offset, wanted)
+        .map_err(|errno| Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno))?;
+    if got < wanted { Err(cut_short(wanted - got)) } else { Ok(()) }
 }
 
 fn cut_short(left: usize) -> Error {
@@ -136,8 +136,8 @@ pub(super) fn read_large_ranges(
         return ranges.iter().map(one).collect();
     };
     let one = |range: std::ops::Range<u64>| {
-        let (offset, len) = (file.offset + range.start, range.end - range.start);
-        Content::File(FileRegion { file: file.file.clone(), offset, len }).into_vec()
+        let (mut bytes, wanted) = (Vec::new(), (range.end - range.start) as usize);
+        read_file(&file.file, file.offset + range.start, wanted, &mut bytes).map(|()| bytes)
     };
     wanted.into_iter().map(one).collect::<Result<_>>().map_err(|error| call.named(error))
 }

@@ -1,11 +1,12 @@
 //! The store's own types as fields, in the order of their declaration.
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
-    Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry, Error, ErrorKind,
-    Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart, ObjectSummary, PartInfo,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
+    CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry,
+    Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart,
+    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, Versioning,
+    VersionsQuery,
 };
 
 use super::fields::{Input, Put, Take, malformed};
@@ -59,6 +60,24 @@ structs! {
     VersionSummary { key, version, is_latest, modified, content }
     VersionsQuery { prefix, delimiter, key_after, version_after, max_keys }
     VersionListing { versions, prefixes, next }
+}
+
+/// Mostly nothing is said, in one byte.
+impl Put for BoxedMetadata {
+    fn put(&self, out: &mut Vec<u8>) {
+        let is_said = !self.is_empty();
+        is_said.put(out);
+        if is_said {
+            (**self).put(out);
+        }
+    }
+}
+
+impl Take for BoxedMetadata {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        let said: Option<Metadata> = Take::take(input)?;
+        Ok(said.map(BoxedMetadata::from).unwrap_or_default())
+    }
 }
 
 /// Types that are one of several, each by its number.
