@@ -108,9 +108,9 @@ fn local_work_needs_no_endpoint() {
     std::fs::write(dir.path().join("file"), "abc").unwrap();
     let ran = fordway(&["ls", dir.path().to_str().unwrap()], "");
     assert!(ran.status.success() && text(&ran.stdout).ends_with("         3 file\n"));
-    let ran = fordway(&["ls", "--endpoint", "unix:///run/fordway.sock"], "");
-    assert_eq!(ran.status.code(), Some(1));
-    assert!(text(&ran.stderr).contains("node lane"), "{}", text(&ran.stderr));
+    let ran = fordway(&["ls", "--endpoint", "unix:///no/such/socket"], "");
+    assert_eq!(ran.status.code(), Some(7));
+    assert!(text(&ran.stderr).contains("there is no socket /no/such/socket"), "{}", text(&ran.stderr));
     let ran = fordway(&["ls", "--endpoint", "nonsense"], "");
     assert_eq!(ran.status.code(), Some(2));
 }
