@@ -39,10 +39,17 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
 	tools/build-libs3 out
 
+# What is linked to one MPI does not run under another: each has a directory of its own.
+MPICC ?= mpicc
+MPIRUN ?= mpirun
+MPI_TARGET := target$(if $(filter-out mpicc,$(MPICC)),/$(MPICC))
+
 mpi: export FORDWAY_MPI := 1
-mpi: setup ## build fordway-mpi for the MPI whose mpicc is on PATH (Debian's Open MPI if there is none), and test it
-	cargo build --release --locked --manifest-path crates/mpi/Cargo.toml --target-dir target
-	cargo test --locked --manifest-path crates/mpi/Cargo.toml --target-dir target
+mpi: export MPICC := $(MPICC)
+mpi: export MPIRUN := $(MPIRUN)
+mpi: setup ## build fordway-mpi for the MPI of MPICC and MPIRUN (Debian's Open MPI if there is none), and test it
+	cargo build --release --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
+	cargo test --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
 
 test: setup libs3 ## run all tests, those in Rust and those in Python
 	cargo build --locked
@@ -65,6 +72,7 @@ soak: export FORDWAY_SOAK := 1
 soak: build ## run the long tests: many random operations on every lane
 	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
 	tools/soak-fuse
+	tools/soak-srun
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) python/fordway/*.so python/dist

@@ -206,6 +206,7 @@ def _info(lanes: Mapping[str, str], summaries: Iterator[dict[str, Any]]) -> dict
         "lanes": [{"name": name, "description": description} for name, description in lanes.items()],
         "phases": PHASES,
         "summaries": list(summaries),
+        "scores": [],
         "warnings": ["The load average was 1.4 at the start: other work makes the intervals wider."],
     }
 

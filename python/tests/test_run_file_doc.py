@@ -19,7 +19,9 @@ COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
 
 def rust_fields() -> dict[str, set[str]]:
     """The fields of every struct that `run.json` is made of, as the Rust source declares them."""
-    sources = "\n".join((MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs"))
+    sources = "\n".join(
+        (MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs", "score.rs")
+    )
     return {name: set(FIELD.findall(body)) for name, body in STRUCT.findall(sources)}
 
 
@@ -38,9 +40,11 @@ def test_the_source_is_read_rightly() -> None:
         "Summary",
         "Quantiles",
         "Ratio",
+        "LaneScore",
         "Limit",
         "Machine",
         "FileSystem",
+        "Scores",
         "Interval",
     }
     assert {"schema", "summaries", "warnings"} <= fields["Run"]

@@ -91,6 +91,7 @@ fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> 
         lanes,
         phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
         summaries,
+        scores: Vec::new(),
         warnings: vec![],
     };
     Ok(table(&run))

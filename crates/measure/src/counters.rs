@@ -13,6 +13,8 @@ pub struct ProcessCounters {
     pub scope: String,
     /// The time that the counters cover.
     pub covered_ns: u64,
+    /// Threads at the end, of all processes together: as many processors could be used at most.
+    pub threads: u64,
     /// CPU time (task clock).
     pub cpu_ns: u64,
     /// The part of it in user mode, in the kernel's ticks of usually 10 ms.
@@ -119,6 +121,7 @@ impl Counters {
         ProcessCounters {
             scope: self.scope.clone(),
             covered_ns,
+            threads: 0,
             cpu_ns: 0,
             user_ns: 0,
             system_ns: 0,
@@ -142,6 +145,7 @@ impl ProcessCounters {
         // Threads that ended in between take their switches with them.
         self.voluntary_switches += after.voluntary_switches.saturating_sub(before.voluntary_switches);
         self.involuntary_switches += after.involuntary_switches.saturating_sub(before.involuntary_switches);
+        self.threads += after.threads;
         self.rss_bytes += after.rss_bytes;
         self.max_rss_bytes += after.max_rss_bytes;
     }
@@ -155,6 +159,7 @@ impl ProcessCounters {
         self.system_ns += later.system_ns;
         self.voluntary_switches += later.voluntary_switches;
         self.involuntary_switches += later.involuntary_switches;
+        self.threads = self.threads.max(later.threads);
         self.rss_bytes = later.rss_bytes;
         self.max_rss_bytes = self.max_rss_bytes.max(later.max_rss_bytes);
         self.cycles = sum(self.cycles, later.cycles);

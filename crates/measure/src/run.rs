@@ -13,7 +13,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, Load, Machine, Records};
+use crate::{Interval, LaneScore, Load, Machine, Records};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -47,6 +47,9 @@ pub struct Run {
     pub phases: Vec<String>,
     /// One for each lane and phase.
     pub summaries: Vec<Summary>,
+    /// One for each lane of IO500; none for other kinds of run.
+    #[serde(default)]
+    pub scores: Vec<LaneScore>,
     /// Why a result may be doubted, and what helps.
     pub warnings: Vec<String>,
 }
@@ -150,7 +153,7 @@ impl Verdict {
 /// What a result is limited by, as far as its own counters tell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// `client cpu`, `client and server cpu`, `server cpu`, `waiting`, or `cannot tell`.
+    /// `client cpu`, `client and server cpu`, `server cpu`, `rate`, `waiting`, or `cannot tell`.
     pub name: String,
     /// The figures behind it.
     pub evidence: String,
@@ -318,6 +321,7 @@ mod tests {
             lanes: vec![Lane { name: "posix".into(), description: String::new() }],
             phases: vec!["put".into()],
             summaries: vec![],
+            scores: vec![],
             warnings: vec![],
         }
     }

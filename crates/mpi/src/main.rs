@@ -163,12 +163,12 @@ fn report(workload: &Workload, run: &Run, lanes: &[LaneResults], path: &Path) ->
     println!("{}", table(run, lanes));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
     if let Workload::Io500(plan) = workload {
-        for score in io500::score(plan, lanes) {
+        for (score, text) in io500::score(plan, lanes) {
             let file = path.join(format!("result-{}.txt", score.lane));
-            std::fs::write(&file, &score.text).map_err(|error| {
+            std::fs::write(&file, &text).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("writing {}", file.display())).caused_by(error)
             })?;
-            println!("{}: {}", score.lane, score.text.lines().last().unwrap_or_default());
+            println!("{}: {}", score.lane, text.lines().last().unwrap_or_default());
         }
     }
     println!("run: {}", path.display());

@@ -29,6 +29,8 @@ pub struct ProcessUsage {
     pub rss_bytes: u64,
     /// The most resident memory so far.
     pub max_rss_bytes: u64,
+    /// Threads that are alive.
+    pub threads: u64,
 }
 
 /// Reads what process `pid` has used. Errors: `NotFound` if there is none.
@@ -54,6 +56,7 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessUsage> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end while its siblings are looked at.
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+        usage.threads += 1;
         usage.voluntary_switches += value_of(&status, "voluntary_ctxt_switches").unwrap_or(0);
         usage.involuntary_switches += value_of(&status, "nonvoluntary_ctxt_switches").unwrap_or(0);
     }
@@ -139,7 +142,9 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(family.contains(&child.id()) && family.contains(&parent));
-        assert!(usage.unwrap().started_ticks > 0 && usage_of(parent).unwrap().rss_bytes > 0);
+        let usage = usage.unwrap();
+        assert!(usage.started_ticks > 0 && usage_of(parent).unwrap().rss_bytes > 0);
+        assert_eq!(usage.threads, 1);
         pinned.unwrap();
         assert_eq!(usage_of(child.id()).expect_err("it has ended").kind(), io::ErrorKind::NotFound);
         assert_eq!(pin_process(child.id(), &[0]), Err(Errno::SRCH));

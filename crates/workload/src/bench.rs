@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::{
-    Lane, Machine, Ratio, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Verdict, median_interval,
+    Lane, LaneScore, Machine, Ratio, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Verdict, median_interval,
 };
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::io500::Io500Plan;
+use crate::io500::{self, Io500Plan};
 use crate::ior::IorPlan;
 use crate::mdtest::MdtestPlan;
 use crate::mdworkbench::MdworkbenchPlan;
@@ -266,9 +266,17 @@ pub fn describe(workload: &Workload, header: Header, lanes: &[LaneResults]) -> (
         lanes: lanes.iter().map(|lane| lane.lane.clone()).collect(),
         phases,
         summaries,
+        scores: scores(workload, lanes),
         warnings: warnings(workload, lanes),
     };
     (run, records)
+}
+
+fn scores(workload: &Workload, lanes: &[LaneResults]) -> Vec<LaneScore> {
+    match workload {
+        Workload::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn records(lanes: &[LaneResults], phases: &[String]) -> Records {

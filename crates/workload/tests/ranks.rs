@@ -180,7 +180,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
         assert!(plan.stamp(&results).is_some_and(|stamp| stamp.contains("non-compliant (short run")));
         let lane = fordway_workload::bench::LaneResults { lane: site.lane().clone(), rounds: vec![results] };
         let scored = score(&plan, &[lane]);
-        assert!(scored[0].scores.is_some() && scored[0].text.contains("[SCORE ] Bandwidth"));
+        assert!(scored[0].0.scores.is_some() && scored[0].1.contains("[SCORE ] Bandwidth"));
     }
 }
 

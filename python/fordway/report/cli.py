@@ -4,7 +4,12 @@ import argparse
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fordway.report import runfile
 
 NOT_INSTALLED = "what draws reports is not installed: pip install 'fordway[report]'"
 
@@ -13,12 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the report of the runs that `arguments` name; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        from fordway.report import runfile
+        from fordway.report import likwid, runfile
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
-        out = write_report(options.runs, options.out, options.svg, options.png)
-    except runfile.RunFileError as error:
+        runs = read_runs(options.runs, options.likwid)
+        out = write_report(runs, options.out or _beside(options.runs), options.svg, options.png)
+    except (runfile.RunFileError, likwid.LikwidError) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"the report cannot be written: {error}")
@@ -28,22 +34,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_report(runs: list[Path], out: Path | None, svg: Path | None, png: Path | None) -> Path:
-    """Writes the page (and the figures, one file each, where asked for), and returns its path."""
-    from fordway.report import figures, page, runfile
+def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
+    """Reads the runs; what likwid-perfctr counted belongs to the one there is."""
+    from fordway.report import likwid, runfile
 
-    read = [runfile.read_run(run) for run in runs]
-    colours = figures.lane_colours([lane for run in read for lane in run.lanes])
-    drawn = [figures.draw_all(run, colours) for run in read]
+    runs = [runfile.read_run(directory) for directory in directories]
+    if likwid_output is None:
+        return runs
+    if len(runs) != 1:
+        raise likwid.LikwidError(f"--likwid is of one run, and {len(runs)} are named")
+    counted = likwid.read_counted(likwid_output)
+    counted.check_covers(runs[0].info["elapsed_ns"])
+    return [replace(runs[0], likwid=counted)]
+
+
+def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Path | None) -> Path:
+    """Writes the page (and the figures, one file each, where asked for), and returns its path."""
+    from fordway.report import figures, kinds, page
+
+    colours = figures.lane_colours([lane for run in runs for lane in run.lanes])
+    drawn = [kinds.draw_all(run, colours) for run in runs]
     for directory, form in ((svg, "svg"), (png, "png")):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            for run, named in zip(read, drawn, strict=True):
+            for run, named in zip(runs, drawn, strict=True):
                 for name, figure in named.items():
                     figures.save(figure, directory / f"{run.name}-{name}.{form}")
-    out = out or _beside(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page.page(read, drawn, colours), encoding="utf-8")
+    out.write_text(page.page(runs, drawn, colours), encoding="utf-8")
     return out
 
 
@@ -66,6 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a directory NAME.run")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)"
+    )
+    parser.add_argument(
+        "--likwid",
+        type=Path,
+        metavar="FILE",
+        help="what likwid-perfctr printed about the run, as table or by -O",
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--svg", type=Path, metavar="DIR", help="also write each figure as SVG into DIR")

@@ -76,34 +76,22 @@ def lane_colours(lanes: Sequence[str]) -> dict[str, str]:
     return {lane: LANE_COLOURS.get(lane) or others[lane] for lane in lanes}
 
 
-def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
-    """All figures that `run` has the data for, by name."""
-    with mpl.rc_context(STYLE):
-        drawn = {
-            "ratios": ratios(run, colours),
-            "latency": latency(run, colours),
-            "by-size": by_size(run, colours),
-            "cpu": cpu(run, colours),
-        }
-    return {name: figure for name, figure in drawn.items() if figure is not None}
-
-
 def ratios(run: Run, colours: dict[str, str]) -> Figure | None:
     """A forest plot: one row for each phase and lane, speed in units of the reference's."""
-    rows = [summary for summary in run.summaries() if summary["ratio"] is not None]
-    if not rows:
+    rows = [row for row in run.summaries() if row["ratio"] is not None and row["phase"] in run.drawn_phases]
+    if not any(run.speed(row) is not None for row in rows):
         return None
     positions, labels = _grouped_positions(rows)
     figure = Figure(figsize=(WIDTH_INCHES, 0.9 + 0.27 * (positions[-1] + 1)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(1, color=INK, linewidth=1)
     for y, row in zip(positions, rows, strict=True):
-        _ratio_row(axes, y, row, colours[row["lane"]])
-    _ratio_axes(axes, rows, f"speed in units of {rows[0]['ratio']['to']} (1 = as fast)")
+        _ratio_row(axes, y, row, run.speed(row), colours[row["lane"]])
+    _ratio_axes(axes, run, rows, f"speed in units of {rows[0]['ratio']['to']} (1 = as fast)")
     axes.set_yticks(positions, labels)
     axes.set_ylim(positions[-1] + 0.7, -0.7)
     axes.grid(visible=False, axis="y")
-    _lane_legend(figure, run, colours, [row["lane"] for row in rows])
+    lane_legend(figure, run, colours, [row["lane"] for row in rows])
     return figure
 
 
@@ -116,15 +104,17 @@ def _grouped_positions(rows: list[dict[str, Any]]) -> tuple[list[float], list[st
     return positions, [f"{row['phase']} · {row['lane']}" for row in rows]
 
 
-def _ratio_row(axes: Axes, y: float, row: dict[str, Any], colour: str) -> None:
+def _ratio_row(axes: Axes, y: float, row: dict[str, Any], speed: float | None, colour: str) -> None:
     interval = row["ratio"]["interval"]
     told = row["ratio"]["verdict"] != "cannot-tell"
     if interval is not None:
         axes.plot([interval["low"], interval["high"]], [y, y], color=colour, linewidth=2.4, alpha=0.65)
         face = colour if told else "none"
         axes.plot(interval["value"], y, "o", color=colour, markerfacecolor=face, markersize=6)
+    elif speed is not None:
+        axes.plot(speed, y, "o", color=colour, markerfacecolor="none", markersize=6)
     verdict = verdict_text(row["ratio"])
-    note = f"{units.ratio(interval['value'])} {verdict}" if interval else verdict
+    note = verdict if speed is None else f"{units.ratio(speed)} {verdict}"
     limit = row["limit"]["name"]
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
     axes.text(1.02, y, note, color=INK, **place)
@@ -132,10 +122,11 @@ def _ratio_row(axes: Axes, y: float, row: dict[str, Any], colour: str) -> None:
     axes.text(1.24, y, f"limit: {limit}\u00a0\u00a0\u00a0", color=MUTED, **place)
 
 
-def _ratio_axes(axes: Axes, rows: list[dict[str, Any]], label: str) -> None:
+def _ratio_axes(axes: Axes, run: Run, rows: list[dict[str, Any]], label: str) -> None:
     intervals = [row["ratio"]["interval"] for row in rows if row["ratio"]["interval"]]
-    low = min([interval["low"] for interval in intervals], default=0.5)
-    high = max([interval["high"] for interval in intervals], default=2)
+    speeds = [speed for row in rows if (speed := run.speed(row))]
+    low = min([interval["low"] for interval in intervals] + speeds)
+    high = max([interval["high"] for interval in intervals] + speeds)
     axes.set_xscale("log")
     axes.set_xlim(min(low / 1.15, 0.8), max(high * 1.15, 1.25))
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
@@ -151,25 +142,31 @@ def verdict_text(ratio: dict[str, Any]) -> str:
 
 def latency(run: Run, colours: dict[str, str]) -> Figure | None:
     """Cumulative distributions of latency, one panel for each phase, on a logarithmic axis."""
-    phases = [p for p in run.phases if any(len(run.durations_ns(p, lane)) for lane in run.lanes)]
+    phases = run.timed_phases
     if not phases:
         return None
-    columns = min(3, len(phases))
-    rows = -(-len(phases) // columns)
-    figure = Figure(figsize=(WIDTH_INCHES, 0.5 + 2.3 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    figure, grid = panels(len(phases), 2.3, sharey=True)
     most = max(len(run.durations_ns(phase, lane)) for phase in phases for lane in run.lanes)
     for axes, phase in zip(grid.flat, phases, strict=False):
         for lane in run.lanes:
             _ecdf(axes, run.durations_ns(phase, lane), colours[lane])
         axes.set(title=phase, xscale="log")
-        _time_axis(axes.xaxis)
+        time_axis(axes.xaxis)
         _share_axis(axes, most)
-    for axes in grid.flat[len(phases) :]:
-        axes.set_visible(False)
     figure.supylabel("share of operations done within", fontsize=9, color=MUTED)
-    _lane_legend(figure, run, colours)
+    lane_legend(figure, run, colours)
     return figure
+
+
+def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np.ndarray]:
+    """A figure of `count` panels in rows of three, those that are left over hidden."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH_INCHES, 0.6 + height_inches * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, **shared)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, grid
 
 
 def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
@@ -192,12 +189,19 @@ def _share_axis(axes: Axes, operations: int) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
+def time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
     """Ticks at powers of ten, or at 1, 2 and 5 where there are less than two of those."""
     low, high = axis.get_view_interval()
     subs = (1.0,) if high / max(low, 1e-9) > 100 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short_time(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def rate_axis(axis: Any) -> None:  # noqa: ANN401 (as above)
+    """Ticks of a rate at 1, 2 and 5, written out."""
+    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -222,11 +226,11 @@ def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
             _bands(grid[:, column], rows, colours[lane])
         grid[0, column].set(title=phase, yscale="log")
         grid[1, column].set(xscale="log", yscale="log", xlabel="size")
-        _time_axis(grid[0, column].yaxis)
-        _size_axis(grid[1, column])
+        time_axis(grid[0, column].yaxis)
+        size_axis(grid[1, column])
     grid[0, 0].set_ylabel("latency")
     grid[1, 0].set_ylabel("MiB/s of one operation")
-    _lane_legend(figure, run, colours)
+    lane_legend(figure, run, colours)
     return figure
 
 
@@ -256,7 +260,8 @@ def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
         axes.plot(middle_bytes, median, "o-", color=colour, linewidth=1.6, markersize=3)
 
 
-def _size_axis(axes: Axes) -> None:
+def size_axis(axes: Axes) -> None:
+    """Sizes along the lower axis, at powers of 16."""
     axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_size(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -274,18 +279,12 @@ def _short_size(value_bytes: float) -> str:
 def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
     """CPU time per operation: the client's, and stacked on it the server's, one panel per phase."""
     measured = [row for row in run.summaries() if row["client_cpu_ns_per_op"] is not None]
-    phases = [phase for phase in run.phases if any(row["phase"] == phase for row in measured)]
+    phases = [phase for phase in run.drawn_phases if any(row["phase"] == phase for row in measured)]
     if not phases:
         return None
-    columns = min(3, len(phases))
-    rows = -(-len(phases) // columns)
-    height = 0.7 + rows * (0.75 + 0.24 * len(run.lanes))
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    figure, grid = panels(len(phases), 0.75 + 0.24 * len(run.lanes), sharey=True)
     for axes, phase in zip(grid.flat, phases, strict=False):
         _cpu_panel(axes, run, phase, colours)
-    for axes in grid.flat[len(phases) :]:
-        axes.set_visible(False)
     figure.supxlabel("CPU µs per operation", fontsize=9, color=MUTED)
     keys = [Patch(color=MUTED, label="client"), Patch(color=MUTED, alpha=0.4, label="server")]
     figure.legend(handles=keys, loc="outside upper left", ncols=2)
@@ -312,9 +311,8 @@ def _cpu_panel(axes: Axes, run: Run, phase: str, colours: dict[str, str]) -> Non
     axes.grid(visible=False)
 
 
-def _lane_legend(
-    figure: Figure, run: Run, colours: dict[str, str], only: Sequence[str] | None = None
-) -> None:
+def lane_legend(figure: Figure, run: Run, colours: dict[str, str], only: Sequence[str] | None = None) -> None:
+    """Which colour is which lane, above the panels."""
     lanes = [lane for lane in run.lanes if only is None or lane in only]
     keys = [Line2D([], [], color=colours[lane], linewidth=3, label=lane) for lane in lanes]
     figure.legend(handles=keys, loc="outside upper left", ncols=max(len(lanes), 1), handlelength=1.2)

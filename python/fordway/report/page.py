@@ -12,8 +12,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.report import figures, units
+from fordway.report import figures, kinds, units
 from fordway.report.runfile import Run
+from fordway.report.tables import dot, likwid_table, results, variable
 
 DARK = {
     "#6e7681": "#9aa4b1",
@@ -26,26 +27,6 @@ DARK = {
     "#8c6bb1": "#b397d6",
 }
 """Each lane's colour on a dark page."""
-
-FIGURE_TITLES = {
-    "ratios": "How fast, against the reference",
-    "latency": "Latency",
-    "by-size": "By size",
-    "cpu": "CPU time per operation",
-}
-
-FIGURE_CAPTIONS = {
-    "ratios": "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the "
-    "same work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot is hollow.",
-    "latency": "Further left is faster. The dot marks the median; above it the scale widens, so that the "
-    "slowest operation in a hundred (99 %) or a thousand (99.9 %) can be read off: a curve that bends to the "
-    "right there has a heavy tail. Time is logarithmic.",
-    "by-size": "The line joins the medians of size classes, each twice as wide as the one before; the band "
-    "holds the middle half of the operations. Classes with fewer than "
-    f"{figures.OPERATIONS_PER_CLASS_MIN} operations are left out.",
-    "cpu": "Processor time, not waiting: solid is the calling process, pale on top of it the lane's server. "
-    "A lane without a pale part has no server, or its time was not measured.",
-}
 
 
 def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:
@@ -87,7 +68,9 @@ def _section(number: int, run: Run, drawn: dict[str, Figure], colours: dict[str,
             _headline(run, colours),
             _warnings(run),
             "<h3>Results</h3>",
-            _results(run, colours),
+            results(run, colours),
+            *(table(run, colours) for table in kinds.tables_of(run)),
+            likwid_table(run) if run.likwid else "",
             *(_figure(f"r{number}-{name}", name, figure, run) for name, figure in drawn.items()),
             "<h3>What it was made with</h3>",
             f'<div class="columns"><div><h4>Parameters</h4>{_parameters(run)}'
@@ -127,12 +110,13 @@ def _card(run: Run, lane: str, colour: str) -> str:
     if not rows:
         return ""
     verdicts = [figures.verdict_text(row["ratio"]) for row in rows]
-    kinds = ("faster", "slower", "cannot tell")
-    counts = [f"{kind} in {verdicts.count(kind)}" for kind in kinds if kind in verdicts]
-    values = [row["ratio"]["interval"]["value"] for row in rows if row["ratio"]["interval"]]
-    spread = f"{units.ratio(min(values))} – {units.ratio(max(values))}" if values else "cannot tell"
+    kinds_of = ("faster", "slower", "cannot tell")
+    counts = [f"{kind} in {verdicts.count(kind)}" for kind in kinds_of if kind in verdicts]
+    values = [value for row in rows if (value := run.speed(row)) is not None]
+    ends = dict.fromkeys([units.ratio(min(values)), units.ratio(max(values))]) if values else ["cannot tell"]
+    spread = " – ".join(ends)
     return (
-        f'<div class="card" style="--lane:{_variable(colour)}"><b>{escape(lane)}</b>'
+        f'<div class="card" style="--lane:{variable(colour)}"><b>{escape(lane)}</b>'
         f'<span class="big">{spread}</span>'
         f"<span>the speed of {escape(rows[0]['ratio']['to'])} in {_phases(len(rows))}: "
         f"{', '.join(counts)}</span></div>"
@@ -141,10 +125,6 @@ def _card(run: Run, lane: str, colour: str) -> str:
 
 def _phases(number: int) -> str:
     return "1 phase" if number == 1 else f"{number} phases"
-
-
-def _variable(colour: str) -> str:
-    return f"var(--lane-{colour[1:]})"
 
 
 def _warnings(run: Run) -> str:
@@ -161,76 +141,10 @@ def _warnings(run: Run) -> str:
     return f"<aside><h4>Before you trust this</h4><ul>{items}</ul></aside>" if notes else ""
 
 
-def _results(run: Run, colours: dict[str, str]) -> str:
-    rows = run.summaries()
-    if not rows:
-        return "<p>No phase was run.</p>"
-    with_errors = any(row["errors"] for row in rows)
-    heads = ["lane", "operations", *(["errors"] if with_errors else []), "ops/s", "MiB/s", "p50", "p99"]
-    heads += ["client CPU<br>µs/op", "server CPU<br>µs/op", f"speed,<br>{escape(run.reference or '')} = 1"]
-    heads += ["verdict", "limit"]
-    head = "".join(f"<th>{text}</th>" for text in heads)
-    bodies = "".join(_phase_rows(run, phase, colours, with_errors, len(heads)) for phase in run.phases)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{bodies}</table></div>'
-
-
-def _phase_rows(run: Run, phase: str, colours: dict[str, str], with_errors: bool, columns: int) -> str:
-    rows = [row for lane in run.lanes if (row := run.summary(phase, lane))]
-    if not rows:
-        return ""
-    lines = (f"<tr>{''.join(_cells(row, colours, with_errors))}</tr>" for row in rows)
-    name = f'<tr class="phase"><th colspan="{columns}">{escape(phase)}</th></tr>'
-    return f"<tbody>{name}{''.join(lines)}</tbody>"
-
-
-def _cells(row: dict[str, Any], colours: dict[str, str], with_errors: bool) -> Iterable[str]:
-    latency = row["latency"] or {"p50_ns": None, "p99_ns": None}
-    yield f"<th>{_dot(colours[row['lane']])}{escape(row['lane'])}</th>"
-    yield _cell(units.count(row["operations"]))
-    if with_errors:
-        yield f"<td{' class=bad' if row['errors'] else ''}>{units.count(row['errors'])}</td>"
-    yield _cell(units.rate(row["ops_per_s"]))
-    yield _cell(units.mib_per_s(row["bytes_per_s"]) if row["bytes"] else "no content")
-    yield from (_cell(units.duration(latency[name])) for name in ("p50_ns", "p99_ns"))
-    yield from (_cell(units.cpu_us(row[f"{side}_cpu_ns_per_op"])) for side in ("client", "server"))
-    yield from _ratio_cells(row["ratio"])
-    evidence = row["limit"]["evidence"]
-    yield f'<td class="text">{escape(row["limit"]["name"])}<small>{escape(evidence)}</small></td>'
-
-
-def _dot(colour: str) -> str:
-    return f'<i class="dot" style="--lane:{_variable(colour)}"></i>'
-
-
-def _cell(text: str) -> str:
-    return f"<td>{text}</td>" if text[0].isdigit() else f'<td class="none">{escape(text)}</td>'
-
-
-def _ratio_cells(ratio: dict[str, Any] | None) -> Iterable[str]:
-    if ratio is None:
-        yield '<td class="none">reference</td><td></td>'
-        return
-    interval = ratio["interval"]
-    if interval is None:
-        yield '<td class="none">too few blocks</td>'
-    else:
-        ends = f"{units.ratio(interval['low'])[:-1]} – {units.ratio(interval['high'])[:-1]}"
-        yield f"<td><b>{units.ratio(interval['value'])}</b><small>{ends}</small></td>"
-    mark = {"faster": "▲ ", "slower": "▼ "}.get(ratio["verdict"], "")
-    told = "none" if ratio["verdict"] == "cannot-tell" else ratio["verdict"]
-    yield f'<td class="text {told}">{mark}{figures.verdict_text(ratio)}</td>'
-
-
 def _figure(prefix: str, name: str, figure: Figure, run: Run) -> str:
-    caption = FIGURE_CAPTIONS[name]
-    if name == "latency":
-        total = units.count(len(run.operations))
-        caption += (
-            f" Each curve is drawn through at most {figures.ECDF_POINTS} quantiles of its operations "
-            f"({total} succeeded in all), closer together in the tail."
-        )
+    drawing = kinds.DRAWINGS[name]
     svg = inline_svg(figure, prefix)
-    return f"<figure><h3>{FIGURE_TITLES[name]}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
+    return f"<figure><h3>{drawing.title}</h3>{svg}<figcaption>{drawing.said_of(run)}</figcaption></figure>"
 
 
 def inline_svg(figure: Figure, prefix: str) -> str:
@@ -246,7 +160,7 @@ def inline_svg(figure: Figure, prefix: str) -> str:
     svg = re.sub(r'\bid="|(?<=href=")#|(?<=url\()#', lambda found: f"{found.group()}{prefix}-", svg)
     for colour, name in ((figures.INK, "ink"), (figures.MUTED, "muted"), (figures.GRID, "grid")):
         svg = svg.replace(colour, f"var(--{name})")
-    return re.sub("|".join(DARK), lambda found: _variable(found.group()), svg)
+    return re.sub("|".join(DARK), lambda found: variable(found.group()), svg)
 
 
 def _parameters(run: Run) -> str:
@@ -268,7 +182,7 @@ def _value(name: str, value: object) -> str:
 def _lanes(run: Run, colours: dict[str, str]) -> str:
     def item(lane: dict[str, str]) -> str:
         mark = " (the reference)" if lane["name"] == run.reference else ""
-        name = f"{_dot(colours[lane['name']])}{escape(lane['name'])}"
+        name = f"{dot(colours[lane['name']])}{escape(lane['name'])}"
         return f"<dt>{name}</dt><dd>{escape(lane['description'])}{mark}</dd>"
 
     return f"<dl>{''.join(item(lane) for lane in run.info['lanes'])}</dl>"

@@ -8,12 +8,17 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from fordway.report.likwid import Counted
+
 SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
 """The newest version this reader understands."""
 
-OPERATION_COLUMNS = ["lane", "phase", "duration_ns", "bytes", "ok"]
+OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """What the figures need of `operations.arrow`; the rest is not read into memory."""
+
+PHASES_MAX = 12
+"""Phases that are drawn; a sweep has more combinations than anybody looks at."""
 
 
 class RunFileError(Exception):
@@ -29,7 +34,10 @@ class Run:
     info: dict[str, Any]
     """The content of `run.json`."""
     operations: pd.DataFrame
-    """One row for each operation that succeeded, columns `OPERATION_COLUMNS` without `ok`."""
+    """One row for each operation that succeeded: `lane`, `phase`, `duration_ns` (from the intended start in
+    the open loop, as the summaries count it) and `bytes`."""
+    likwid: Counted | None = None
+    """What likwid-perfctr counted meanwhile."""
 
     @property
     def lanes(self) -> list[str]:
@@ -56,6 +64,29 @@ class Run:
         found = (self.summary(phase, lane) for phase in self.phases for lane in self.lanes)
         return [summary for summary in found if summary is not None]
 
+    @property
+    def drawn_phases(self) -> list[str]:
+        """The phases that figures show."""
+        return self.phases[:PHASES_MAX]
+
+    @property
+    def timed_phases(self) -> list[str]:
+        """Those of them whose operations are known one by one."""
+        timed = set(self.operations["phase"].unique())
+        return [phase for phase in self.drawn_phases if phase in timed]
+
+    def speed(self, row: dict[str, Any]) -> float | None:
+        """The speed of a summary in units of its reference's: the median over blocks where there were enough
+        of them for an interval, else the quotient of the rates.
+        """
+        if row["ratio"] is None:
+            return None
+        if row["ratio"]["interval"] is not None:
+            return row["ratio"]["interval"]["value"]
+        reference = self.summary(row["phase"], row["ratio"]["to"])
+        rates = row["ops_per_s"], reference and reference["ops_per_s"]
+        return rates[0] / rates[1] if all(rates) else None
+
     def durations_ns(self, phase: str, lane: str) -> pd.Series:
         """The latencies of the operations of `lane` in `phase` that succeeded."""
         rows = self.operations
@@ -73,7 +104,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RunFileError(f"{path} is missing: give the directory that `fordway compare` wrote") from error
+        raise RunFileError(f"{path} is missing: give the directory of a run") from error
     except (OSError, ValueError) as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
     if not isinstance(info, dict) or info.get("schema") != SCHEMA:
@@ -94,4 +125,10 @@ def _read_operations(path: Path) -> pd.DataFrame:
             rows = table.to_pandas()
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
-    return rows[rows["ok"]].drop(columns="ok")
+    return _from_intended(rows[rows["ok"]].drop(columns="ok"))
+
+
+def _from_intended(rows: pd.DataFrame) -> pd.DataFrame:
+    late_ns = rows["start_ns"] - rows["intended_ns"].astype("float64")
+    rows = rows.drop(columns=["start_ns", "intended_ns"])
+    return rows.assign(duration_ns=rows["duration_ns"] + late_ns.fillna(0))

@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the handlers of all connections counted.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl Drop for Server {
 
 impl Stream {
     /// Reads a request with its body; `false` at the end of the connection.
-    fn receive(&mut self) -> bool {
+    pub(crate) fn receive(&mut self) -> bool {
         let (mut length, mut line) = (0, String::new());
         loop {
             line.clear();
@@ -89,7 +89,7 @@ impl Stream {
         read == length
     }
 
-    fn send(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
         self.reader.get_mut().write_all(bytes).is_ok()
     }
 }
@@ -114,69 +114,19 @@ pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     }
 }
 
+/// Answers so many requests, and closes the connection when it has read one more.
+pub(crate) fn serve_some(mut stream: Stream, count: usize, bytes: &[u8]) {
+    for _ in 0..count {
+        if !stream.receive() || !stream.send(bytes) {
+            return;
+        }
+    }
+    stream.receive();
+}
+
 /// Answers one request and closes the connection.
 pub(crate) fn answer_and_close(mut stream: Stream, bytes: &[u8]) {
     if stream.receive() {
         stream.send(bytes);
     }
-}
-
-/// Service of 1 ms, more or less a fifth, with 2 % of 50 ms, all logged as they really were.
-#[derive(Clone)]
-pub(crate) struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
-
-impl Service {
-    pub(crate) fn new() -> Self {
-        Service(Arc::default(), Arc::new(AtomicU64::new(1)))
-    }
-
-    pub(crate) fn serve(&self, mut stream: Stream) {
-        let bytes = answer(100);
-        while stream.receive() {
-            let began = Instant::now();
-            std::thread::sleep(self.next());
-            let done = stream.send(&bytes);
-            self.0.lock().unwrap().push((began, began.elapsed()));
-            if !done {
-                return;
-            }
-        }
-    }
-
-    fn next(&self) -> Duration {
-        // A permutation of the counter's bits is random enough, and the same in every run.
-        let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        random ^= random >> 31;
-        random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        random ^= random >> 27;
-        if random % 100 < 2 {
-            return Duration::from_millis(50);
-        }
-        Duration::from_nanos(800_000 + (random >> 32) % 400_000)
-    }
-
-    /// Service times in the order in which service began.
-    pub(crate) fn take_log(&self) -> Vec<Duration> {
-        let mut log = std::mem::take(&mut *self.0.lock().unwrap());
-        log.sort_unstable_by_key(|(began, _)| *began);
-        log.into_iter().map(|(_, took)| took).collect()
-    }
-}
-
-/// Latencies in a queue of arrivals at equal intervals before `servers`, first come first served; sorted.
-pub(crate) fn simulate(service: &[Duration], interval_ns: u64, servers: usize) -> Vec<u64> {
-    let mut free_at_ns = vec![0_u64; servers];
-    let mut latencies: Vec<u64> = service
-        .iter()
-        .enumerate()
-        .map(|(number, service)| {
-            let arrival_ns = number as u64 * interval_ns;
-            let next = (0..servers).min_by_key(|at| free_at_ns[*at]).unwrap();
-            let end_ns = free_at_ns[next].max(arrival_ns) + service.as_nanos() as u64;
-            free_at_ns[next] = end_ns;
-            end_ns - arrival_ns
-        })
-        .collect();
-    latencies.sort_unstable();
-    latencies
 }

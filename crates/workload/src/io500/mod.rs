@@ -4,7 +4,7 @@ mod find;
 pub mod published;
 mod score;
 
-pub use score::{LaneScore, Scores, score};
+pub use score::score;
 pub(crate) use score::{figure, unit};
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use fordway_measure::{LaneScore, Scores};
 
 use super::Io500Plan;
 use crate::PhaseResult;
@@ -20,32 +20,19 @@ const METADATA: [&str; 8] = [
     "mdtest-hard-delete",
 ];
 
-/// What a run comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Scores {
-    /// Geometric mean of the four bandwidths, GiB/s.
-    pub bandwidth_gib_per_s: f64,
-    /// Geometric mean of the eight rates, thousands of operations per second.
-    pub metadata_kiops: f64,
-    /// Geometric mean of the two.
-    pub total: f64,
-}
-
-impl Scores {
-    /// The scores of `results`; `None` if a phase is missing, failed in part, or did nothing.
-    pub fn of(results: &[PhaseResult]) -> Option<Self> {
-        let mean = |phases: &[&str]| -> Option<f64> {
-            let value = |phase: &&str| {
-                let found = results.iter().find(|result| result.phase == *phase)?;
-                (found.errors() == 0).then(|| figure(found)).flatten()
-            };
-            let values = phases.iter().map(value).collect::<Option<Vec<f64>>>()?;
-            Some((values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
+/// The scores of `results`; `None` if a phase is missing, failed in part, or did nothing.
+fn scores_of(results: &[PhaseResult]) -> Option<Scores> {
+    let mean = |phases: &[&str]| -> Option<f64> {
+        let value = |phase: &&str| {
+            let found = results.iter().find(|result| result.phase == *phase)?;
+            (found.errors() == 0).then(|| figure(found)).flatten()
         };
-        let (bandwidth_gib_per_s, metadata_kiops) = (mean(&BANDWIDTH)?, mean(&METADATA)?);
-        let total = (bandwidth_gib_per_s * metadata_kiops).sqrt();
-        Some(Scores { bandwidth_gib_per_s, metadata_kiops, total })
-    }
+        let values = phases.iter().map(value).collect::<Option<Vec<f64>>>()?;
+        Some((values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
+    };
+    let (bandwidth_gib_per_s, metadata_kiops) = (mean(&BANDWIDTH)?, mean(&METADATA)?);
+    let total = (bandwidth_gib_per_s * metadata_kiops).sqrt();
+    Some(Scores { bandwidth_gib_per_s, metadata_kiops, total })
 }
 
 /// A phase's figure in IO500's units: GiB/s of IOR, kIOPS of all else.
@@ -60,27 +47,13 @@ pub(crate) fn unit(phase: &str) -> &'static str {
     if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
 }
 
-/// One lane's result.
-#[derive(Clone, Debug, Serialize)]
-pub struct LaneScore {
-    /// The lane's name.
-    pub lane: String,
-    /// Its scores, where every phase succeeded.
-    pub scores: Option<Scores>,
-    /// Why they do not count.
-    pub stamp: Option<String>,
-    /// The result in the form of IO500's `result.txt`.
-    #[serde(skip)]
-    pub text: String,
-}
-
-/// Scores each lane, by its first round.
-pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<LaneScore> {
+/// Scores each lane, by its first round; with each the result in the form of IO500's `result.txt`.
+pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)> {
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
         let stamp = plan.stamp(results);
         let text = result_text(results, stamp.as_deref());
-        LaneScore { lane: lane.lane.name.clone(), scores: Scores::of(results), stamp, text }
+        (LaneScore { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
     };
     lanes.iter().map(of_lane).collect()
 }
@@ -104,7 +77,7 @@ fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
         );
     }
     let stamp = stamp.map_or(String::new(), |stamp| format!(" [{stamp}]"));
-    let _ = match Scores::of(results) {
+    let _ = match scores_of(results) {
         Some(Scores { bandwidth_gib_per_s, metadata_kiops, total }) => writeln!(
             text,
             "[SCORE ] Bandwidth {bandwidth_gib_per_s:.6} GiB/s : IOPS {metadata_kiops:.6} kiops : TOTAL {total:.6}{stamp}"
@@ -132,7 +105,7 @@ mod tests {
 
     #[test]
     fn scores_are_geometric_means() {
-        let scores = Scores::of(&results()).unwrap();
+        let scores = scores_of(&results()).unwrap();
         assert!((scores.bandwidth_gib_per_s - 64f64.powf(0.25)).abs() < 1e-9);
         assert!((scores.metadata_kiops - 2.0).abs() < 1e-9);
         assert!((scores.total - (64f64.powf(0.25) * 2.0).sqrt()).abs() < 1e-9);
@@ -140,10 +113,10 @@ mod tests {
 
     #[test]
     fn what_failed_or_is_missing_has_no_score() {
-        assert_eq!(Scores::of(&results()[1..]), None);
+        assert_eq!(scores_of(&results()[1..]), None);
         let mut failed = results();
         failed[5].ranks[0].errors = 1;
-        assert_eq!(Scores::of(&failed), None);
+        assert_eq!(scores_of(&failed), None);
         let text = result_text(&failed, Some("non-compliant"));
         assert!(text.contains("[INVALID: 1 errors]") && text.contains("[SCORE ] none"), "{text}");
         assert!(text.ends_with("[non-compliant]\n"), "{text}");

@@ -58,11 +58,9 @@ impl Schedule {
         self.next_ns as u64
     }
 
-    /// Takes it and goes on to the one after.
-    pub(super) fn take_ns(&mut self) -> u64 {
-        let taken = self.peek_ns();
+    /// Goes on to the one after.
+    pub(super) fn advance(&mut self) {
         self.next_ns += self.gap_ns();
-        taken
     }
 
     fn gap_ns(&mut self) -> f64 {
@@ -83,7 +81,12 @@ mod tests {
 
     fn starts(arrivals: Arrivals, thread: usize, threads: usize, seed: u64, count: usize) -> Vec<u64> {
         let mut schedule = Schedule::new(arrivals, thread, threads, seed).unwrap();
-        (0..count).map(|_| schedule.take_ns()).collect()
+        let mut next = || {
+            let next = schedule.peek_ns();
+            schedule.advance();
+            next
+        };
+        (0..count).map(|_| next()).collect()
     }
 
     #[test]

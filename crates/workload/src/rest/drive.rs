@@ -67,8 +67,9 @@ pub(super) fn closed(channel: &mut dyn Channel, stretch: &Stretch, recorder: &mu
     Ok(())
 }
 
-/// Starts requests when they are due, or as soon after as a slot is free. What is still due at the end
-/// of the stretch is counted as skipped.
+/// Starts requests when they are due, or as soon after as a slot is free. What was due within the stretch
+/// and did not start is counted as skipped. Arrivals are not kept while they wait: at a rate far beyond
+/// what the server can do they would fill the memory.
 pub(super) fn open(
     channel: &mut dyn Channel,
     mut schedule: Schedule,
@@ -79,22 +80,28 @@ pub(super) fn open(
     let mut answers: Vec<Answer> = Vec::with_capacity(slots);
     let mut intended = vec![stretch.start; slots];
     let mut idle: VecDeque<usize> = (0..slots).collect();
-    let mut due: VecDeque<Instant> = VecDeque::new();
-    let mut is_over = false;
+    let mut has_more = true;
     loop {
         let now = Instant::now();
-        is_over = is_over || stretch.is_over(now);
-        let no_more = take_due(&mut schedule, stretch, now, &mut due);
-        while !is_over && !due.is_empty() && !idle.is_empty() {
-            let (Some(at), Some(slot)) = (due.pop_front(), idle.pop_front()) else { break };
-            intended[slot] = at;
+        has_more = has_more && !stretch.is_over(now);
+        while let Some(due) = stretch.next(&schedule).filter(|due| has_more && *due <= now) {
+            let Some(slot) = idle.pop_front() else { break };
+            if !stretch.may_start() {
+                has_more = false;
+                idle.push_front(slot);
+                break;
+            }
+            intended[slot] = due;
+            schedule.advance();
             channel.start(slot);
         }
-        if (is_over || (no_more && due.is_empty())) && idle.len() == slots {
-            recorder.skipped += due.len() as u64;
+        has_more = has_more && stretch.next(&schedule).is_some();
+        if !has_more && idle.len() == slots {
+            recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
-        channel.wait(wait_limit(&schedule, stretch, is_over, idle.is_empty()), &mut answers)?;
+        let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
+        channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());
         for answer in answers.drain(..) {
             let slot = answer.slot;
@@ -104,28 +111,30 @@ pub(super) fn open(
     }
 }
 
-/// Moves the arrivals whose time has come, and lies within the stretch, to `due`. Answers whether the
-/// requests that may be started are used up.
-fn take_due(schedule: &mut Schedule, stretch: &Stretch, now: Instant, due: &mut VecDeque<Instant>) -> bool {
-    loop {
-        let next = stretch.start + Duration::from_nanos(schedule.peek_ns());
-        if next > now || stretch.end.is_some_and(|end| next >= end) {
-            return false;
-        }
-        if !stretch.may_start() {
-            return true;
-        }
-        due.push_back(next);
-        schedule.take_ns();
+/// The open loop's view of a stretch.
+impl Stretch<'_> {
+    /// The next arrival, if it lies within.
+    fn next(&self, schedule: &Schedule) -> Option<Instant> {
+        let next = self.start + Duration::from_nanos(schedule.peek_ns());
+        self.end.is_none_or(|end| next < end).then_some(next)
     }
-}
 
-/// Until the next arrival, if that could be sent; else for answers.
-fn wait_limit(schedule: &Schedule, stretch: &Stretch, is_over: bool, all_busy: bool) -> Duration {
-    if is_over || all_busy {
-        return LOOK_EVERY;
+    /// Until that.
+    fn until(&self, schedule: &Schedule) -> Duration {
+        let next = self.next(schedule).map(|next| next.saturating_duration_since(Instant::now()));
+        next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     }
-    let next = stretch.start + Duration::from_nanos(schedule.peek_ns());
-    let next = stretch.end.map_or(next, |end| next.min(end));
-    next.saturating_duration_since(Instant::now()).min(LOOK_EVERY)
+
+    /// Arrivals that were due within and are still in `schedule`; none where a number of requests was
+    /// asked for, and not those after a stop.
+    fn skipped(&self, mut schedule: Schedule) -> u64 {
+        let Some(end) = self.end else { return 0 };
+        let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;
+        let mut skipped = 0;
+        while schedule.peek_ns() < end_ns {
+            schedule.advance();
+            skipped += 1;
+        }
+        skipped
+    }
 }

@@ -8,6 +8,7 @@
 mod arrivals;
 mod block;
 mod drive;
+mod limit;
 mod recorder;
 mod summary;
 

@@ -6,9 +6,9 @@ use fordway_measure::{
 };
 
 use super::block::Block;
+use super::limit::{Reached, limit};
 use super::recorder::Recorder;
 use super::{Arrivals, Traffic};
-use crate::summary::{Capacity, limit};
 
 /// A rate that is kept to less than this share was not kept.
 const KEPT: f64 = 0.98;
@@ -54,22 +54,28 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
     let per_op = |counters: &Option<ProcessCounters>| {
         counters.as_ref().filter(|_| operations > 0).map(|used| used.cpu_ns as f64 / operations as f64)
     };
-    let capacity = Capacity { threads: of.settings.threads as usize, cpus: of.settings.cpus };
-    let client_ns = total.client.as_ref().map_or(0, |used| used.cpu_ns);
+    let ops_per_s = per_second(recorder.in_time);
+    let reached = Reached {
+        ops_per_s: ops_per_s.unwrap_or_default(),
+        fell_behind: fell_behind(of, ops_per_s, recorder),
+        elapsed_ns: total.elapsed_ns,
+        client: total.client.as_ref(),
+        server: total.server.as_ref(),
+    };
     Summary {
         lane: of.settings.lane.clone(),
         phase: of.settings.phase.clone(),
         operations,
         errors: recorder.failed(),
         bytes: recorder.body_bytes,
-        ops_per_s: per_second(recorder.in_time),
+        ops_per_s,
         bytes_per_s: per_second(recorder.in_time_bytes),
         latency: recorder.latency.quantiles(),
         histogram: recorder.latency.to_base64(),
         client_cpu_ns_per_op: per_op(&total.client),
         server_cpu_ns_per_op: per_op(&total.server),
         ratio: reference.map(|reference| ratio(of, reference, seed)),
-        limit: limit(client_ns, total.server.as_ref().map(|used| used.cpu_ns), elapsed_s, capacity),
+        limit: limit(&of.settings, &reached),
         load: Some(load(&of.settings, &total)),
     }
 }
@@ -179,7 +185,7 @@ pub fn warnings(of: &LaneBlocks, summary: &Summary) -> Vec<String> {
     let total = Total::of(&of.blocks);
     let row = format!("{} {}", of.settings.phase, of.settings.lane);
     let mut warnings = Vec::new();
-    warnings.extend(rate_not_kept(of, summary, total.recorder.skipped).map(|text| format!("{row}: {text}")));
+    warnings.extend(rate_not_kept(of, summary, &total.recorder).map(|text| format!("{row}: {text}")));
     for (kind, (count, detail)) in &total.recorder.failures {
         warnings.push(format!("{row}: {count} requests failed ({kind}), the first of them so: {detail}"));
     }
@@ -196,17 +202,25 @@ pub fn warnings(of: &LaneBlocks, summary: &Summary) -> Vec<String> {
     warnings
 }
 
-/// A rate that was asked and could not be kept: latencies then measure how long the run was.
-fn rate_not_kept(of: &LaneBlocks, summary: &Summary, skipped: u64) -> Option<String> {
+/// Whether a rate was asked that was not kept.
+fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &Recorder) -> bool {
+    let Some(asked) = of.settings.arrivals.rate() else { return false };
+    let (skipped, ended) = (recorder.skipped as f64, recorder.latency.len() as f64);
+    let too_few = skipped > (1.0 - KEPT) * (skipped + ended);
+    let too_slow = ops_per_s.unwrap_or(0.0) < KEPT * asked && recorder.failures.is_empty();
+    skipped > 0.0 && (too_few || too_slow)
+}
+
+/// What is said of such a rate: latencies then measure how long the run was.
+fn rate_not_kept(of: &LaneBlocks, summary: &Summary, recorder: &Recorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
-    let achieved = summary.ops_per_s.unwrap_or(0.0);
-    let too_few = skipped > 0 && (skipped as f64) > (1.0 - KEPT) * (skipped + summary.operations) as f64;
-    (too_few || achieved < KEPT * asked && summary.errors == 0 && skipped > 0).then(|| {
+    fell_behind(of, summary.ops_per_s, recorder).then(|| {
         format!(
-            "the rate of {} requests/s could not be kept: {} were achieved and {skipped} arrivals never started; \
-             latencies then grow with the length of the run and mean nothing: lower --rate, or add --connections",
+            "the rate of {} requests/s could not be kept: {} were achieved and {} arrivals never started; latencies \
+             then grow with the length of the run and mean nothing: lower --rate, or add --connections",
             rate_text(asked),
-            rate_text(achieved),
+            rate_text(summary.ops_per_s.unwrap_or(0.0)),
+            recorder.skipped,
         )
     })
 }

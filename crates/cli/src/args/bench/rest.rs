@@ -127,7 +127,7 @@ pub enum ArrivalsArg {
 
 fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(rate) if (0.001..=1e8).contains(&rate) => Ok(rate),
-        _ => Err(format!("{text:?} is not a rate; write requests per second, from 0.001 to 100000000")),
+        Ok(rate) if (0.001..=1e7).contains(&rate) => Ok(rate),
+        _ => Err(format!("{text:?} is not a rate; write requests per second, from 0.001 to 10000000")),
     }
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use fordway_measure::{Clock, Machine, Run};
+use fordway_measure::{Clock, LaneScore, Machine, Run};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::bench::{Header, LaneResults, Workload, describe};
+use fordway_workload::io500;
 use fordway_workload::io500::published::Published;
-use fordway_workload::io500::{self, LaneScore};
 use fordway_workload::report::{beside_published, table};
 use fordway_workload::{Crew, Site, Watch, team};
 
@@ -87,16 +87,18 @@ fn report(
         context.output.note(&format!("warning: {warning}"));
     }
     if let Workload::Io500(plan) = workload {
-        io500::score(plan, lanes).iter().try_for_each(|score| write_score(score, path, context))?;
+        for (score, text) in io500::score(plan, lanes) {
+            write_score(&score, &text, path, context)?;
+        }
     }
     context.output.text(&format!("run: {}", path.display()))
 }
 
 /// One lane's scores, also as a file of IO500's form.
-fn write_score(score: &LaneScore, path: &Path, context: &Context) -> Result<()> {
+fn write_score(score: &LaneScore, text: &str, path: &Path, context: &Context) -> Result<()> {
     let file = path.join(format!("result-{}.txt", score.lane));
-    std::fs::write(&file, &score.text).map_err(|error| file_error("writing", file.display(), error))?;
-    let last = score.text.lines().last().unwrap_or_default();
+    std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
+    let last = text.lines().last().unwrap_or_default();
     context.output.text(&format!("{}: {last}\n  {}", score.lane, file.display()))?;
     context.output.row(score)
 }

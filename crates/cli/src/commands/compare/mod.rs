@@ -107,6 +107,7 @@ fn describe(
         lanes,
         phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
         summaries,
+        scores: Vec::new(),
         warnings,
     }
 }

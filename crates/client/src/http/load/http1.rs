@@ -57,6 +57,8 @@ struct Line {
     first_byte: Option<Instant>,
     /// When the last byte was there, where one clock reading told both.
     last_byte: Option<Instant>,
+    /// Whether the request went out a second time.
+    is_resent: bool,
     received_before: u64,
     body_bytes: u64,
 }
@@ -132,9 +134,41 @@ impl Http1 {
         let problem = match line.advance(&self.requests, &mut self.scratch) {
             Ok(Step::Pending) => return self.watch(slot, finished),
             Ok(Step::Done) => Problem::of(line.head.status, line.body_bytes, self.requests.expected_bytes()),
+            Err(error) if line.may_resend(&error) => {
+                line.is_resent = true;
+                return self.resend(slot, finished);
+            }
             Err(error) => Some(Problem::Failed(error)),
         };
         finished.push(self.end(slot, problem));
+    }
+
+    /// Sends the request of `slot` once more, on a new connection; its time goes on.
+    fn resend(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+        let lost = self.lines[slot].connection.take();
+        match self.open(slot) {
+            Ok(()) => {
+                let line = &mut self.lines[slot];
+                line.state = State::Sending;
+                if let (Some(lost), Some(new)) = (lost, &mut line.connection) {
+                    new.request_head.extend_from_slice(&lost.request_head);
+                }
+                self.send(slot, finished);
+            }
+            Err(error) => finished.push(self.end(slot, Some(Problem::Failed(error)))),
+        }
+    }
+
+    /// Hands the request of `slot`, whose head is in the connection's buffer, to the kernel.
+    fn send(&mut self, slot: usize, finished: &mut Vec<Finished>) {
+        let line = &mut self.lines[slot];
+        let Some(connection) = &mut line.connection else { return };
+        line.received_before = connection.received_bytes;
+        match connection.send(self.requests.body()) {
+            Ok(()) => line.state = State::Head,
+            // What else is wrong shows when the rest is sent, or the answer read.
+            Err(_) => self.advance(slot, finished),
+        }
     }
 
     /// Has the kernel tell when more of the request can be sent, for as long as that matters.
@@ -158,14 +192,15 @@ impl Http1 {
         let line = &mut self.lines[slot];
         let ended = line.last_byte.unwrap_or_else(Instant::now);
         let is_whole = !matches!(problem, Some(Problem::Failed(_)));
-        if let Some(connection) = &line.connection {
+        if let Some(connection) = &mut line.connection {
             self.traffic.received_bytes += connection.received_bytes - line.received_before;
-            if !is_whole || !line.keep_alive {
-                line.connection = None;
+            match is_whole && line.keep_alive {
+                true => connection.is_reused = true,
+                false => line.connection = None,
             }
         }
         line.state = State::Idle;
-        let body_bytes = line.body_bytes + if is_whole { self.requests.body().len() as u64 } else { 0 };
+        let body_bytes = self.requests.moved_bytes(line.body_bytes, is_whole);
         let (started, first_byte) = (line.started, line.first_byte);
         Finished { slot, started, first_byte, ended, body_bytes, problem }
     }
@@ -229,18 +264,11 @@ impl Load for Http1 {
                 self.requests.write_head(&mut connection.request_head);
             }
         }
-        let body = self.requests.body();
-        self.traffic.sent_bytes += (connection.request_head.len() + body.len()) as u64;
-        line.received_before = connection.received_bytes;
-        match connection.send(body) {
-            Ok(()) => line.state = State::Head,
-            // What else is wrong shows when the rest is sent, or the answer read.
-            Err(_) => {
-                let mut finished = std::mem::take(&mut self.early);
-                self.advance(slot, &mut finished);
-                self.early = finished;
-            }
-        }
+        // Once, also where it is sent again: what is asked is the size of a request.
+        self.traffic.sent_bytes += (connection.request_head.len() + self.requests.body().len()) as u64;
+        let mut finished = std::mem::take(&mut self.early);
+        self.send(slot, &mut finished);
+        self.early = finished;
     }
 
     fn wait(&mut self, limit: Duration, finished: &mut Vec<Finished>) -> Result<()> {
@@ -289,6 +317,7 @@ impl Line {
             started: now,
             first_byte: None,
             last_byte: None,
+            is_resent: false,
             received_before: 0,
             body_bytes: 0,
         }
@@ -297,6 +326,16 @@ impl Line {
     fn begin(&mut self, now: Instant) {
         (self.state, self.keep_alive, self.body_bytes) = (State::Sending, false, 0);
         (self.started, self.first_byte, self.last_byte) = (now, None, None);
+        self.is_resent = false;
+    }
+
+    /// Whether the connection was closed between two requests, which the server may do at any time and
+    /// which is no answer to this one: no byte came, and others were answered before.
+    fn may_resend(&self, error: &Error) -> bool {
+        let was_in_use = self.connection.as_ref().is_some_and(|connection| {
+            connection.is_reused && connection.received_bytes == self.received_before
+        });
+        was_in_use && !self.is_resent && error.kind() == ErrorKind::Unavailable
     }
 
     fn advance(&mut self, requests: &Requests, scratch: &mut [u8]) -> Result<Step> {

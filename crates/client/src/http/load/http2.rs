@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector as AsyncTls;
 
-use super::multiplex::{Exchange, Multiplexed, Sender, failed};
+use super::multiplex::{Broken, Exchange, Multiplexed, Sender, failed};
 use super::{Requests, Traffic};
 use crate::http::tls::TlsConnector;
 use crate::http::{Timeouts, TlsRoots};
@@ -74,8 +74,7 @@ impl Sender for Session {
         Ok(Session { send, requests: requests.clone(), counted })
     }
 
-    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<()> {
-        let broken = |error: h2::Error| failed("HTTP/2", error);
+    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<(), Broken> {
         let mut send = self.send.clone().ready().await.map_err(broken)?;
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
@@ -107,6 +106,13 @@ impl Sender for Session {
     fn tcp(&self) -> Option<TcpInfo> {
         tcp_info(self.counted.socket.get()?).ok()
     }
+}
+
+/// A stream that was reset says nothing of the others, unless it was refused before it was looked at
+/// (RFC 9113 section 8.7).
+fn broken(error: h2::Error) -> Broken {
+    let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    Broken { error: failed("HTTP/2", error), ends_connection }
 }
 
 async fn handshake(

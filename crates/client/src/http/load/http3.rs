@@ -7,9 +7,10 @@ use std::time::Instant;
 use bytes::{Buf, Bytes};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::TcpInfo;
+use h3::error::StreamError;
 use quinn::crypto::rustls::QuicClientConfig;
 
-use super::multiplex::{Exchange, Multiplexed, Sender, failed};
+use super::multiplex::{Broken, Exchange, Multiplexed, Sender, failed};
 use super::{Requests, Traffic};
 use crate::http::tls::TlsConnector;
 use crate::http::{Origin, Timeouts, TlsRoots};
@@ -44,8 +45,7 @@ impl Sender for Session {
         Ok(Session { send, connection, requests: requests.clone() })
     }
 
-    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<()> {
-        let broken = |error: h3::error::StreamError| failed("HTTP/3", error);
+    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<(), Broken> {
         let body = self.requests.body().clone();
         let request = self.requests.http_request()?;
         exchange.started = Instant::now();
@@ -71,6 +71,12 @@ impl Sender for Session {
     fn tcp(&self) -> Option<TcpInfo> {
         None
     }
+}
+
+fn broken(error: StreamError) -> Broken {
+    let ends_connection =
+        matches!(error, StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. });
+    Broken { error: failed("HTTP/3", error), ends_connection }
 }
 
 /// Errors: `Unavailable`, `InvalidArgument`.

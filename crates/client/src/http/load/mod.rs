@@ -71,7 +71,7 @@ pub struct Finished {
     pub first_byte: Option<Instant>,
     /// When the last byte was there, or it was given up.
     pub ended: Instant,
-    /// Bytes of body, in whichever direction they went.
+    /// Bytes of content: of a PUT those sent, otherwise those received.
     pub body_bytes: u64,
     /// What was wrong with it.
     pub problem: Option<Problem>,

@@ -1,6 +1,6 @@
 //! What HTTP/2 and HTTP/3 have in common: streams as tasks on a runtime within the calling thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub trait Sender: Clone + 'static {
     ) -> impl Future<Output = Result<Self>>;
 
     /// Sends the next request and receives the whole answer.
-    fn exchange(&mut self, exchange: &mut Exchange) -> impl Future<Output = Result<()>>;
+    fn exchange(&mut self, exchange: &mut Exchange) -> impl Future<Output = Result<(), Broken>>;
 
     /// Bytes so far.
     fn traffic(&self) -> Traffic;
@@ -47,18 +47,43 @@ pub struct Exchange {
     pub body_bytes: u64,
 }
 
+/// Why an exchange failed.
+pub struct Broken {
+    /// What is told.
+    pub error: Error,
+    /// Whether no request can succeed on the connection any more, or the server said that it did not
+    /// look at this one.
+    pub ends_connection: bool,
+}
+
+/// What concerns this request alone, or a connection that could not be made.
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Broken { error, ends_connection: false }
+    }
+}
+
 /// Load over connections that carry many requests at once. Slot `n` is on connection
 /// `n % connections`.
 pub struct Multiplexed<S> {
     shared: Rc<Shared>,
     timeouts: Timeouts,
     roots: TlsRoots,
-    connections: Vec<Rc<RefCell<Option<S>>>>,
+    lines: Vec<Rc<Line<S>>>,
     slots: usize,
     timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
     // Dropped last: what is above lives on it.
     tasks: LocalSet,
     runtime: Runtime,
+}
+
+/// The place of one connection, which is made anew when it is lost.
+struct Line<S> {
+    session: RefCell<Option<S>>,
+    /// Connections that were here before: a request that fails late must not take its successor away.
+    lost: Cell<u64>,
+    /// Whether the one that is here has answered.
+    has_answered: Cell<bool>,
 }
 
 struct Shared {
@@ -92,13 +117,13 @@ impl<S: Sender> Multiplexed<S> {
         let made: Result<Vec<_>> = (0..connections)
             .map(|_| {
                 let session = tasks.block_on(&runtime, in_time::<S>(&requests, timeouts, &roots))?;
-                Ok(Rc::new(RefCell::new(Some(session))))
+                Ok(Rc::new(Line::new(session)))
             })
             .collect();
         let past = RefCell::new(Traffic { connections: 0, ..Traffic::default() });
         let shared = Rc::new(Shared { requests, finished: RefCell::default(), past, ended: Notify::new() });
         let slots = connections * streams;
-        Ok(Multiplexed { shared, timeouts, roots, connections: made?, slots, timer, tasks, runtime })
+        Ok(Multiplexed { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
     }
 }
 
@@ -108,12 +133,12 @@ impl<S: Sender> Load for Multiplexed<S> {
     }
 
     fn start(&mut self, slot: usize) {
-        let connection = self.connections[slot % self.connections.len()].clone();
+        let line = self.lines[slot % self.lines.len()].clone();
         let (shared, timeouts, roots) = (self.shared.clone(), self.timeouts, self.roots.clone());
         self.tasks.spawn_local(async move {
             let begun = Instant::now();
             let mut exchange = Exchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
-            let work = shared.exchange(&connection, &mut exchange, timeouts, &roots);
+            let work = shared.answered(&line, &mut exchange, timeouts, &roots);
             let problem = match tokio::time::timeout(timeouts.first_byte, work).await {
                 Ok(Ok(())) => {
                     Problem::of(exchange.status, exchange.body_bytes, shared.requests.expected_bytes())
@@ -121,8 +146,7 @@ impl<S: Sender> Load for Multiplexed<S> {
                 Ok(Err(error)) => Some(Problem::Failed(error)),
                 Err(_) => Some(no_answer_within(timeouts.first_byte)),
             };
-            let sent = if problem.is_none() { shared.requests.body().len() as u64 } else { 0 };
-            let body_bytes = exchange.body_bytes + sent;
+            let body_bytes = shared.requests.moved_bytes(exchange.body_bytes, problem.is_none());
             let (started, first_byte, ended) = (exchange.started, exchange.first_byte, Instant::now());
             shared.finished.borrow_mut().push(Finished {
                 slot,
@@ -163,7 +187,7 @@ impl<S: Sender> Load for Multiplexed<S> {
 
     fn traffic(&self) -> Traffic {
         let mut total = *self.shared.past.borrow();
-        for session in self.connections.iter().filter_map(|one| one.borrow().clone()) {
+        for session in self.lines.iter().filter_map(|line| line.session.borrow().clone()) {
             let traffic = session.traffic();
             total.sent_bytes += traffic.sent_bytes;
             total.received_bytes += traffic.received_bytes;
@@ -173,38 +197,74 @@ impl<S: Sender> Load for Multiplexed<S> {
     }
 
     fn tcp(&self) -> Vec<TcpInfo> {
-        self.connections.iter().filter_map(|one| one.borrow().as_ref()?.tcp()).collect()
+        self.lines.iter().filter_map(|line| line.session.borrow().as_ref()?.tcp()).collect()
+    }
+}
+
+impl<S> Line<S> {
+    fn new(session: S) -> Self {
+        Line { session: RefCell::new(Some(session)), lost: Cell::default(), has_answered: Cell::default() }
     }
 }
 
 impl Shared {
-    /// One exchange on `connection`, which is made anew if the one before failed.
-    async fn exchange<S: Sender>(
+    /// One request, sent again where the server had closed the connection before it came: no byte was
+    /// answered, and others were answered before.
+    async fn answered<S: Sender>(
         &self,
-        connection: &RefCell<Option<S>>,
+        line: &Line<S>,
         exchange: &mut Exchange,
         timeouts: Timeouts,
         roots: &TlsRoots,
     ) -> Result<()> {
-        let known = connection.borrow().clone();
+        let was_in_use = line.has_answered.get();
+        match self.exchange(line, exchange, timeouts, roots).await {
+            Err(broken) if was_in_use && broken.ends_connection && exchange.first_byte.is_none() => {
+                let started = exchange.started;
+                let done = self.exchange(line, exchange, timeouts, roots).await;
+                exchange.started = started;
+                done.map_err(|broken| broken.error)
+            }
+            done => done.map_err(|broken| broken.error),
+        }
+    }
+
+    /// One exchange on `line`, whose connection is made anew if the one before failed.
+    async fn exchange<S: Sender>(
+        &self,
+        line: &Line<S>,
+        exchange: &mut Exchange,
+        timeouts: Timeouts,
+        roots: &TlsRoots,
+    ) -> Result<(), Broken> {
+        let known = line.session.borrow().clone();
         let mut session = match known {
             Some(session) => session,
             None => {
                 let made = in_time::<S>(&self.requests, timeouts, roots).await?;
-                connection.borrow_mut().get_or_insert(made).clone()
+                line.session.borrow_mut().get_or_insert(made).clone()
             }
         };
+        let number = line.lost.get();
         let done = session.exchange(exchange).await;
-        if done.is_err()
-            && let Some(lost) = connection.borrow_mut().take()
-        {
-            let traffic = lost.traffic();
-            let mut past = self.past.borrow_mut();
-            past.sent_bytes += traffic.sent_bytes;
-            past.received_bytes += traffic.received_bytes;
-            past.connections += traffic.connections;
+        match &done {
+            Ok(()) if number == line.lost.get() => line.has_answered.set(true),
+            Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),
+            _ => {}
         }
         done
+    }
+
+    /// Gives up the connection of `line`.
+    fn lose<S: Sender>(&self, line: &Line<S>) {
+        line.has_answered.set(false);
+        line.lost.set(line.lost.get() + 1);
+        let Some(lost) = line.session.borrow_mut().take() else { return };
+        let traffic = lost.traffic();
+        let mut past = self.past.borrow_mut();
+        past.sent_bytes += traffic.sent_bytes;
+        past.received_bytes += traffic.received_bytes;
+        past.connections += traffic.connections;
     }
 }
 

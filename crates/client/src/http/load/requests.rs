@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::sigv4::{UNSIGNED_PAYLOAD, payload_hash};
+use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 
 use crate::http::Origin;
 use crate::s3::{Signer, Unsigned};
@@ -14,7 +14,8 @@ const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 /// What the number of an object takes the place of in a URL.
 const NUMBER: &str = "{n}";
 
-/// The methods that load can be made of.
+/// The methods that load can be made of. All are idempotent (RFC 9110 section 9.2.2): a request may be sent again
+/// when it is not known what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads.
@@ -59,7 +60,6 @@ pub struct Requests {
     path: (String, Option<String>),
     query: String,
     body: Arc<[u8]>,
-    payload_hash: String,
     next: AtomicU64,
 }
 
@@ -85,7 +85,6 @@ impl Requests {
             origin,
             path,
             query: query.to_owned(),
-            payload_hash: if plan.signer.is_some() { UNSIGNED_PAYLOAD.to_owned() } else { payload_hash(b"") },
             body,
             next: AtomicU64::new(0),
             plan,
@@ -108,6 +107,16 @@ impl Requests {
     /// Bytes of body that each answer should have.
     pub(super) fn expected_bytes(&self) -> Option<u64> {
         self.plan.size_bytes.filter(|_| self.plan.method == Method::Get)
+    }
+
+    /// Bytes of content that an exchange moved, of which so many were received. What a server says to a
+    /// body that it took is not content.
+    pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
+        match self.method() {
+            Method::Put if is_whole => self.body.len() as u64,
+            Method::Put => 0,
+            Method::Get | Method::Head => received_bytes,
+        }
     }
 
     /// Whether all requests have the same head.
@@ -166,13 +175,10 @@ impl Requests {
     fn sign(&self, target: &str, add: impl FnMut(&'static str, &str)) {
         let Some(signer) = &self.plan.signer else { return };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let (method, host, payload_hash) =
-            (self.method().name(), self.authority.as_str(), &*self.payload_hash);
-        signer.sign(
-            &Unsigned { method, path, query, host, headers: &[], payload_hash },
-            SystemTime::now(),
-            add,
-        );
+        // Hashing bodies would be most of what a client does; TCP and TLS have checksums of their own.
+        let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
+        let request = Unsigned { method, path, query, host, headers: &[], payload_hash };
+        signer.sign(&request, SystemTime::now(), add);
     }
 }
 

@@ -208,6 +208,7 @@ fn describe(
         lanes: args.http.iter().map(lane).collect(),
         phases: points.iter().map(|point| point.label(args)).collect(),
         summaries,
+        scores: Vec::new(),
         warnings,
     };
     Ok((run, rest::records(rows)))

@@ -1,41 +1,10 @@
-//! `fordway bench rest` as a user runs it, against servers whose behaviour is known.
+//! Open and closed loops over HTTP/1.1, against servers whose behaviour is known.
 
-#[path = "bench_rest/server.rs"]
-mod server;
-
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use server::{Server, Service, answer};
-
-/// Runs `fordway bench rest ARGS --json`; answers its output and its summaries.
-fn bench(args: &[&str]) -> (Output, Vec<Value>) {
-    let output = Command::new(env!("CARGO_BIN_EXE_fordway"))
-        .args(["bench", "rest", "--json"])
-        .args(args)
-        .env_remove("AWS_CA_BUNDLE")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let summaries = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (output, summaries)
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn quantile_ns(summary: &Value, name: &str) -> u64 {
-    summary["latency"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary}"))
-}
-
-fn one(args: &[&str]) -> (Output, Value) {
-    let (output, mut summaries) = bench(args);
-    assert_eq!(summaries.len(), 1, "{}", stderr(&output));
-    (output, summaries.remove(0))
-}
+use crate::command::{bench, one, stderr};
+use crate::server::{self, Server, answer};
 
 #[test]
 fn a_closed_loop_counts_what_the_server_saw() {
@@ -169,6 +138,7 @@ fn a_rate_that_cannot_be_kept_is_said_with_the_rate_achieved() {
     let all = skipped + summary["operations"].as_u64().unwrap();
     assert!((9_500..10_500).contains(&all), "{all} arrivals of about 10,000");
     assert!(stderr(&output).contains("could not be kept"), "{}", stderr(&output));
+    assert_eq!(summary["limit"]["name"], "cannot tell");
 }
 
 #[test]
@@ -204,43 +174,31 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// The instrument on itself: behind a server whose service times are logged, the open loop must find
-/// the latencies that a queue with those service times has.
+/// A server may close a connection whenever no request is on it. Each of these answers ten, and is gone
+/// when the eleventh comes.
 #[test]
-#[allow(clippy::print_stdout, reason = "the figures of the documentation")]
-fn the_open_loop_finds_what_a_queue_simulation_says() {
-    const CONNECTIONS: usize = 4;
-    const RATE: u64 = 800;
-    const SECONDS: u64 = 8;
-    let mut told = String::new();
-    // Other work on the machine delays the threads of a test; the instrument is not to blame for all.
-    for _ in 0..3 {
-        let service = Service::new();
-        let of_server = service.clone();
-        let server = Server::start(move |stream| of_server.serve(stream));
-        let (url, seconds) = (server.url("/x"), format!("{SECONDS}s"));
-        let common = [url.as_str(), "--connections", "4", "--duration", &seconds, "--warm-up", "0s"];
-        let rate = RATE.to_string();
-        let (_, open) = one(&[&common[..], &["--rate", &rate, "--arrivals", "fixed"]].concat());
-        let latencies = server::simulate(&service.take_log(), 1_000_000_000 / RATE, CONNECTIONS);
-        let (_, closed) = one(&common);
-        assert_eq!(open["errors"], 0);
-        told.clear();
-        let mut agrees = true;
-        for (name, q) in [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)] {
-            let truth = latencies[((latencies.len() - 1) as f64 * q).round() as usize];
-            let (found, of_closed) = (quantile_ns(&open, name), quantile_ns(&closed, name));
-            agrees &= found.abs_diff(truth) <= (truth / 20).max(100_000);
-            told += &format!(
-                "{name}: simulated {truth}, open loop {found} ({:+.1} %), closed loop {of_closed} ({:+.1} %)\n",
-                100.0 * (found as f64 / truth as f64 - 1.0),
-                100.0 * (of_closed as f64 / truth as f64 - 1.0),
-            );
-        }
-        if agrees {
-            println!("{told}");
-            return;
-        }
-    }
-    panic!("the open loop does not agree with the simulation:\n{told}");
+fn requests_that_met_a_closed_connection_are_sent_again() {
+    let server = Server::start(|stream| server::serve_some(stream, 10, &answer(64)));
+    let (output, summary) = one(&[&server.url("/x"), "--requests", "100", "--warm-up", "0s", "--size", "64"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(100), Some(0)));
+    assert_eq!(summary["load"]["reconnects"], 9);
+    assert_eq!(server.requests(), 109);
+    let body = answer(64).len() as f64 - 64.0;
+    assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
+}
+
+/// Once is enough: a server that is going down must not be asked for ever.
+#[test]
+fn a_request_is_sent_again_once() {
+    let connections = std::sync::atomic::AtomicU64::new(0);
+    let server = Server::start(move |stream| {
+        let is_first = connections.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        server::serve_some(stream, usize::from(is_first), &answer(1));
+    });
+    let (output, summary) = one(&[&server.url("/x"), "--requests", "5", "--warm-up", "0s"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(1), Some(4)));
+    // One answered, one sent twice, three on connections on which nothing was ever answered.
+    assert_eq!(server.requests(), 6);
 }

@@ -1,0 +1,165 @@
+//! HTTP/2 and HTTP/3.
+
+use std::process::Output;
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+
+use crate::command::{bench, one, stderr};
+use crate::multiplexed::{BODY_BYTES, Certificate, Manner, Server};
+
+const REQUESTS: u64 = 60;
+const PUT_BYTES: u64 = 100_000;
+
+/// `REQUESTS` over `http` by `method`, on two connections of four streams.
+fn run(url: &str, http: &str, method: &str, more: &[&str]) -> (Output, Value) {
+    let requests = REQUESTS.to_string();
+    let size = if method == "PUT" { PUT_BYTES.to_string() } else { BODY_BYTES.to_string() };
+    let common = [
+        url,
+        "--http",
+        http,
+        "--method",
+        method,
+        "--size",
+        &size,
+        "--requests",
+        &requests,
+        "--connections",
+        "2",
+        "--streams",
+        "4",
+        "--warm-up",
+        "0s",
+    ];
+    one(&[&common[..], more].concat())
+}
+
+/// What the instrument says, and what `server` saw of it.
+#[track_caller]
+fn assert_agrees((output, summary): (Output, Value), server: &Server, method: &str, is_tcp: bool) {
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(REQUESTS), Some(0)));
+    let moved = if method == "PUT" { PUT_BYTES } else { BODY_BYTES as u64 };
+    assert_eq!(summary["bytes"], REQUESTS * moved);
+    let uploaded = if method == "PUT" { REQUESTS * PUT_BYTES } else { 0 };
+    assert_eq!(server.counts(), (REQUESTS, uploaded));
+    assert_eq!(server.seen.connections.load(Ordering::Relaxed), 2);
+    let load = &summary["load"];
+    assert_eq!((load["connections"].as_u64(), load["streams"].as_u64()), (Some(2), Some(4)));
+    assert_eq!(load["reconnects"], 0);
+    assert_eq!(load["tcp"].is_null(), !is_tcp);
+    if is_tcp && method == "GET" {
+        // Frames of 9 bytes, and heads that HPACK makes short.
+        let sent = load["header_sent_bytes_per_op"].as_f64().unwrap();
+        assert!((5.0..60.0).contains(&sent), "{sent} bytes of head per request");
+    }
+    let (first, last) = (&load["first_byte"]["p50_ns"], &summary["latency"]["p50_ns"]);
+    assert!(first.as_u64().is_some_and(|ns| ns > 0) && first.as_u64() <= last.as_u64(), "{first} {last}");
+}
+
+#[test]
+fn http2_without_tls() {
+    for method in ["GET", "PUT"] {
+        let server = Server::http2(Manner::default());
+        assert_agrees(run(&server.url("http", "/x"), "2", method, &[]), &server, method, true);
+    }
+}
+
+#[test]
+fn http2_over_tls() {
+    let certificate = Certificate::make();
+    let trusted = certificate.file.path().to_str().unwrap();
+    for method in ["GET", "PUT"] {
+        let server = Server::http2(Manner { tls: Some(certificate.clone()), ..Manner::default() });
+        let ran = run(&server.url("https", "/x"), "2", method, &["--ca-bundle", trusted]);
+        assert_agrees(ran, &server, method, true);
+    }
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn http3() {
+    let certificate = Certificate::make();
+    let trusted = certificate.file.path().to_str().unwrap();
+    for method in ["GET", "PUT"] {
+        let server = Server::http3(&certificate);
+        let ran = run(&server.url("https", "/x"), "3", method, &["--ca-bundle", trusted]);
+        assert_agrees(ran, &server, method, false);
+    }
+}
+
+/// HTTP/3 has no plain form, and HTTP/2 over TLS is agreed on by ALPN; a stranger is not trusted.
+#[test]
+fn what_a_server_does_not_speak_is_said() {
+    let certificate = Certificate::make();
+    let server = Server::http2(Manner { tls: Some(certificate.clone()), ..Manner::default() });
+    let other = Certificate::make();
+    let trusted = other.file.path().to_str().unwrap();
+    let url = server.url("https", "/x");
+    let (output, summaries) = bench(&[&url, "--http", "2", "--ca-bundle", trusted, "--requests", "1"]);
+    assert_eq!((output.status.code(), summaries.len()), (Some(7), 0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot connect to https://localhost"), "{}", stderr(&output));
+    #[cfg(feature = "http3")]
+    {
+        let (output, _) = bench(&["http://127.0.0.1:1/x", "--http", "3", "--requests", "1"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("HTTP/3 is always encrypted"), "{}", stderr(&output));
+    }
+}
+
+/// A server that takes 20 requests on each connection: those it did not look at go to the next one.
+#[test]
+fn farewells_of_http2_are_no_errors() {
+    let server = Server::http2(Manner { requests_per_connection: Some(20), ..Manner::default() });
+    let args = ["--http", "2", "--requests", "100", "--streams", "3", "--warm-up", "0s"];
+    let (output, summary) = one(&[&[&*server.url("http", "/x")], &args[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(100), Some(0)));
+    let reconnects = summary["load"]["reconnects"].as_u64().unwrap();
+    assert!((1..=5).contains(&reconnects), "{reconnects}");
+    assert_eq!(server.counts().0, 100);
+}
+
+/// All combinations, each with both versions in turn, and their ratio from five rounds.
+#[test]
+fn sweeps_compare_versions_in_turn() {
+    let server = Server::http2(Manner::default());
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("x.run");
+    let (output, summaries) = bench(&[
+        &server.url("http", "/x"),
+        "--http",
+        "1.1,2",
+        "--connections",
+        "2,4",
+        "--streams",
+        "1,2",
+        "--threads",
+        "1,2",
+        "--rounds",
+        "5",
+        "--requests",
+        "10",
+        "--warm-up",
+        "0s",
+        "--run",
+        run_dir.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows: Vec<_> = summaries
+        .iter()
+        .map(|row| format!("{} {}", row["phase"].as_str().unwrap(), row["lane"].as_str().unwrap()))
+        .collect();
+    assert_eq!(rows.len(), 16);
+    assert_eq!(rows[0], "GET c=2 t=1 http/1.1");
+    assert_eq!(rows[15], "GET c=4 x 2 streams t=2 http/2");
+    for row in &summaries {
+        assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(50), Some(0)));
+        let interval = &row["ratio"]["interval"];
+        assert_eq!(interval["samples"].as_u64(), (row["lane"] == "http/2").then_some(5), "{row}");
+    }
+    assert_eq!(server.counts().0, 16 * 50);
+    let run = fordway_measure::Run::read(&run_dir).unwrap();
+    assert_eq!((run.lanes.len(), run.phases.len(), run.summaries.len()), (2, 8, 16));
+}

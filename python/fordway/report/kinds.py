@@ -1,0 +1,107 @@
+"""Which figures and tables a run of each kind has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fordway.report import figures, figures_load, figures_ranks, runfile, tables
+from fordway.report.runfile import Run
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a report: what it is called, what is said beneath it, and who draws it."""
+
+    title: str
+    caption: str
+    draw: Callable[[Run, dict[str, str]], Figure | None]
+
+    def said_of(self, run: Run) -> str:
+        """The caption, and what the figure leaves out of `run`."""
+        said = self.caption
+        if "{operations}" in said:
+            said = said.replace("{operations}", f"{len(run.operations):,}")
+        if len(run.phases) > runfile.PHASES_MAX:
+            said += (
+                f" The first {runfile.PHASES_MAX} of {len(run.phases)} phases are drawn; the table has all."
+            )
+        return said
+
+
+DRAWINGS = {
+    "ratios": Drawing(
+        "How fast, against the reference",
+        "Each row is one phase on one lane. The dot is the median ratio of speeds over blocks of the "
+        "same work, the bar its 95 % interval. A bar that crosses the line at 1 cannot tell; its dot "
+        "is hollow. A dot without a bar is the quotient of the rates, of too few rounds to say how "
+        "far it can be trusted.",
+        figures.ratios,
+    ),
+    "latency": Drawing(
+        "Latency",
+        "Further left is faster. The dot marks the median; above it the scale widens, so that the "
+        "slowest operation in a hundred (99 %) or a thousand (99.9 %) can be read off: a curve that "
+        "bends to the right there has a heavy tail. Time is logarithmic; in the open loop it counts "
+        f"from the intended start. Each curve is drawn through at most {figures.ECDF_POINTS} quantiles "
+        f"of its operations ({{operations}} succeeded in all), closer together in the tail.",
+        figures.latency,
+    ),
+    "by-size": Drawing(
+        "By size",
+        "The line joins the medians of size classes, each twice as wide as the one before; the band "
+        "holds the middle half of the operations. Classes with fewer than "
+        f"{figures.OPERATIONS_PER_CLASS_MIN} operations are left out.",
+        figures.by_size,
+    ),
+    "sweep": Drawing(
+        "Throughput and latency over the sweep",
+        "Above, requests that succeeded per second; below, the time of half of them (solid) and of 99 "
+        "in a hundred (dashed). Each column is one combination of what does not lie on the axis.",
+        figures_load.sweep,
+    ),
+    "density": Drawing(
+        "Density of latency",
+        "How often each latency occurs, on a logarithmic axis: equal areas are equal shares of the "
+        "operations. Two hills are two kinds of operation, such as those served from memory and those "
+        "that waited. The line marks the median. Heights compare within a panel.",
+        figures_ranks.density,
+    ),
+    "radar": Drawing(
+        "The phases at a glance",
+        "Each spoke is a phase; further out is faster, in units of the reference, which is the ring "
+        "at 1. The scale is logarithmic. A gap is a phase that was not measured.",
+        figures_ranks.radar,
+    ),
+    "cpu": Drawing(
+        "CPU time per operation",
+        "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
+        "server. A lane without a pale part has no server, or its time was not measured.",
+        figures.cpu,
+    ),
+}
+
+RANKS = ("ratios", "density", "latency", "cpu")
+FIGURES = {
+    "compare": ("ratios", "latency", "by-size", "cpu"),
+    "rest": ("ratios", "sweep", "latency", "cpu"),
+    "ior": RANKS,
+    "mdtest": RANKS,
+    "mdworkbench": RANKS,
+    "io500": ("radar", "ratios", "density", "cpu"),
+}
+"""The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""
+
+
+def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
+    """All figures that `run` has the data for, by name."""
+    names = FIGURES.get(run.info["kind"], FIGURES["compare"])
+    with mpl.rc_context(figures.STYLE):
+        drawn = {name: DRAWINGS[name].draw(run, colours) for name in names}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
+    """The tables that `run` has besides that of its results."""
+    return {"rest": [tables.load], "io500": [tables.scores]}.get(run.info["kind"], [])

@@ -1,0 +1,247 @@
+"""Reports of runs that the binary makes, of every kind; and of what likwid-perfctr counts meanwhile."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sample_run
+from test_report import Page
+
+from fordway.report import cli, figures_ranks, kinds, likwid, runfile
+
+FORDWAY = os.environ.get("FORDWAY_BIN") or shutil.which("fordway")
+LANES = ["posix", "embedded", "http"]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers any GET with 1,000 bytes, on a connection that stays."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "1000")
+        self.end_headers()
+        self.wfile.write(b"x" * 1000)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of a server that ends with the test."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def bench(directory: Path, *words: str) -> Path:
+    """Runs `fordway bench WORDS`, and returns the run. Skips for want of a binary, but not in CI."""
+    if FORDWAY is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "FORDWAY_BIN is not set, and no fordway is in PATH"
+        )
+    run = directory / f"{words[0]}.run"
+    command = [str(FORDWAY), "bench", *words, "--run", str(run)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return run
+
+
+def report(run: Path, *options: str) -> tuple[Page, dict]:
+    """The page of `run`, and what is in its `run.json`."""
+    out = run.with_suffix(".html")
+    assert cli.main([str(run), "--out", str(out), *options]) == 0
+    return Page(out.read_text(encoding="utf-8")), json.loads((run / "run.json").read_text())
+
+
+def assert_says(page: Page, info: dict, names: list[str]) -> None:
+    """The page has a row for each summary with its limit, and the figures called `names`."""
+    assert page.tags.count("svg") == len(names)
+    for name in names:
+        assert kinds.DRAWINGS[name].title in page.text
+    limits = [
+        row[-1]
+        for row in page.rows
+        if row and any(s["limit"]["evidence"] in row[-1] for s in info["summaries"])
+    ]
+    assert len(limits) == len(info["summaries"])
+    assert all(row["limit"]["name"] for row in info["summaries"])
+
+
+@pytest.mark.parametrize(
+    ("words", "phases"),
+    [
+        (["ior", "--block-size", "4MiB", "--transfer-size", "64KiB"], ["ior-write", "ior-read"]),
+        (["mdtest", "--items", "60"], ["mdtest-create", "mdtest-stat", "mdtest-read", "mdtest-delete"]),
+        (["mdworkbench", "--datasets", "2", "--objects", "40"], ["precreate", "benchmark-read", "cleanup"]),
+    ],
+)
+def test_workloads_have_densities_and_ratios(tmp_path: Path, words: list[str], phases: list[str]) -> None:
+    run = bench(tmp_path, *words, str(tmp_path), "--all-lanes", "--threads", "2")
+    page, info = report(run)
+    assert info["kind"] == words[0]
+    assert_says(page, info, ["ratios", "density", "latency", "cpu"])
+    assert [said for said in [*phases, *LANES] if said not in page.text] == []
+    # One round: no interval, but the quotient of the rates.
+    assert "too few blocks" in page.text
+    read = runfile.read_run(run)
+    row = read.summary(phases[0], "embedded")
+    posix = read.summary(phases[0], "posix")
+    assert row is not None
+    assert posix is not None
+    assert read.speed(row) == pytest.approx(row["ops_per_s"] / posix["ops_per_s"])
+    assert read.speed(posix) is None
+
+
+def test_io500_has_a_radar_and_a_table_with_scores(tmp_path: Path) -> None:
+    sizes = ["--easy-bytes", "2MiB", "--hard-transfers", "3", "--easy-files", "30", "--hard-files", "30"]
+    run = bench(tmp_path, "io500", str(tmp_path), "--all-lanes", "--stonewall", "1", *sizes)
+    page, info = report(run, "--svg", str(tmp_path / "svg"))
+    assert_says(page, info, ["radar", "ratios", "density", "cpu"])
+    assert "non-compliant" in page.text
+    assert [score["lane"] for score in info["scores"]] == LANES
+    totals = [row for row in page.rows if row[:1] == ["total"]]
+    assert len(totals) == 1
+    assert len(totals[0]) == 2 + len(LANES)
+    of_posix, of_embedded = (score["scores"]["total"] for score in info["scores"][:2])
+    assert totals[0][3].endswith("×")
+    assert float(totals[0][3].split("×")[0][-4:]) == pytest.approx(of_embedded / of_posix, rel=0.1, abs=0.01)
+    radar = (tmp_path / "svg" / "io500-radar.svg").read_text()
+    assert all(phase in radar for phase in info["phases"])
+
+
+def test_load_has_a_sweep_and_says_how_it_was_made(tmp_path: Path, server: str) -> None:
+    run = bench(
+        tmp_path,
+        "rest",
+        f"{server}/x",
+        "--connections",
+        "1,2",
+        "--rounds",
+        "2",
+        "--duration",
+        "1s",
+        "--warm-up",
+        "0s",
+    )
+    page, info = report(run)
+    assert_says(page, info, ["sweep", "latency", "cpu"])
+    assert "closed loop" in page.text
+    assert "cannot tell" in page.text
+    assert "--server-pid" in page.text
+
+
+def test_latency_of_the_open_loop_counts_from_the_intended_start(tmp_path: Path, server: str) -> None:
+    words = ["--rate", "200", "--arrivals", "fixed", "--duration", "1s", "--warm-up", "0s"]
+    run = bench(tmp_path, "rest", f"{server}/x", *words)
+    page, info = report(run)
+    read = runfile.read_run(run)
+    summary = info["summaries"][0]
+    median_ns = float(np.median(read.operations["duration_ns"]))
+    assert median_ns == pytest.approx(summary["latency"]["p50_ns"], rel=0.01)
+    assert summary["limit"]["name"] == "rate"
+    assert "of the 200 requests/s that were asked for" in page.text
+
+
+def test_a_density_has_the_area_one_and_its_hills_where_the_values_are() -> None:
+    random = np.random.default_rng(1)
+    values = np.concatenate([random.normal(3, 0.1, 3_000), random.normal(5, 0.1, 1_000)])
+    at, heights = figures_ranks.smoothed(values, (2, 6))
+    assert np.sum(heights) * (at[1] - at[0]) == pytest.approx(1, abs=0.01)
+    assert at[np.argmax(heights)] == pytest.approx(3, abs=0.1)
+    left, right = heights[at < 4].max(), heights[at >= 4].max()
+    assert left / right == pytest.approx(3, rel=0.25)
+
+
+CSV = """--------------------------------------------------------------------------------
+STRUCT,Info,3,,,
+CPU name:,An Example Processor,,,
+CPU clock:,2.3 GHz,,,
+TABLE,Group 1 Raw,L3,3,,
+Event,Counter,HWThread 0,HWThread 1,
+INSTR_RETIRED_ANY,FIXC0,1000000,500000,
+L2_LINES_IN_ALL,PMC0,3000,1000,
+TABLE,Group 1 Raw Stat,L3,2,,
+Event,Counter,Sum,Min,Max,Avg
+INSTR_RETIRED_ANY STAT,FIXC0,1500000,500000,1000000,750000
+TABLE,Group 1 Metric,L3,2,,
+Metric,HWThread 0,HWThread 1,,
+Runtime (RDTSC) [s],RUNTIME,RUNTIME,,
+CPI,1.5,nan,,
+"""
+TABLE = """CPU name:	An Example Processor
+Group 1: L3
++-------------------+---------+------------+------------+
+|       Event       | Counter | HWThread 0 | HWThread 1 |
++-------------------+---------+------------+------------+
+| INSTR_RETIRED_ANY |  FIXC0  |   1000000  |   500000   |
+|  L2_LINES_IN_ALL  |   PMC0  |      3000  |     1000   |
++-------------------+---------+------------+------------+
++------------------------+---------+---------+---------+---------+--------+
+|          Event         | Counter |   Sum   |   Min   |   Max   |   Avg  |
++------------------------+---------+---------+---------+---------+--------+
+| INSTR_RETIRED_ANY STAT |  FIXC0  | 1500000 |  500000 | 1000000 | 750000 |
++------------------------+---------+---------+---------+---------+--------+
++----------------------+------------+------------+
+|        Metric        | HWThread 0 | HWThread 1 |
++----------------------+------------+------------+
+|  Runtime (RDTSC) [s] |   RUNTIME  |   RUNTIME  |
+|          CPI         |     1.5    |      -     |
++----------------------+------------+------------+
+"""
+
+
+@pytest.mark.parametrize("form", [CSV, TABLE])
+def test_likwid_output_is_read_in_both_forms(tmp_path: Path, form: str) -> None:
+    output = tmp_path / "likwid.txt"
+    output.write_text(form.replace("RUNTIME", "2.5000"))
+    counted = likwid.read_counted(output)
+    assert counted.events == {"INSTR_RETIRED_ANY": 1_500_000, "L2_LINES_IN_ALL": 4_000}
+    assert counted.threads == ["HWThread 0", "HWThread 1"]
+    assert counted.runtime_s == 2.5
+
+
+def test_counters_are_shown_if_they_cover_the_run_and_refused_if_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = sample_run.write_sample_run(tmp_path / "doc.run")
+    output = tmp_path / "likwid.csv"
+    for runtime, covers in [("48.3000", True), ("3.0000", False)]:
+        output.write_text(CSV.replace("RUNTIME", runtime))
+        out = tmp_path / f"{runtime}.html"
+        status = cli.main([str(run), "--likwid", str(output), "--out", str(out)])
+        assert (status == 0, out.exists()) == (covers, covers)
+        if covers:
+            assert "1,500,000" in out.read_text()
+    assert "covers 3.000 s of a run of 48.200 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nothing of the kind", "has no table of events"),
+        (CSV.replace("Runtime (RDTSC) [s]", "CPI"), "does not say how long was counted"),
+    ],
+)
+def test_other_output_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    run = sample_run.write_sample_run(tmp_path / "doc.run")
+    output = tmp_path / "likwid.csv"
+    output.write_text(text)
+    assert cli.main([str(run), "--likwid", str(output)]) == 1
+    assert reason in capsys.readouterr().err
+    assert cli.main([str(run), "--likwid", str(tmp_path / "missing")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
