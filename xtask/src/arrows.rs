@@ -27,7 +27,7 @@ const ROOMS: &[(Room, &[&str])] = &[
     (Room::Sibling, &["posix", "client", "serve", "workload", "netlab"]),
     (Room::Lanes, &["lanes"]),
     (Room::Testkit, &["testkit"]),
-    (Room::Leaf, &["cli", "capi", "libs3", "python", "mpi", "bench-store"]),
+    (Room::Leaf, &["cli", "capi", "libs3", "python", "mpi", "bench-node", "bench-store"]),
     (Room::Xtask, &["xtask"]),
 ];
 

@@ -112,5 +112,5 @@ fn tree(options: &Options) -> Result<Tree> {
 fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreTarget> {
     let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
     let lane = Lane { name: name.to_owned(), description: String::new() };
-    Ok(StoreTarget::new(lane, store, Bucket::new(name)?, None)?)
+    Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
 }

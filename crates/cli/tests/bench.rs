@@ -58,15 +58,16 @@ fn every_workload_runs_on_all_lanes() {
         let output = succeeds(dir.path(), &all);
         let run = Run::read(&dir.path().join("x.run")).unwrap();
         let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
-        assert_eq!(lanes, ["posix", "embedded", "http"]);
-        assert_eq!(run.summaries.len(), 3 * phases, "{words}");
+        assert_eq!(lanes, ["posix", "embedded", "node", "http"]);
+        assert_eq!(run.summaries.len(), 4 * phases, "{words}");
         for row in &run.summaries {
             assert_eq!((row.errors, row.operations > 0), (0, true), "{words} {} {}", row.phase, row.lane);
             let has_interval = row.ratio.as_ref().is_some_and(|ratio| ratio.interval.is_some());
             assert_eq!(has_interval, words.contains("rounds 5") && row.lane != "posix");
+            let has_server = ["node", "http"].contains(&row.lane.as_str());
             assert_eq!(
                 row.server_cpu_ns_per_op.is_some(),
-                row.lane == "http" && !row.phase.starts_with("benchmark-")
+                has_server && !row.phase.starts_with("benchmark-")
             );
         }
         let table = text(&output.stdout);

@@ -57,8 +57,8 @@ fn every_lane_does_every_phase() {
 
     let run = Run::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
-    assert_eq!(lanes, ["posix", "embedded", "http", "posix+delay"]);
-    assert_eq!(run.summaries.len(), 6 * 4);
+    assert_eq!(lanes, ["posix", "embedded", "node", "http", "posix+delay"]);
+    assert_eq!(run.summaries.len(), 6 * 5);
     for row in &run.summaries {
         let operations = match row.phase.as_str() {
             "list" => 15,
@@ -66,7 +66,8 @@ fn every_lane_does_every_phase() {
             _ => 5 * 31,
         };
         assert_eq!((row.operations, row.errors), (operations, 0), "{} {}", row.phase, row.lane);
-        assert_eq!(row.server_cpu_ns_per_op.is_some(), row.lane == "http", "{} {}", row.phase, row.lane);
+        let has_server = ["node", "http"].contains(&row.lane.as_str());
+        assert_eq!(row.server_cpu_ns_per_op.is_some(), has_server, "{} {}", row.phase, row.lane);
         assert!(table.contains(row.phase.as_str()) && table.contains(row.lane.as_str()));
     }
     assert_eq!(run.parameters["seed"], 7);

@@ -6,16 +6,18 @@
 //! | `file:///DIRECTORY[?OPTION=VALUE&...]`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
 //! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
 //! | none | `http`: AWS |
-//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: refused until that lane exists |
+//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or that of another |
 //!
 //! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`)
 //! and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
 
 mod embedded;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fordway_client::node::{NodeAddress, NodeStore, Secret};
 use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
 use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
@@ -90,6 +92,11 @@ pub fn open(options: &Options) -> Result<Lane> {
     tracing::debug!(?endpoint, "opening the lane");
     match endpoint.as_deref().map(Endpoint::parse).transpose()? {
         Some(Endpoint::Embedded(embedded)) => open_embedded(embedded),
+        Some(Endpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
+        Some(Endpoint::Tcp(host)) => {
+            let secret = secret(&host, options.adjust(S3Config::resolve(Some(&host), &variable)?))?;
+            Ok(open_node(NodeAddress::Tcp(host, secret)))
+        }
         Some(Endpoint::Http(url)) => open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?)),
         None => open_http(options.adjust(S3Config::resolve(None, &variable)?)),
     }
@@ -120,6 +127,23 @@ fn open_embedded(embedded: Embedded) -> Result<Lane> {
     Ok(Lane::local(Arc::new(PosixStore::open(&embedded.root, embedded.config)?)))
 }
 
+fn open_node(address: NodeAddress) -> Lane {
+    Lane::local(Arc::new(NodeStore::new(address)))
+}
+
+/// The keys to prove oneself with by TCP. Errors: `InvalidArgument` without any.
+fn secret(host: &str, config: S3Config) -> Result<Secret> {
+    match config.credentials {
+        Credentials::Keys { access_key, secret_key, .. } => Ok(Secret { access_key, secret_key }),
+        Credentials::Anonymous => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "tcp://{host} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed"
+            ),
+        )),
+    }
+}
+
 fn open_http(config: S3Config) -> Result<Lane> {
     let store = Arc::new(S3Store::new(config)?);
     let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
@@ -131,13 +155,16 @@ fn open_http(config: S3Config) -> Result<Lane> {
 enum Endpoint {
     Embedded(Embedded),
     Http(String),
+    Unix(PathBuf),
+    Tcp(String),
 }
 
 impl Endpoint {
     fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
-            let why =
-                format!("the endpoint {text:?} {why}; use file:///DIRECTORY, /DIRECTORY or https://HOST");
+            let why = format!(
+                "the endpoint {text:?} {why}; use file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT or https://HOST"
+            );
             Err(Error::new(ErrorKind::InvalidArgument, why))
         };
         if text.starts_with('/') {
@@ -148,12 +175,12 @@ impl Endpoint {
             Some(("file", _)) => invalid("does not name an absolute path"),
             Some(("http" | "https", "")) => invalid("has no host"),
             Some(("http" | "https", _)) => Ok(Endpoint::Http(text.trim_end_matches('/').to_owned())),
-            Some(("unix" | "tcp", _)) => Err(Error::new(
-                ErrorKind::NotImplemented,
-                format!(
-                    "the endpoint {text:?} is of the node lane, which this version does not have; use file:///DIRECTORY on the same node"
-                ),
-            )),
+            Some(("unix", path)) if path.starts_with('/') => Ok(Endpoint::Unix(path.into())),
+            Some(("unix", _)) => invalid("does not name an absolute path"),
+            Some(("tcp", host)) if host.contains(':') => {
+                Ok(Endpoint::Tcp(host.trim_end_matches('/').to_owned()))
+            }
+            Some(("tcp", _)) => invalid("has no port"),
             Some(_) => invalid("has a scheme that is not known"),
             None => invalid("is neither a URL nor an absolute path"),
         }
@@ -175,14 +202,18 @@ mod tests {
         assert_eq!(root("file:///a b/c?durability=data"), "/a b/c");
         let http = Endpoint::parse("http://h:1/").unwrap();
         assert!(matches!(http, Endpoint::Http(url) if url == "http://h:1"));
+        let unix = Endpoint::parse("unix:///run/a b").unwrap();
+        assert!(matches!(unix, Endpoint::Unix(path) if path.as_os_str() == "/run/a b"));
+        let tcp = Endpoint::parse("tcp://[::1]:7/").unwrap();
+        assert!(matches!(tcp, Endpoint::Tcp(host) if host == "[::1]:7"));
         for (text, kind) in [
             ("file://relative", ErrorKind::InvalidArgument),
             ("file:///a?durabilty=full", ErrorKind::InvalidArgument),
             ("relative", ErrorKind::InvalidArgument),
             ("ftp://h", ErrorKind::InvalidArgument),
             ("https://", ErrorKind::InvalidArgument),
-            ("unix:///run/s", ErrorKind::NotImplemented),
-            ("tcp://h:1", ErrorKind::NotImplemented),
+            ("unix://run/s", ErrorKind::InvalidArgument),
+            ("tcp://h", ErrorKind::InvalidArgument),
         ] {
             assert_eq!(Endpoint::parse(text).unwrap_err().kind(), kind, "{text}");
         }
@@ -193,6 +224,16 @@ mod tests {
         let options = Options { endpoint: Some("/does/not/exist".into()), ..Default::default() };
         let error = open(&options).err().expect("there is no such directory");
         assert!(error.to_string().contains("/does/not/exist does not exist"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_gateway_is_named_when_it_is_asked() {
+        let options = Options { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
+        let store = open(&options).unwrap().store;
+        assert_eq!(store.lane(), "node");
+        let error = store.list_buckets().expect_err("there is no such socket");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("fordway node ROOT --socket /does/not/exist"), "{error}");
     }
 
     #[test]

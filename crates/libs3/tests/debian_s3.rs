@@ -86,3 +86,10 @@ fn works_against_a_gateway() {
         works(&Lane::http());
     }
 }
+
+#[test]
+fn works_on_the_node_lane() {
+    if is_installed("s3") {
+        works(&Lane::node());
+    }
+}

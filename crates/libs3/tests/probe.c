@@ -239,13 +239,13 @@ static void services(Probe *p) {
 
     static char owner[S3_MAX_GRANTEE_USER_ID_SIZE], name[S3_MAX_GRANTEE_DISPLAY_NAME_SIZE];
     S3AclGrant *grants = calloc(S3_MAX_ACL_GRANT_COUNT, sizeof *grants);
-    S3Status expected = p->is_embedded ? S3StatusOK : S3StatusErrorNotImplemented;
+    S3Status expected = p->is_local ? S3StatusOK : S3StatusErrorNotImplemented;
     int count = -1;
     put(p, "acl", 1);
     call = (Call){0};
     S3_get_acl(&p->context, "acl", owner, name, &count, grants, NULL, 0, &RESPONSE, &call);
     point(p, "get an access control list", ended(&call, expected) &&
-              (!p->is_embedded || (count == 1 && grants[0].permission == S3PermissionFullControl &&
+              (!p->is_local || (count == 1 && grants[0].permission == S3PermissionFullControl &&
                                    !strcmp(grants[0].grantee.canonicalUser.id, owner))), &call);
     call = (Call){0};
     S3_set_acl(&p->context, "acl", owner, name, count < 0 ? 0 : count, grants, NULL, 0, &RESPONSE, &call);
@@ -258,7 +258,7 @@ static void services(Probe *p) {
     call = (Call){0};
     S3_get_lifecycle(&p->context, text, sizeof text, NULL, 0, &RESPONSE, &call);
     point(p, "there are no lifecycle rules",
-          ended(&call, p->is_embedded ? S3StatusErrorNoSuchLifecycleConfiguration : S3StatusErrorNotImplemented), &call);
+          ended(&call, p->is_local ? S3StatusErrorNoSuchLifecycleConfiguration : S3StatusErrorNotImplemented), &call);
     call = (Call){0};
     S3_set_lifecycle(&p->context, "<LifecycleConfiguration/>", NULL, 0, &RESPONSE, &call);
     point(p, "lifecycle rules are refused", ended(&call, S3StatusErrorNotImplemented), &call);
@@ -294,7 +294,7 @@ static void utilities(Probe *p) {
           NULL);
     char url[S3_MAX_AUTHENTICATED_QUERY_STRING_SIZE] = "";
     status = S3_generate_authenticated_query_string(url, &p->context, "a key", 60, NULL, "GET");
-    point(p, "a signed URL", p->is_embedded ? status == S3StatusNotSupported
+    point(p, "a signed URL", p->is_local ? status == S3StatusNotSupported
               : status == S3StatusOK && strstr(url, "a%20key?") && strstr(url, "X-Amz-Signature="), NULL);
     S3BucketContext node = p->context;
     node.hostName = "unix:///nowhere";
@@ -525,7 +525,7 @@ int main(int count, char **words) {
     pthread_t *running = calloc(threads, sizeof *running);
     for (int i = 0; i < threads; i++) {
         Probe *p = &probes[i];
-        p->host = words[1], p->access = words[2], p->secret = words[3], p->is_embedded = words[1][0] == '/';
+        p->host = words[1], p->access = words[2], p->secret = words[3], p->is_local = words[1][0] == '/' || !strncmp(words[1], "unix://", 7);
         snprintf(p->bucket, sizeof p->bucket, "probe-%d", i);
         p->context = (S3BucketContext){.hostName = p->host, .bucketName = p->bucket, .protocol = S3ProtocolHTTP,
                                        .uriStyle = S3UriStylePath, .accessKeyId = p->access,

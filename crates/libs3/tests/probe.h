@@ -62,7 +62,7 @@ typedef struct {
     const char *host, *access, *secret;
     char bucket[64];
     S3BucketContext context;
-    int is_embedded;
+    int is_local;
     int points, failures;
 } Probe;
 

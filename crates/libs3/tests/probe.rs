@@ -42,6 +42,16 @@ fn on_the_http_lane_from_eight_threads() {
 }
 
 #[test]
+fn on_the_node_lane() {
+    probe(&plain(), &[], &Lane::node(), 1, true);
+}
+
+#[test]
+fn on_the_node_lane_from_eight_threads() {
+    probe(&plain(), &[], &Lane::node(), 8, false);
+}
+
+#[test]
 fn under_the_address_sanitizer() {
     let program = Program::compile("probe.c", &["-fsanitize=address"]);
     probe(&program, &[], &Lane::embedded(), 8, false);

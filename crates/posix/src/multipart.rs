@@ -2,7 +2,7 @@
 //! is a rename; see [`crate::parts`] for what lies on disk meanwhile.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fordway_store::{
@@ -49,6 +49,24 @@ impl Writer for PartWriter {
         written.map_err(|error| {
             error.during("put part", crate::store::LANE, self.bucket.as_str(), self.key.as_str())
         })
+    }
+
+    /// A part that has a place in the object to be shares its file with the others.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sink {
+            PartSink::Apart(staged) if self.hasher.is_idle() => Some(staged.file().as_fd()),
+            _ => None,
+        }
+    }
+
+    fn filled(&mut self, bytes: u64) -> Result<()> {
+        self.hasher.skip(bytes);
+        match &mut self.sink {
+            PartSink::Apart(staged) => staged.filled(bytes),
+            PartSink::InPlace { .. } => {
+                Err(Error::new(ErrorKind::NotImplemented, "the file of this part is not lent"))
+            }
+        }
     }
 
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {

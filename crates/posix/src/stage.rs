@@ -134,6 +134,18 @@ impl Staged {
         }
     }
 
+    /// Takes the `bytes` that somebody else wrote to the file in the place of [`Staged::write`].
+    /// Errors: `IncompleteBody` if the file has another size. Cost: one `fstat`.
+    pub(crate) fn filled(&mut self, bytes: u64) -> Result<()> {
+        let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?.size;
+        if size != bytes {
+            let why = format!("{size} bytes were written to the file, {bytes} were announced");
+            return Err(Error::new(ErrorKind::IncompleteBody, why));
+        }
+        self.written = bytes;
+        Ok(())
+    }
+
     /// Counts bytes that came by another way than [`Staged::write`].
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.written += bytes;

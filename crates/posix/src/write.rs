@@ -1,5 +1,6 @@
 //! Writing objects.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
@@ -131,6 +132,15 @@ impl Writer for ObjectWriter {
         let result = self.append(data);
         result
             .map_err(|error| error.during("put", crate::store::LANE, self.bucket.as_str(), self.key.as_str()))
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.hasher.is_idle().then(|| self.staged.file().as_fd())
+    }
+
+    fn filled(&mut self, bytes: u64) -> Result<()> {
+        self.hasher.skip(bytes);
+        self.staged.filled(bytes)
     }
 
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {

@@ -309,7 +309,7 @@ fn no_thread(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
 }
 
-fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
+pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
     let (kind, detail) = match error.kind() {
         io::ErrorKind::AddrInUse => (
             ErrorKind::InvalidArgument,

@@ -10,6 +10,7 @@
 //! * `answer`: from a request to its answer, and the access log
 //! * `payload`: an object's content on its way through the S3 layer
 //! * `identity`: who may call
+//! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
 //!
 //! Logs go through `tracing`. The S3 library reports every refused request as an error of its own
@@ -19,6 +20,7 @@ mod answer;
 mod gateway;
 mod http1;
 mod identity;
+pub mod node;
 mod payload;
 mod s3;
 

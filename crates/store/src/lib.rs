@@ -4,6 +4,8 @@
 //! [`MemoryStore`] is the smallest complete implementation. It is the model that the conformance
 //! suite and the random-operation tests hold every other lane against.
 
+use std::os::fd::BorrowedFd;
+
 mod conditions;
 mod digest;
 mod error;
@@ -251,6 +253,19 @@ fn get_whole<S: Store + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result
 pub trait Writer: Send {
     /// Appends `data`.
     fn write(&mut self, data: &[u8]) -> Result<()>;
+
+    /// The file that the content goes to, for a caller that fills it from its first byte on by itself,
+    /// in the place of [`Writer::write`], and then says so by [`Writer::filled`]. `None` where there is
+    /// no file, where it holds more than this content, or where the bytes must pass by to be digested.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Says that the [file](Writer::file) was filled with `bytes` bytes.
+    /// Errors: `IncompleteBody` if it holds another number, `NotImplemented` without a file.
+    fn filled(&mut self, bytes: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
+    }
 
     /// Checks what arrived against `expected`, then publishes it.
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`.

@@ -10,6 +10,7 @@
 //! | user extended attributes | not on every file system | the caller is told `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
+//! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the caller is told `NOPROTOOPT` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
 mod cached;
@@ -20,6 +21,7 @@ mod dir;
 #[cfg(feature = "faults")]
 pub mod fault;
 mod file;
+mod identity;
 mod lock;
 mod map;
 mod name;
@@ -27,6 +29,7 @@ mod perf;
 mod process;
 mod root;
 mod send;
+mod socket;
 mod tcp;
 mod xattr;
 
@@ -39,6 +42,7 @@ pub use file::{
     open_in, read_into_spare, remove_dir, remove_file, rename, set_mode, set_modified, stat, stat_in,
     sync_data, write_all_at,
 };
+pub use identity::{act_as, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
@@ -48,5 +52,6 @@ pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use send::{send_file, send_more};
+pub use socket::{Peer, Wait, keep_alive, peer_of, receive, receive_with_descriptor, send_all};
 pub use tcp::{TcpInfo, tcp_info};
 pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};

@@ -7,8 +7,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_serve::{Gateway, GatewayConfig, Identity};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
@@ -143,4 +145,15 @@ fn a_connection_survives_a_full_disk() {
     }
     assert_eq!(send("GET", "old", b"").1, [7; 1000]);
     assert!(send("GET", "new", b"").0.starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn the_node_lane_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    let (root, away) = (disk.0.clone(), tempfile::tempdir().unwrap());
+    let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+    let socket = away.path().join("socket");
+    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    fills_up(&NodeStore::new(NodeAddress::Unix(socket)));
 }

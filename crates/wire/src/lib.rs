@@ -3,6 +3,7 @@
 pub mod byteranges;
 pub mod date;
 pub mod header_text;
+pub mod node;
 pub mod range;
 pub mod s3_error;
 pub mod s3_xml;

@@ -50,14 +50,9 @@ pub struct StoreTarget {
 
 impl StoreTarget {
     /// Makes `bucket` in `store`; [`Target::clean_up`] removes it with all that is in it.
-    pub fn new(
-        lane: Lane,
-        store: impl Store + 'static,
-        bucket: Bucket,
-        server_pid: Option<u32>,
-    ) -> Result<Self> {
+    pub fn new(lane: Lane, store: Arc<dyn Store>, bucket: Bucket, server_pid: Option<u32>) -> Result<Self> {
         store.create_bucket(&bucket)?;
-        Ok(StoreTarget { lane, store: Arc::new(store), bucket, server_pid })
+        Ok(StoreTarget { lane, store, bucket, server_pid })
     }
 
     /// Works in a bucket that is there, or will be before the first call.

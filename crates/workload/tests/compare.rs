@@ -27,7 +27,13 @@ fn lane(name: &str) -> Lane {
 }
 
 fn memory(name: &str) -> StoreTarget {
-    StoreTarget::new(lane(name), MemoryStore::default(), Bucket::new("bucket").unwrap(), None).unwrap()
+    StoreTarget::new(
+        lane(name),
+        std::sync::Arc::new(MemoryStore::default()),
+        Bucket::new("bucket").unwrap(),
+        None,
+    )
+    .unwrap()
 }
 
 fn compare(plan: &Plan, tree: &Tree, targets: &[Box<dyn Target>]) -> Result<Outcome> {

@@ -26,7 +26,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Lanes to compare
-    #[arg(long = "lane", value_enum, default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Http])]
+    #[arg(long = "lane", value_enum, default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Node, LaneArg::Http])]
     pub lanes: Vec<LaneArg>,
     /// Rounds that count
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -73,6 +73,8 @@ pub enum LaneArg {
     Posix,
     /// S3 semantics in this process
     Embedded,
+    /// The protocol of the node lane, from a gateway started for the purpose
+    Node,
     /// S3 over HTTP, from a gateway started for the purpose
     Http,
 }

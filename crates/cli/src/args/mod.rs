@@ -6,6 +6,7 @@ mod care;
 mod compare;
 mod filters;
 mod listing;
+mod node;
 mod serve;
 mod transfer;
 mod versions;
@@ -21,6 +22,7 @@ pub(crate) use bench::{ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, Ra
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
+pub(crate) use node::NodeArgs;
 pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
@@ -56,7 +58,7 @@ When some of many objects fail, the others are done and the first failure gives 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Where the objects are: file:///DIRECTORY, /DIRECTORY, or http(s)://HOST[:PORT]
+    /// Where the objects are: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,
     /// Profile of the AWS configuration and credentials files [default: AWS_PROFILE, else default]
@@ -105,6 +107,8 @@ pub enum Command {
     Presign(PresignArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
+    /// Serve a directory to the programs of this node
+    Node(NodeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane

@@ -1,13 +1,16 @@
 //! A gateway that a measurement starts for itself.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::Durability;
 use fordway_serve::Identity;
-use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
+use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
+use tempfile::TempDir;
 
 use crate::exit::file_error;
 
@@ -15,40 +18,37 @@ use crate::exit::file_error;
 /// standard input, and so with this process, however that ends.
 pub(super) struct GatewayProcess {
     process: Child,
-    endpoint: String,
-    identity: Identity,
+    speaks: Speaks,
+}
+
+/// What a gateway is asked in.
+enum Speaks {
+    Http { endpoint: String, identity: Identity },
+    Node { socket: PathBuf, _dir: TempDir },
 }
 
 impl GatewayProcess {
-    /// Serves `root` on a free port of the loopback interface.
+    /// Serves `root` over HTTP on a free port of the loopback interface.
     pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let identity = Identity::generate()?;
-        let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
-        let mut process = Command::new(exe)
-            .args(["serve", "--listen", "127.0.0.1:0", "--until-eof"])
-            .args(["--etag", etag.name(), "--durability", durability.name()])
-            .arg(root)
+        let mut command = command("serve", root, etag, durability)?;
+        command
+            .args(["--listen", "127.0.0.1:0"])
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
-            .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| file_error("starting", "the gateway", error))?;
-        let mut ready = String::new();
-        if let Some(stdout) = process.stdout.as_mut() {
-            // A gateway that fails says why on standard error, which is ours too.
-            let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
-        }
-        match ready.trim().rsplit_once(" at ") {
-            Some((_, endpoint)) => {
-                let endpoint = endpoint.to_owned();
-                Ok(GatewayProcess { process, endpoint, identity })
-            }
-            None => {
-                let _ = process.wait();
-                Err(Error::new(ErrorKind::Unavailable, "the gateway for the http lane did not start"))
-            }
-        }
+            .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
+        let (process, endpoint) = ready(command, "http")?;
+        Ok(GatewayProcess { process, speaks: Speaks::Http { endpoint, identity } })
+    }
+
+    /// Serves `root` in the protocol of the node lane, on a socket in a directory of its own.
+    pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = dir.map_err(|error| file_error("making", "a directory for a socket", error))?;
+        let socket = dir.path().join("node.sock");
+        let mut command = command("node", root, etag, durability)?;
+        command.arg("--socket").arg(&socket);
+        let (process, _) = ready(command, "node")?;
+        Ok(GatewayProcess { process, speaks: Speaks::Node { socket, _dir: dir } })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -56,10 +56,14 @@ impl GatewayProcess {
     }
 
     /// A client that it knows.
-    pub(super) fn client(&self) -> Result<S3Store> {
-        let Identity { access_key, secret_key } = &self.identity;
-        let keys = Credentials::keys(access_key, secret_key, "this run");
-        S3Store::new(S3Config::new(&self.endpoint, "us-east-1", keys))
+    pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(match &self.speaks {
+            Speaks::Http { endpoint, identity: Identity { access_key, secret_key } } => {
+                let keys = Credentials::keys(access_key, secret_key, "this run");
+                Arc::new(S3Store::new(S3Config::new(endpoint, "us-east-1", keys))?)
+            }
+            Speaks::Node { socket, .. } => Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone()))),
+        })
     }
 
     /// Ends it. Errors: `Internal` if it did not end well.
@@ -77,5 +81,35 @@ impl Drop for GatewayProcess {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         let _ = self.process.wait();
+    }
+}
+
+/// The command that serves `root`, but for where.
+fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
+    let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
+    let mut command = Command::new(exe);
+    command
+        .args([name, "--until-eof", "--etag", etag.name(), "--durability", durability.name()])
+        .arg(root)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts a gateway and waits until it is ready; answers its endpoint too.
+fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
+    let mut process = command.spawn().map_err(|error| file_error("starting", "the gateway", error))?;
+    let mut ready = String::new();
+    if let Some(stdout) = process.stdout.as_mut() {
+        // A gateway that fails says why on standard error, which is ours too.
+        let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
+    }
+    match ready.trim().rsplit_once(" at ") {
+        Some((_, endpoint)) => Ok((process, endpoint.to_owned())),
+        None => {
+            let _ = process.wait();
+            let why = format!("the gateway for the {lane} lane did not start");
+            Err(Error::new(ErrorKind::Unavailable, why))
+        }
     }
 }

@@ -12,6 +12,7 @@ mod gc;
 mod ls;
 mod man;
 mod mb;
+mod node;
 mod presign;
 mod rb;
 mod rm;
@@ -63,6 +64,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Versioning(args) => versioning::run(&args, context),
         Command::Presign(args) => presign::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
+        Command::Node(args) => node::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Gc(args) => gc::run(&args, context),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Stop};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -47,7 +47,8 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     };
     context.output.record(&ready)?;
     context.output.flush()?;
-    stop_when_asked(gateway.stop_handle(), &context.interrupt, args.until_eof)?;
+    let stop = gateway.stop_handle();
+    stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
     Ok(Exit::Ok)
 }
@@ -61,7 +62,10 @@ struct Ready<'r> {
     generated: Option<&'r Identity>,
 }
 
-fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn keys<S: serde::Serializer>(
+    identity: &Option<&Identity>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
     pair.serialize(serializer)
 }
@@ -69,16 +73,21 @@ fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Re
 impl fmt::Display for Ready<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
-        if let Some(Identity { access_key, secret_key }) = self.generated {
-            write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")?;
-        }
-        Ok(())
+        self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
     }
+}
+
+/// A key pair that was made, as lines for a shell.
+pub(super) fn write_keys(
+    Identity { access_key, secret_key }: &Identity,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
 }
 
 /// The key pair of the environment, or a new one; the flag says which.
 /// Errors: `InvalidArgument` where one half is missing.
-fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
+pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
     let get = |name: &str| variable(name).filter(|value| !value.is_empty());
     match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
         (Some(access_key), Some(secret_key)) => Ok((Identity { access_key, secret_key }, false)),
@@ -90,13 +99,18 @@ fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool
     }
 }
 
-fn stop_when_asked(stop: Stop, interrupt: &Interrupt, until_eof: bool) -> Result<()> {
+/// Has a gateway stop by `stop` at a signal, and at the end of standard input if `until_eof`.
+pub(super) fn stop_when_asked(
+    stop: impl Fn() + Clone + Send + 'static,
+    interrupt: &Interrupt,
+    until_eof: bool,
+) -> Result<()> {
     if until_eof {
         let stop = stop.clone();
         let wait = move || {
             // Whatever ends the reading, nobody is there any more.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            stop.trigger();
+            stop();
         };
         spawn("fordway-stdin", wait)?;
     }
@@ -105,7 +119,7 @@ fn stop_when_asked(stop: Stop, interrupt: &Interrupt, until_eof: bool) -> Result
         while !interrupt.is_raised() {
             std::thread::sleep(STOP_POLL);
         }
-        stop.trigger();
+        stop();
     })
 }
 

@@ -18,7 +18,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "ls",
     "cp",
     "cat",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 14] = [
     "du",
     "sync",
     "presign",
+    "node",
     "gc",
     "fsck",
     "completions",
@@ -107,9 +108,9 @@ fn local_work_needs_no_endpoint() {
     std::fs::write(dir.path().join("file"), "abc").unwrap();
     let ran = fordway(&["ls", dir.path().to_str().unwrap()], "");
     assert!(ran.status.success() && text(&ran.stdout).ends_with("         3 file\n"));
-    let ran = fordway(&["ls", "--endpoint", "unix:///run/fordway.sock"], "");
-    assert_eq!(ran.status.code(), Some(1));
-    assert!(text(&ran.stderr).contains("node lane"), "{}", text(&ran.stderr));
+    let ran = fordway(&["ls", "--endpoint", "unix:///no/such/socket"], "");
+    assert_eq!(ran.status.code(), Some(7));
+    assert!(text(&ran.stderr).contains("there is no socket /no/such/socket"), "{}", text(&ran.stderr));
     let ran = fordway(&["ls", "--endpoint", "nonsense"], "");
     assert_eq!(ran.status.code(), Some(2));
 }

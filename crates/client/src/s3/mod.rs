@@ -12,7 +12,6 @@ mod parts;
 mod profile;
 mod read;
 mod request;
-mod retry;
 mod session;
 mod signer;
 mod store;

@@ -9,10 +9,10 @@ use fordway_wire::{date, sigv2, uri};
 use super::config::Signature;
 use super::failure::{self, Attempt};
 use super::request::Call;
-use super::retry::backoff;
 use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
 use crate::http::{Exchange, HttpClient, Origin, Replay, Response};
+use crate::retry::backoff;
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 

@@ -9,7 +9,9 @@ use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway};
+use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_store::Store;
 use tempfile::TempDir;
 
 /// The directory of this crate's tests.
@@ -85,7 +87,7 @@ pub struct Lane {
     pub host: String,
     pub access_key: String,
     pub secret_key: String,
-    _gateway: Option<RunningGateway>,
+    _gateway: Option<Box<dyn std::any::Any>>,
 }
 
 /// A directory in memory where there is such a place: these tests make many files.
@@ -100,6 +102,17 @@ impl Lane {
         Lane { root, host, access_key: String::new(), secret_key: String::new(), _gateway: None }
     }
 
+    /// Through a node gateway of this process, which ends with the lane.
+    pub fn node() -> Self {
+        let (root, sockets) = (root(), TempDir::new().unwrap());
+        let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
+        let open = move || Ok(Arc::new(PosixStore::open(&path, PosixConfig::default())?) as Arc<dyn Store>);
+        let gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+        let host = format!("unix://{}", socket.display());
+        let (access_key, secret_key) = (String::new(), String::new());
+        Lane { root, host, access_key, secret_key, _gateway: Some(Box::new((gateway, sockets))) }
+    }
+
     /// Through a gateway of this process, which ends with the lane.
     pub fn http() -> Self {
         let root = root();
@@ -109,7 +122,7 @@ impl Lane {
         let gateway = Gateway::bind(Arc::new(store), config).unwrap().spawn().unwrap();
         let host = gateway.local_addr().to_string();
         let Identity { access_key, secret_key } = identity;
-        Lane { root, host, access_key, secret_key, _gateway: Some(gateway) }
+        Lane { root, host, access_key, secret_key, _gateway: Some(Box::new(gateway)) }
     }
 }
 

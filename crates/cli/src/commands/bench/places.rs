@@ -55,9 +55,13 @@ impl Places {
             let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.setting.name));
             let store = PosixStore::open(&dir, PosixConfig::default())?;
             self.add_store(Arc::new(store), "POSIX calls in this process", &name("embedded")?, None);
+            let gateway = GatewayProcess::start_node(&dir, ETagPolicy::Fast, Durability::None)?;
+            let what = "a gateway process on the same directory, messages over a Unix socket";
+            self.add_store(gateway.client()?, what, &name("node")?, Some(gateway.pid()));
+            self.gateways.push(gateway);
             let gateway = GatewayProcess::start(&dir, ETagPolicy::Fast, Durability::None)?;
             let what = "a gateway process on the same directory, HTTP/1.1 on loopback";
-            self.add_store(Arc::new(gateway.client()?), what, &name("http")?, Some(gateway.pid()));
+            self.add_store(gateway.client()?, what, &name("http")?, Some(gateway.pid()));
             self.gateways.push(gateway);
         }
         Ok(())

@@ -1,11 +1,12 @@
 //! The lanes of a comparison, each with what it needs.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, ErrorKind, Result};
+use fordway_store::{Bucket, Result};
 use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target};
 
 use crate::args::{CompareArgs, LaneArg};
@@ -19,13 +20,14 @@ const DELAY: Duration = Duration::from_millis(1);
 pub(super) struct Lanes {
     targets: Vec<Box<dyn Target>>,
     delays: Option<DelayLog>,
-    gateway: Option<GatewayProcess>,
+    /// Those that were started, by the lane they are for.
+    gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
 impl Lanes {
     /// Opens the lanes that `args` ask for in the empty directory `place`.
     pub(super) fn open(args: &CompareArgs, place: &Path) -> Result<Self> {
-        let mut lanes = Lanes { targets: Vec::new(), delays: None, gateway: None };
+        let mut lanes = Lanes { targets: Vec::new(), delays: None, gateways: Vec::new() };
         let mut asked: Vec<LaneArg> = Vec::new();
         for lane in &args.lanes {
             if !asked.contains(lane) {
@@ -64,21 +66,43 @@ impl Lanes {
                     PosixConfig { etag_policy: args.etag.into(), durability, ..PosixConfig::default() };
                 let store = PosixStore::open(root, config)?;
                 let lane = described(lane, "S3 semantics as POSIX calls in this process: no server, no copy");
-                Ok(Box::new(StoreTarget::new(lane, store, bucket, None)?))
+                Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
+            }
+            LaneArg::Node => {
+                let gateway = self.gateway(lane, args, root)?;
+                let lane = described(
+                    lane,
+                    "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
+                );
+                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
             LaneArg::Http => {
-                if self.gateway.is_none() {
-                    self.gateway = Some(GatewayProcess::start(root, args.etag.into(), durability)?);
-                }
-                let Some(gateway) = &self.gateway else { return Err(ErrorKind::Internal.into()) };
+                let gateway = self.gateway(lane, args, root)?;
                 let lane = described(
                     lane,
                     "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory",
                 );
-                let store = gateway.client()?;
-                Ok(Box::new(StoreTarget::new(lane, store, bucket, Some(gateway.pid()))?))
+                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
         }
+    }
+
+    /// The gateway of `lane`, started when it is first asked for.
+    fn gateway(&mut self, lane: LaneArg, args: &CompareArgs, root: &Path) -> Result<&GatewayProcess> {
+        let known = self.gateways.iter().position(|(of, _)| *of == lane);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let (etag, durability) = (args.etag.into(), args.durability.into());
+                let gateway = match lane {
+                    LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
+                    _ => GatewayProcess::start(root, etag, durability)?,
+                };
+                self.gateways.push((lane, gateway));
+                self.gateways.len() - 1
+            }
+        };
+        Ok(&self.gateways[at].1)
     }
 
     pub(super) fn targets(&self) -> &[Box<dyn Target>] {
@@ -94,12 +118,12 @@ impl Lanes {
         self.delays.as_ref().and_then(DelayLog::mean_ns)
     }
 
-    /// Removes what the lanes made, buckets first, and ends the gateway.
+    /// Removes what the lanes made, buckets first, and ends the gateways.
     pub(super) fn close(self) -> Result<()> {
         for target in &self.targets {
             target.clean_up()?;
         }
-        self.gateway.map_or(Ok(()), GatewayProcess::stop)
+        self.gateways.into_iter().try_for_each(|(_, gateway)| gateway.stop())
     }
 }
 
@@ -115,6 +139,7 @@ fn lane_name(lane: LaneArg) -> &'static str {
     match lane {
         LaneArg::Posix => "posix",
         LaneArg::Embedded => "embedded",
+        LaneArg::Node => "node",
         LaneArg::Http => "http",
     }
 }

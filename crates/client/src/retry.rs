@@ -9,7 +9,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// A random wait before try number `tries + 1`, from half to the whole of a limit that doubles with
 /// each try: clients that failed together do not come back together. A server's wish counts more,
 /// up to 5 seconds.
-pub(super) fn backoff(tries: u32, retry_after: Option<Duration>) -> Duration {
+pub(crate) fn backoff(tries: u32, retry_after: Option<Duration>) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently: as random as jitter needs to be.
     let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;

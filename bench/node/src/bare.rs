@@ -1,0 +1,133 @@
+//! What sockets cost with nothing in between: requests of 16 bytes, answers of 16 and content.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use fordway_sys::{
+    Errno, Mode, OFlags, Wait, open_in, read_into_spare, receive, receive_with_descriptor, send_all, stat,
+};
+
+use crate::{lookout, small};
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ask {
+    /// 4 KiB that are there already.
+    Echo,
+    /// 4 KiB of a file: open, fstat, pread, close.
+    Small,
+    /// A descriptor of a file of 1 MiB.
+    Descriptor,
+}
+
+const MESSAGE_BYTES: usize = 16;
+
+/// Serves until standard input ends, a thread for each connection.
+pub(crate) fn serve(root: &Path, socket: &Path) -> Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let dir = File::open(root.join("bucket"))?;
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if let Ok(dir) = dir.try_clone() {
+                std::thread::spawn(move || answer_all(&client, &dir));
+            }
+        }
+    });
+    println!("ready");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
+    static OPEN: AtomicUsize = AtomicUsize::new(0);
+    OPEN.fetch_add(1, Ordering::Relaxed);
+    let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
+    let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
+    loop {
+        let looks_out = !lookout.is_zero() && 2 * OPEN.load(Ordering::Relaxed) <= cores;
+        let received = wait(looks_out, |wait| receive(client, &mut request, wait));
+        if received.is_err() || received == Ok(0) {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let reply = [u8::from(looks_out); MESSAGE_BYTES];
+        match request[0] {
+            0 => send_all(client, &reply, &content, None)?,
+            1 => {
+                let file = open_in(dir, &small(usize::from(request[1])), OFlags::RDONLY, Mode::empty())?;
+                let size = stat(&file)?.size as usize;
+                content.clear();
+                read_into_spare(&file, &mut content, 0, size)?;
+                drop(file);
+                send_all(client, &reply, &content, None)?;
+            }
+            _ => {
+                let file = open_in(dir, "1MiB", OFlags::RDONLY, Mode::empty())?;
+                stat(&file)?;
+                send_all(client, &reply, &[], Some(file.as_fd()))?;
+            }
+        }
+    }
+}
+
+/// Looks out for a moment if told so, then sleeps.
+fn wait<T>(looks_out: bool, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+    let since = Instant::now();
+    while looks_out && since.elapsed() < Duration::from_micros(20) {
+        match receive(Wait::No) {
+            Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
+            done => return done,
+        }
+    }
+    receive(Wait::Yes)
+}
+
+/// A client of the bare server.
+pub(crate) struct Client {
+    socket: UnixStream,
+    buffer: Vec<u8>,
+    looks_out: bool,
+}
+
+impl Client {
+    pub(crate) fn connect(socket: &Path) -> Result<Self> {
+        Ok(Client { socket: UnixStream::connect(socket)?, buffer: vec![0; 8192], looks_out: false })
+    }
+
+    /// Asks for 4 KiB, which end up in `body`.
+    pub(crate) fn small(&mut self, ask: Ask, number: usize, body: &mut Vec<u8>) -> Result<()> {
+        let mut request = [0; MESSAGE_BYTES];
+        (request[0], request[1]) = (ask as u8, number as u8);
+        send_all(&self.socket, &request, &[], None)?;
+        let mut got = 0;
+        while got < MESSAGE_BYTES + 4096 {
+            let (socket, room) = (&self.socket, &mut self.buffer[got..]);
+            let (count, _) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
+            ensure!(count > 0, "the bare server is gone");
+            got += count;
+        }
+        self.looks_out = self.buffer[0] == 1;
+        body.clear();
+        body.extend_from_slice(&self.buffer[MESSAGE_BYTES..got]);
+        Ok(())
+    }
+
+    /// Has the descriptor of 1 MiB passed, and reads that into `body`.
+    pub(crate) fn descriptor(&mut self, body: &mut Vec<u8>) -> Result<()> {
+        send_all(&self.socket, &[Ask::Descriptor as u8; MESSAGE_BYTES], &[], None)?;
+        let (socket, room) = (&self.socket, &mut self.buffer);
+        let (_, file) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
+        self.looks_out = self.buffer[0] == 1;
+        body.clear();
+        let got = read_into_spare(file.ok_or(Errno::BADF)?, body, 0, 1 << 20)?;
+        ensure!(got == 1 << 20, "{got} bytes");
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! The node lane beside bare sockets that do the same with nothing in between, and beside the calls
+//! of POSIX: blocks in random order, the median of the ratios of a round with its interval.
+//!
+//! Gateway, bare server and clients are processes of their own, all this program, by its first word.
+
+mod bare;
+mod many;
+mod one;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_store::{Bucket, Key, PutOptions, Store};
+
+/// Objects of 4 KiB that are got.
+const SMALL: usize = 64;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["gateway", root, socket] => serve(root, socket),
+        ["bare", root, socket] => bare::serve(Path::new(root), Path::new(socket)),
+        ["client", lane, socket, ms] => many::client(lane, Path::new(socket), ms.parse()?),
+        [] => run(),
+        _ => bail!("no argument is taken; ROOT names the place to work in, ROUNDS their number"),
+    }
+}
+
+fn run() -> Result<()> {
+    let place = std::env::var("ROOT").unwrap_or_else(|_| "/dev/shm".to_owned());
+    let rounds = std::env::var("ROUNDS").map_or(Ok(31), |rounds| rounds.parse())?;
+    let dir = tempfile::Builder::new().prefix("fordway-node-").tempdir_in(place)?;
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("bucket"))?;
+    fill(&root)?;
+    let (gateway, bare) =
+        (Server::start("gateway", &root, dir.path())?, Server::start("bare", &root, dir.path())?);
+    one::compare(&root, &gateway.socket, &bare.socket, rounds)?;
+    many::compare(&gateway.socket, &bare.socket, rounds.div_ceil(4))
+}
+
+/// The objects that are read, put by the store itself.
+fn fill(root: &Path) -> Result<()> {
+    let store = PosixStore::open(root, PosixConfig::default())?;
+    let put = |name: &str, body: &[u8]| -> Result<()> {
+        store.put(&bucket()?, &Key::new(name)?, body, &PutOptions::default())?;
+        Ok(())
+    };
+    (0..SMALL).try_for_each(|number| put(&small(number), &[7; 4096]))?;
+    put("1MiB", &vec![7; 1 << 20])?;
+    put("16MiB", &vec![7; 16 << 20])
+}
+
+fn bucket() -> Result<Bucket> {
+    Ok(Bucket::new("bucket")?)
+}
+
+fn small(number: usize) -> String {
+    format!("s{:02}", number % SMALL)
+}
+
+/// The node gateway, until standard input ends.
+fn serve(root: &str, socket: &str) -> Result<()> {
+    let root = PathBuf::from(root);
+    let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+    let config = NodeConfig { lookout: lookout()?, ..NodeConfig::new(socket) };
+    let _gateway = NodeGateway::bind(Arc::new(open), config)?.spawn()?;
+    println!("ready");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// A server in a process of its own, which ends with this one.
+struct Server {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(kind: &str, root: &Path, dir: &Path) -> Result<Self> {
+        let socket = dir.join(kind);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(kind).arg(root).arg(&socket).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let mut ready = String::new();
+        BufReader::new(process.stdout.as_mut().context("no output")?).read_line(&mut ready)?;
+        Ok(Server { process, socket })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// How long both servers look out for the next request, where cores are free: `LOOKOUT_US`, or 20 µs.
+fn lookout() -> Result<Duration> {
+    Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
+}
+
+fn node_store(socket: &Path) -> NodeStore {
+    NodeStore::new(NodeAddress::Unix(socket.to_owned()))
+}

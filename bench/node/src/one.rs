@@ -1,0 +1,176 @@
+//! One client.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use fordway_measure::{Shuffle, median, median_interval, ns_text};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{GetOptions, Key, PutOptions, Store};
+use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
+
+use crate::bare::{Ask, Client};
+use crate::{SMALL, bucket, node_store, small};
+
+/// One way to do something; what is timed is one call of it.
+type Way<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
+
+/// Calls in a block, and what they count for: the objects of a batch.
+struct Shape {
+    calls: usize,
+    objects: usize,
+}
+
+/// Runs `ways` in blocks; prints the time of each per object, and each beside the first.
+fn ways(title: &str, shape: &Shape, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
+    let mut times: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut shuffle = Shuffle::new(7);
+    // The first round warms up.
+    for round in 0..=rounds {
+        let mut order: Vec<usize> = (0..ways.len()).collect();
+        shuffle.shuffle(&mut order);
+        for at in order {
+            let start = Instant::now();
+            (0..shape.calls).try_for_each(|_| (ways[at].1)())?;
+            let each = start.elapsed().as_nanos() as f64 / (shape.calls * shape.objects) as f64;
+            if round > 0 {
+                times[at].push(each);
+            }
+        }
+    }
+    println!("{title}");
+    for (at, (name, _)) in ways.iter().enumerate() {
+        let each = median(&times[at]).context("no rounds")?;
+        let ratios: Vec<f64> = times[at].iter().zip(&times[0]).map(|(this, first)| this / first).collect();
+        let ratio = median_interval(&ratios, 1).context("too few rounds")?;
+        println!(
+            "  {name:<34} {:>9}  {:.2} x [{:.2}, {:.2}]",
+            ns_text(each as u64),
+            ratio.value,
+            ratio.low,
+            ratio.high
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn compare(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
+    small_gets(root, gateway, bare, rounds)?;
+    large_gets(root, gateway, bare, rounds)?;
+    puts(root, gateway, rounds)
+}
+
+fn direct(dir: &File, name: &str, body: &mut Vec<u8>) -> Result<()> {
+    let file = open_in(dir, name, OFlags::RDONLY, Mode::empty())?;
+    let size = stat(&file)?.size as usize;
+    body.clear();
+    read_into_spare(&file, body, 0, size)?;
+    Ok(())
+}
+
+fn small_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
+    let (node, mut client, bucket) = (node_store(gateway), Client::connect(bare)?, bucket()?);
+    let dir = File::open(root.join("bucket"))?;
+    let keys = (0..SMALL).map(|number| Ok(Key::new(small(number))?)).collect::<Result<Vec<_>>>()?;
+    let (mut of_bare, mut of_node, mut at, mut at_node) = (Vec::new(), Vec::new(), 0, 0);
+    let one = Shape { calls: 500, objects: 1 };
+    let one_by_one: Vec<Way<'_>> = vec![
+        (
+            "bare socket, open, fstat, pread",
+            Box::new(|| {
+                at += 1;
+                client.small(Ask::Small, at % SMALL, &mut of_bare)
+            }),
+        ),
+        (
+            "node get",
+            Box::new(|| {
+                at_node += 1;
+                node.read(&bucket, &keys[at_node % SMALL], &GetOptions::default(), &mut of_node)?;
+                Ok(())
+            }),
+        ),
+    ];
+    ways("4 KiB get, one at a time", &one, one_by_one, rounds)?;
+    let batch = Shape { calls: 10, objects: SMALL };
+    let batches: Vec<Way<'_>> = vec![
+        (
+            "open, fstat, pread, close",
+            Box::new(|| {
+                for number in 0..SMALL {
+                    direct(&dir, &small(number), &mut Vec::new())?;
+                }
+                Ok(())
+            }),
+        ),
+        (
+            "node get_many of 64",
+            Box::new(|| {
+                node.get_many(&bucket, &keys).into_iter().try_for_each(|got| got.map(drop))?;
+                Ok(())
+            }),
+        ),
+    ];
+    ways("4 KiB get, 64 by one call, per object", &batch, batches, rounds)
+}
+
+fn large_gets(root: &Path, gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
+    let (node, mut client, bucket) = (node_store(gateway), Client::connect(bare)?, bucket()?);
+    let dir = File::open(root.join("bucket"))?;
+    let (mut of_bare, mut of_node) = (Vec::with_capacity(1 << 20), Vec::with_capacity(1 << 20));
+    let key = Key::new("1MiB")?;
+    let mega: Vec<Way<'_>> = vec![
+        ("bare socket, descriptor, pread", Box::new(|| client.descriptor(&mut of_bare))),
+        (
+            "node get",
+            Box::new(|| {
+                node.read(&bucket, &key, &GetOptions::default(), &mut of_node)?;
+                Ok(())
+            }),
+        ),
+    ];
+    ways("1 MiB get", &Shape { calls: 50, objects: 1 }, mega, rounds)?;
+    let (mut of_posix, mut of_node) = (Vec::with_capacity(16 << 20), Vec::with_capacity(16 << 20));
+    let key = Key::new("16MiB")?;
+    let large: Vec<Way<'_>> = vec![
+        ("open, fstat, pread, close", Box::new(|| direct(&dir, "16MiB", &mut of_posix))),
+        (
+            "node get",
+            Box::new(|| {
+                node.read(&bucket, &key, &GetOptions::default(), &mut of_node)?;
+                Ok(())
+            }),
+        ),
+    ];
+    ways("16 MiB get", &Shape { calls: 4, objects: 1 }, large, rounds)
+}
+
+fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
+    let (node, bucket) = (node_store(gateway), bucket()?);
+    let embedded = PosixStore::open(root, PosixConfig::default())?;
+    for (title, bytes, calls) in [
+        ("4 KiB put over an object", 4096, 200),
+        ("256 KiB put over an object", 256 << 10, 40),
+        ("1 MiB put over an object", 1 << 20, 20),
+        ("16 MiB put over an object", 16 << 20, 2),
+    ] {
+        let body = vec![9; bytes];
+        let keys = [Key::new("put-embedded")?, Key::new("put-node")?];
+        let stores: [&dyn Store; 2] = [&embedded, &node];
+        let put = |at: usize| {
+            let (store, key, bucket, body) = (stores[at], &keys[at], &bucket, &body);
+            Box::new(move || {
+                store.put(bucket, key, body, &PutOptions::default())?;
+                Ok(())
+            })
+        };
+        ways(
+            title,
+            &Shape { calls, objects: 1 },
+            vec![("embedded put", put(0)), ("node put", put(1))],
+            rounds,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The node gateway as a process: ready line, commands through it, signals, and its sudden death.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_store::{Bucket, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store};
+
+/// A gateway; killed when dropped.
+struct Gateway {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    ready: String,
+}
+
+impl Gateway {
+    fn start(dir: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+        command.arg("node").arg(dir.join("root")).arg("--socket").arg(dir.join("socket")).args(more);
+        command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        output.read_line(&mut ready).unwrap();
+        Gateway { process, output, ready }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn place() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
+    dir
+}
+
+fn fordway(dir: &Path, words: &[&str]) -> std::process::Output {
+    let endpoint = format!("unix://{}", dir.join("socket").display());
+    Command::new(env!("CARGO_BIN_EXE_fordway")).args(["--endpoint", &endpoint]).args(words).output().unwrap()
+}
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+#[test]
+fn commands_work_through_it_and_a_signal_ends_it_well() {
+    let dir = place();
+    let mut gateway = Gateway::start(dir.path(), &[]);
+    let root = dir.path().join("root");
+    assert_eq!(
+        gateway.ready,
+        format!("fordway: serving {} at unix://{}\n", root.display(), dir.path().join("socket").display())
+    );
+    let file = dir.path().join("file");
+    std::fs::write(&file, vec![7; 3_000_000]).unwrap();
+    assert!(fordway(dir.path(), &["cp", file.to_str().unwrap(), "s3://bucket/a/b"]).status.success());
+    assert_eq!(std::fs::read(root.join("bucket/a/b")).unwrap(), std::fs::read(&file).unwrap());
+    assert_eq!(fordway(dir.path(), &["cat", "s3://bucket/a/b"]).stdout.len(), 3_000_000);
+    assert_eq!(fordway(dir.path(), &["cat", "s3://bucket/none"]).status.code(), Some(3));
+    fordway_sys::terminate(gateway.process.id()).unwrap();
+    assert!(gateway.process.wait().unwrap().success());
+    assert!(!dir.path().join("socket").exists());
+    let after = fordway(dir.path(), &["ls"]);
+    assert_eq!(after.status.code(), Some(7));
+    assert!(
+        String::from_utf8_lossy(&after.stderr).contains("start the gateway with `fordway node ROOT --socket")
+    );
+}
+
+#[test]
+fn a_second_gateway_on_the_same_socket_is_refused() {
+    let dir = place();
+    let first = Gateway::start(dir.path(), &[]);
+    let second = Gateway::start(dir.path(), &[]);
+    assert!(!first.ready.is_empty() && second.ready.is_empty());
+    assert!(fordway(dir.path(), &["ls"]).status.success(), "the first still serves");
+}
+
+/// What a client was told when the gateway died under it.
+#[derive(Default)]
+struct Told {
+    /// Objects that were acknowledged, with the seed of their content.
+    done: BTreeMap<String, u8>,
+    failed: usize,
+}
+
+/// Killed while eight clients write small and large objects: each call is done or fails in plain
+/// words, what was acknowledged is there and whole, nothing is half-written, and a new gateway on the
+/// same path serves at once.
+#[test]
+fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
+    let dir = place();
+    let mut gateway = Gateway::start(dir.path(), &["--durability", "none"]);
+    let (told, stop) = (Arc::new(Mutex::new(Told::default())), Arc::new(AtomicBool::new(false)));
+    let store = NodeStore::new(NodeAddress::Unix(dir.path().join("socket")));
+    let clients: Vec<_> = (0..8u8)
+        .map(|client| {
+            let (store, told, stop) = (store.clone(), told.clone(), stop.clone());
+            std::thread::spawn(move || work(client, &store, &told, &stop))
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(400));
+    gateway.process.kill().unwrap();
+    gateway.process.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let restarted = Instant::now();
+    let again = Gateway::start(dir.path(), &[]);
+    assert!(!again.ready.is_empty() && restarted.elapsed() < Duration::from_secs(5));
+    std::thread::sleep(Duration::from_millis(300));
+    stop.store(true, Ordering::Relaxed);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let told = told.lock().unwrap();
+    assert!(told.done.len() > 20, "{} objects were put", told.done.len());
+    let listed = store.list(&bucket(), &ListQuery { max_keys: 1_000_000, ..Default::default() }).unwrap();
+    for entry in &listed.entries {
+        let object = store.get(&bucket(), &Key::new(entry.name()).unwrap(), &GetOptions::default()).unwrap();
+        let body = object.content.into_vec().unwrap();
+        assert!(!body.is_empty() && body.iter().all(|byte| *byte == body[0]), "{} is torn", entry.name());
+        assert!([LARGE, SMALL].contains(&body.len()), "{} has {} bytes", entry.name(), body.len());
+    }
+    let names: Vec<&str> = listed.entries.iter().map(|entry| entry.name()).collect();
+    for name in told.done.keys() {
+        assert!(names.binary_search(&name.as_str()).is_ok(), "{name} was acknowledged and is gone");
+    }
+    assert!(told.failed < told.done.len(), "{} of {} failed", told.failed, told.done.len());
+}
+
+const SMALL: usize = 4096;
+const LARGE: usize = 600_000;
+
+fn work(client: u8, store: &NodeStore, told: &Mutex<Told>, stop: &AtomicBool) {
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let name = format!("c{client}/{number}");
+        let key = Key::new(name.as_str()).unwrap();
+        let seed = (number % 251 + 1) as u8;
+        let put = match number % 4 {
+            0 => store.put(&bucket(), &key, &vec![seed; LARGE], &PutOptions::default()),
+            1 => in_pieces(store, &key, seed),
+            _ => store.put(&bucket(), &key, &vec![seed; SMALL], &PutOptions::default()),
+        };
+        let mut told = told.lock().unwrap();
+        match put {
+            Ok(_) => drop(told.done.insert(name, seed)),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                told.failed += 1;
+            }
+        }
+        drop(told);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn in_pieces(store: &NodeStore, key: &Key, seed: u8) -> fordway_store::Result<fordway_store::PutResult> {
+    let mut writer = store.writer(&bucket(), key, &PutOptions::default())?;
+    for _ in 0..LARGE / 100_000 {
+        writer.write(&vec![seed; 100_000])?;
+    }
+    writer.commit(&Expected::default())
+}
+
+#[test]
+fn by_tcp_only_who_knows_the_secret_is_served() {
+    let dir = place();
+    let mut gateway = Gateway::start(dir.path(), &["--tcp", "127.0.0.1:0", "--tcp-as-root"]);
+    let tcp = gateway.ready.split(" at ").find_map(|at| at.strip_prefix("tcp://")).unwrap();
+    let endpoint = format!("tcp://{}", tcp.split(' ').next().unwrap());
+    let mut value = || {
+        let mut line = String::new();
+        gateway.output.read_line(&mut line).unwrap();
+        line.trim().split_once('=').unwrap().1.to_owned()
+    };
+    let (access_key, secret_key) = (value(), value());
+    let ls = |access_key: &str, secret_key: &str| {
+        Command::new(env!("CARGO_BIN_EXE_fordway"))
+            .args(["--endpoint", &endpoint, "ls"])
+            .env("AWS_ACCESS_KEY_ID", access_key)
+            .env("AWS_SECRET_ACCESS_KEY", secret_key)
+            .output()
+            .unwrap()
+    };
+    let served = ls(&access_key, &secret_key);
+    assert!(String::from_utf8_lossy(&served.stdout).contains("bucket"), "{served:?}");
+    for (access_key, secret_key) in [(&*access_key, "wrong"), ("wrong", &*secret_key)] {
+        let refused = ls(access_key, secret_key);
+        assert_eq!(refused.status.code(), Some(4), "{refused:?}");
+        assert!(refused.stdout.is_empty());
+    }
+    // The word of who only says who it is counts for nothing.
+    let mut raw = std::net::TcpStream::connect(endpoint.trim_start_matches("tcp://")).unwrap();
+    std::io::Write::write_all(&mut raw, b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(!matches!(raw.read(&mut [0; 64]), Ok(count) if count > 0));
+}

@@ -1,0 +1,207 @@
+//! Many objects at once: several messages on their way, each for many objects.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
+};
+use fordway_wire::node::{Request, Take};
+
+use super::connection::{Connection, Failure};
+use super::read::read;
+use super::session::{Call, Session};
+use super::write::{WHOLE_BYTES_MAX, put};
+
+/// Objects asked for by one message.
+const OBJECTS_MAX: usize = 64;
+/// The most bytes of content in one message, unless a single object has more.
+const BODY_BYTES_MAX: usize = 128 << 10;
+/// Messages on their way at once. Their keys fit the buffers of a socket: neither side ever waits for
+/// room in one while the other does the same.
+const ON_THEIR_WAY_MAX: usize = 2;
+
+/// One kind of batch.
+struct Batch<'b, T> {
+    session: &'b Arc<Session>,
+    call: Call<'b>,
+    /// What has been answered so far, by the place in the batch.
+    results: Vec<Option<Result<T>>>,
+}
+
+impl<'b, T> Batch<'b, T> {
+    fn new(session: &'b Arc<Session>, call: Call<'b>, len: usize) -> Self {
+        Batch { session, call, results: (0..len).map(|_| None).collect() }
+    }
+
+    /// Asks for all of `chunks`: `ask` gathers the message for one, `answer` reads the results for the
+    /// first objects of it, perhaps for all. What a broken connection leaves open is asked for again.
+    fn run<A: Take>(
+        mut self,
+        chunks: Vec<Range<usize>>,
+        mut ask: impl FnMut(&mut Connection, &Range<usize>) -> u32,
+        mut answer: impl FnMut(A, &[u8]) -> Result<Vec<Result<T>>>,
+    ) -> Vec<Result<T>> {
+        let (session, call, results) = (self.session, self.call, &mut self.results);
+        let mut open: VecDeque<Range<usize>> = chunks.into();
+        let done = session.run(&call, |connection| {
+            let mut asked: VecDeque<(u32, Range<usize>)> = VecDeque::new();
+            // What a connection before this one was asked for and did not answer comes first.
+            open.retain(|chunk| results[chunk.end - 1].is_none());
+            let mut next = 0;
+            while next < open.len() || !asked.is_empty() {
+                let new = (ON_THEIR_WAY_MAX - asked.len()).min(open.len() - next);
+                for chunk in open.range(next..next + new) {
+                    asked.push_back((ask(connection, chunk), chunk.clone()));
+                }
+                next += new;
+                if new > 0 {
+                    connection.send_gathered(&[]).map_err(maybe_done)?;
+                }
+                let Some((id, chunk)) = asked.pop_front() else { break };
+                let (found, header) = connection.reply::<A>(id)?;
+                let found = answer(found, connection.body(&header)).map_err(Failure::Unusable)?;
+                connection.finish(&header);
+                let answered = found.len().min(chunk.len());
+                if answered == 0 {
+                    return Err(Failure::Unusable(Error::new(
+                        ErrorKind::BadResponse,
+                        "nothing was answered",
+                    )));
+                }
+                for (at, result) in chunk.clone().zip(found) {
+                    results[at] = Some(result);
+                }
+                if answered < chunk.len() {
+                    open.push_back(chunk.start + answered..chunk.end);
+                }
+            }
+            Ok(())
+        });
+        let failed = done.err();
+        self.results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|| Err(as_each(failed.as_ref()))))
+            .collect()
+    }
+}
+
+/// Of several messages some may have been sent whole before the connection broke.
+fn maybe_done(failure: Failure) -> Failure {
+    match failure {
+        Failure::NotSent(errno) => Failure::Unknown(errno),
+        other => other,
+    }
+}
+
+/// The error of a whole batch as that of one of its objects.
+fn as_each(failed: Option<&Error>) -> Error {
+    match failed {
+        Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),
+        None => ErrorKind::Internal.into(),
+    }
+}
+
+/// Cuts a batch into messages: `body_bytes` is the content that goes with an object.
+fn chunks(len: usize, body_bytes: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
+    let (mut all, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for at in 0..len {
+        let more = body_bytes(at);
+        if at > start && (at - start == OBJECTS_MAX || bytes + more > BODY_BYTES_MAX) {
+            all.push(start..at);
+            (start, bytes) = (at, 0);
+        }
+        bytes += more;
+    }
+    if start < len {
+        all.push(start..len);
+    }
+    all
+}
+
+fn named<T>(results: Vec<Result<T>>, call: &Call<'_>, key: impl Fn(usize) -> String) -> Vec<Result<T>> {
+    let name = |(at, result): (usize, Result<T>)| {
+        result.map_err(|error| Call { key: &key(at), ..*call }.named(error))
+    };
+    results.into_iter().enumerate().map(name).collect()
+}
+
+pub(super) fn get_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
+    let call = Call { operation: "get", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+        let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
+        connection.gather(&Request::GetMany { bucket, keys }, 0)
+    };
+    let cut = |found: Vec<Result<Option<u32>>>, mut body: &[u8]| {
+        let mut object = |len: Option<u32>| match len.map(|len| body.split_at_checked(len as usize)) {
+            None => Ok(None),
+            Some(Some((object, rest))) => {
+                body = rest;
+                Ok(Some(object.to_vec()))
+            }
+            Some(None) => Err(Error::new(ErrorKind::BadResponse, "the objects are not whole")),
+        };
+        Ok(found.into_iter().map(|len| len.and_then(&mut object)).collect())
+    };
+    let found = Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, cut);
+    let alone = |(result, key): (Result<Option<Vec<u8>>>, &Key)| match result {
+        Ok(Some(object)) => Ok(object),
+        Ok(None) => {
+            let mut object = Vec::new();
+            read(session, (bucket, key), &GetOptions::default(), &mut object).map(|_| object)
+        }
+        Err(error) => Err(error),
+    };
+    let found = found.into_iter().zip(keys).map(alone).collect();
+    named(found, &call, |at| keys[at].to_string())
+}
+
+pub(super) fn head_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
+    let call = Call { operation: "head", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+        let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
+        connection.gather(&Request::HeadMany { bucket, keys }, 0)
+    };
+    let found =
+        Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
+    named(found, &call, |at| keys[at].to_string())
+}
+
+pub(super) fn delete_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    let call = Call { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+        let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
+        connection.gather(&Request::DeleteMany { bucket, keys }, 0)
+    };
+    let found =
+        Batch::new(session, call, keys.len()).run(chunks(keys.len(), |_| 0), ask, |found, _| Ok(found));
+    named(found, &call, |at| keys[at].to_string())
+}
+
+pub(super) fn put_many(
+    session: &Arc<Session>,
+    bucket: &Bucket,
+    objects: &[(Key, &[u8])],
+    options: &PutOptions,
+) -> Vec<Result<PutResult>> {
+    if objects.iter().any(|(_, body)| body.len() > WHOLE_BYTES_MAX) {
+        return objects.iter().map(|(key, body)| put(session, (bucket, key), body, options)).collect();
+    }
+    let is_idempotent = options.conditions.is_empty();
+    let call = Call { operation: "put", bucket: bucket.as_str(), key: "", is_idempotent };
+    let ask = |connection: &mut Connection, chunk: &Range<usize>| {
+        let chunk = &objects[chunk.clone()];
+        let sizes: Vec<(Key, u32)> =
+            chunk.iter().map(|(key, body)| (key.clone(), body.len() as u32)).collect();
+        let body_bytes = chunk.iter().map(|(_, body)| body.len()).sum();
+        let (bucket, options) = (Cow::Borrowed(bucket), Cow::Borrowed(options));
+        let id = connection.gather(&Request::PutMany { bucket, options, objects: sizes.into() }, body_bytes);
+        chunk.iter().for_each(|(_, body)| connection.gather_body(body));
+        id
+    };
+    let chunks = chunks(objects.len(), |at| objects[at].1.len());
+    let found = Batch::new(session, call, objects.len()).run(chunks, ask, |found, _| Ok(found));
+    named(found, &call, |at| objects[at].0.to_string())
+}

@@ -1,0 +1,299 @@
+//! One socket to the gateway: greeting, sending, waiting for answers.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Errno, Wait, receive_with_descriptor, send_all};
+use fordway_wire::node::{
+    Flags, Header, Hello, Inbox, NONCE_BYTES, Proof, Request, Side, Take, VERSION, WELCOME_BYTES, Welcome,
+    take_reply,
+};
+
+use super::address::{NodeAddress, Secret};
+
+/// How long an answer is looked out for before the thread sleeps, while the gateway does the same.
+const LOOKOUT: Duration = Duration::from_micros(20);
+/// So often in a row looking out may be in vain, before it is done rarely.
+const MISSES_MAX: u32 = 4;
+/// How rarely.
+const RARELY: u32 = 64;
+
+/// Why a request has no answer that can be used.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The gateway cannot have done it: it never had the whole request.
+    NotSent(Errno),
+    /// The connection broke before the answer came.
+    Unknown(Errno),
+    /// The gateway answered with an error.
+    Answered(Error),
+    /// What came is no answer, or something failed on this side while it was used.
+    Unusable(Error),
+}
+
+impl Failure {
+    /// The failure that an answer which could not be read is.
+    fn of_answer(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::BadResponse => Failure::Unusable(error),
+            _ => Failure::Answered(error),
+        }
+    }
+}
+
+/// A connection to a gateway that has welcomed us.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    inbox: Inbox,
+    /// The one that came with the frame being read.
+    descriptor: Option<OwnedFd>,
+    out: Vec<u8>,
+    next_id: u32,
+    /// Whether the gateway looks out for our next request.
+    is_awake: bool,
+    misses: u32,
+}
+
+impl Connection {
+    /// Connects, and proves what the gateway wants proved. Errors: `Unavailable` if there is nobody
+    /// (and nothing else is), `AccessDenied`, `BadResponse`, those of the gateway.
+    pub(super) fn open(address: &NodeAddress) -> Result<Self> {
+        let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
+        let mut connection = Connection {
+            socket,
+            inbox: Inbox::default(),
+            descriptor: None,
+            out: Vec::new(),
+            next_id: 1,
+            is_awake: false,
+            misses: 0,
+        };
+        connection.greet(address).map_err(|failure| match failure {
+            Failure::Answered(error) | Failure::Unusable(error) => error,
+            Failure::NotSent(errno) | Failure::Unknown(errno) => cannot_connect(address, errno.into()),
+        })?;
+        Ok(connection)
+    }
+
+    fn greet(&mut self, address: &NodeAddress) -> Result<(), Failure> {
+        let hello = Hello { version: VERSION, takes_descriptors: address.is_local() };
+        // A gateway that refuses us may be done with us already: what it said is still there.
+        let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
+        while self.inbox.waiting().len() < WELCOME_BYTES {
+            self.receive(Wait::Yes).map_err(|errno| Failure::NotSent(sent.err().unwrap_or(errno)))?;
+        }
+        let bytes = self.inbox.waiting().first_chunk();
+        let welcome = bytes.map(Welcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
+        let welcome = welcome.map_err(|error| {
+            Failure::Unusable(Error::new(ErrorKind::BadResponse, format!("{address}: {}", error.detail())))
+        })?;
+        self.inbox.consume(WELCOME_BYTES);
+        if welcome.is_refusal {
+            return self.reply::<()>(0).map(drop);
+        }
+        match (welcome.wants_proof, address) {
+            (true, NodeAddress::Tcp(_, secret)) => self.prove(secret, &welcome.nonce),
+            (false, NodeAddress::Unix(_)) => Ok(()),
+            _ => {
+                let why = format!("{address} asks for another kind of proof than its endpoint goes by");
+                Err(Failure::Unusable(Error::new(ErrorKind::BadResponse, why)))
+            }
+        }
+    }
+
+    /// Shows that we know the secret, and has the gateway show the same.
+    fn prove(&mut self, secret: &Secret, theirs: &[u8; NONCE_BYTES]) -> Result<(), Failure> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|error| {
+            Failure::Unusable(Error::new(ErrorKind::Io, "no random number").caused_by(error))
+        })?;
+        let Secret { access_key, secret_key } = secret;
+        let proof = |side| Proof::new(secret_key, side, theirs, &nonce, access_key);
+        let request = Request::Authenticate {
+            access_key: Cow::Borrowed(access_key),
+            nonce,
+            proof: proof(Side::Client).to_bytes(),
+        };
+        let (answer, header) = self.call::<[u8; 32]>(&request, &[])?;
+        self.finish(&header);
+        match proof(Side::Gateway).is(&answer) {
+            true => Ok(()),
+            false => {
+                let why = "the gateway does not know the secret key itself; check that the endpoint is right";
+                Err(Failure::Unusable(Error::new(ErrorKind::SignatureDoesNotMatch, why)))
+            }
+        }
+    }
+
+    /// Asks, and waits for the answer. The header tells where its body is: [`Connection::body`].
+    pub(super) fn call<T: Take>(
+        &mut self,
+        request: &Request<'_>,
+        body: &[u8],
+    ) -> Result<(T, Header), Failure> {
+        let id = self.send(request, body)?;
+        self.reply(id)
+    }
+
+    /// Sends a request, together with those that were gathered before it; answers its id.
+    pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<u32, Failure> {
+        let id = self.gather(request, body.len());
+        self.send_gathered(body).map(|()| id)
+    }
+
+    /// Makes a request part of the next send; the caller appends `body_bytes` of body to it.
+    pub(super) fn gather(&mut self, request: &Request<'_>, body_bytes: usize) -> u32 {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1).max(1);
+        request.put(&mut self.out, id, body_bytes);
+        id
+    }
+
+    /// Appends body to the request that was gathered last.
+    pub(super) fn gather_body(&mut self, body: &[u8]) {
+        self.out.extend_from_slice(body);
+    }
+
+    /// Sends what was gathered, and `body` behind it.
+    pub(super) fn send_gathered(&mut self, body: &[u8]) -> Result<(), Failure> {
+        let sent = send_all(&self.socket, &self.out, body, None);
+        self.out.clear();
+        sent.map_err(Failure::NotSent)
+    }
+
+    /// Waits for the answer to the request `id`, which is the next that comes. What is left of the
+    /// answer before is dropped.
+    pub(super) fn reply<T: Take>(&mut self, id: u32) -> Result<(T, Header), Failure> {
+        let header = self.wait_for_frame()?;
+        let bad = |why: &str| Failure::Unusable(Error::new(ErrorKind::BadResponse, why));
+        // A gateway that could not make out a request at all answers to none.
+        if header.id != id && header.id != 0 {
+            return Err(bad("the gateway answered to something else"));
+        }
+        self.is_awake = header.flags.has(Flags::AWAKE);
+        let frame = self.inbox.frame(&header).ok_or_else(|| bad("the answer is not whole"))?;
+        match take_reply(&frame) {
+            Ok(answer) => Ok((answer, header)),
+            Err(error) => {
+                self.finish(&header);
+                Err(Failure::of_answer(error))
+            }
+        }
+    }
+
+    /// The body of the answer with this header, until [`Connection::finish`].
+    pub(super) fn body(&self, header: &Header) -> &[u8] {
+        self.inbox.frame(header).map_or(&[], |frame| frame.body)
+    }
+
+    /// Drops the answer with this header, which was made use of.
+    pub(super) fn finish(&mut self, header: &Header) {
+        self.inbox.consume(header.frame_bytes());
+    }
+
+    /// The file whose descriptor came with the answer. Errors: `BadResponse` if there is none.
+    pub(super) fn file(&mut self, header: &Header) -> Result<File, Failure> {
+        let passed = self.descriptor.take().filter(|_| header.flags.has(Flags::DESCRIPTOR));
+        passed.map(File::from).ok_or_else(|| {
+            let why = "the gateway passed no descriptor; if this process has none left, raise `ulimit -n`";
+            Failure::Unusable(Error::new(ErrorKind::BadResponse, why))
+        })
+    }
+
+    /// Content that follows the last answer: what has arrived of it, else as much as comes.
+    pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let waiting = self.inbox.waiting();
+        if waiting.is_empty() {
+            return receive_with_descriptor(&self.socket, buffer, Wait::Yes).map(|(count, _)| count);
+        }
+        let count = waiting.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&waiting[..count]);
+        self.inbox.consume(count);
+        Ok(count)
+    }
+
+    /// Whether nothing is under way, so that somebody else can use it.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.inbox.waiting().is_empty() && self.out.is_empty()
+    }
+
+    fn wait_for_frame(&mut self) -> Result<Header, Failure> {
+        let mut since = None;
+        loop {
+            let next = self
+                .inbox
+                .next_header()
+                .map_err(|error| Failure::Unusable(Error::new(ErrorKind::BadResponse, error.detail())))?;
+            if let Some(header) = next {
+                return Ok(header);
+            }
+            let wait = self.how_to_wait(&mut since);
+            match self.receive(wait) {
+                Ok(()) => self.misses = if since.is_some() && wait == Wait::No { 0 } else { self.misses },
+                Err(Errno::WOULDBLOCK) if wait == Wait::No => std::hint::spin_loop(),
+                Err(errno) => return Err(Failure::Unknown(errno)),
+            }
+        }
+    }
+
+    /// Awake for a moment where the gateway is too and that was of use before, then asleep.
+    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> Wait {
+        match since {
+            None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
+                *since = Some(Instant::now());
+                Wait::No
+            }
+            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => Wait::No,
+            _ => {
+                if self.is_awake {
+                    self.misses = self.misses.wrapping_add(1);
+                    self.is_awake = false;
+                }
+                Wait::Yes
+            }
+        }
+    }
+
+    fn receive(&mut self, wait: Wait) -> Result<(), Errno> {
+        let (count, descriptor) = receive_with_descriptor(self.socket.as_fd(), self.inbox.room(), wait)?;
+        if descriptor.is_some() {
+            self.descriptor = descriptor;
+        }
+        match count {
+            0 => Err(Errno::CONNRESET),
+            count => {
+                self.inbox.filled(count);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let (kind, why) = match (error.kind(), address) {
+        (Io::PermissionDenied, _) => (
+            ErrorKind::AccessDenied,
+            format!("the socket of {address} may not be opened; it belongs to another user"),
+        ),
+        (Io::NotFound, NodeAddress::Unix(path)) => (
+            ErrorKind::Unavailable,
+            format!(
+                "there is no socket {0}; start the gateway with `fordway node ROOT --socket {0}`",
+                path.display()
+            ),
+        ),
+        (Io::ConnectionRefused, NodeAddress::Unix(path)) => (
+            ErrorKind::Unavailable,
+            format!(
+                "no gateway listens at {0} any more; start it again with `fordway node ROOT --socket {0}`",
+                path.display()
+            ),
+        ),
+        _ => (ErrorKind::Unavailable, format!("connecting to {address}")),
+    };
+    Error::new(kind, why).caused_by(error)
+}

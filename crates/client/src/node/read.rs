@@ -1,0 +1,216 @@
+//! Content that comes: inline, through a descriptor, or as a stream.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fordway_store::{
+    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object, Result,
+};
+use fordway_sys::read_into_spare;
+use fordway_wire::node::{Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
+
+use super::connection::{Connection, Failure};
+use super::session::{Call, Lease, Session};
+
+/// An object, its content in the form it was sent in.
+pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>) -> Result<Object> {
+    let mut stream = None;
+    let (object, lease) = session.run(call, |connection| {
+        let (Got { info, range, sent }, header) = connection.call(request, &[])?;
+        let content = match sent {
+            Sent::Inline => Content::Bytes(Bytes::copy_from_slice(connection.body(&header))),
+            Sent::Descriptor(offset, len) => {
+                let file = connection.file(&header)?;
+                Content::File(FileRegion { file, offset, len })
+            }
+            Sent::Stream(len) => {
+                stream = Some(len);
+                Content::Bytes(Bytes::new())
+            }
+        };
+        connection.finish(&header);
+        Ok(Object { info, range, content })
+    })?;
+    Ok(match stream {
+        Some(len) => {
+            Object { content: Content::Stream(Box::new(StreamReader { lease, left: len }), len), ..object }
+        }
+        None => object,
+    })
+}
+
+/// Bytes alone, into `buffer`.
+pub(super) fn read(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+    buffer: &mut Vec<u8>,
+) -> Result<u64> {
+    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let request = Request::Read {
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        options: Cow::Borrowed(options),
+        // Who has made room for much has read as much before.
+        is_large: buffer.capacity() > INLINE_BYTES_MAX,
+    };
+    let done = session.run(&call, |connection| {
+        buffer.clear();
+        let (ReadDone { size, sent }, header) = connection.call(&request, &[])?;
+        fill(connection, &header, sent, buffer)?;
+        Ok(size)
+    });
+    done.map(|(size, _)| size)
+}
+
+/// Reads what was sent into `buffer`, to its end.
+fn fill(
+    connection: &mut Connection,
+    header: &Header,
+    sent: Sent,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    let too_large = |_| Failure::Unusable(ErrorKind::EntityTooLarge.into());
+    match sent {
+        Sent::Inline => buffer.extend_from_slice(connection.body(header)),
+        Sent::Descriptor(offset, len) => {
+            let (file, wanted) = (connection.file(header)?, usize::try_from(len).map_err(too_large)?);
+            connection.finish(header);
+            return read_file(&file, offset, wanted, buffer).map_err(Failure::Answered);
+        }
+        Sent::Stream(len) => {
+            connection.finish(header);
+            let mut left = usize::try_from(len).map_err(too_large)?;
+            buffer.resize(left, 0);
+            while left > 0 {
+                let start = buffer.len() - left;
+                match connection.read_stream(&mut buffer[start..]).map_err(Failure::Unknown)? {
+                    0 => return Err(Failure::Unusable(cut_short(left))),
+                    count => left -= count,
+                }
+            }
+            return Ok(());
+        }
+    }
+    connection.finish(header);
+    Ok(())
+}
+
+/// Reads `wanted` bytes of a file that was passed, behind what is in `buffer`.
+fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<()> {
+    let got = read_into_spare(file, buffer, offset, wanted)
+        .map_err(|errno| Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno))?;
+    if got < wanted { Err(cut_short(wanted - got)) } else { Ok(()) }
+}
+
+fn cut_short(left: usize) -> Error {
+    Error::new(ErrorKind::IncompleteBody, format!("the content ended with {left} bytes to come"))
+}
+
+/// Many ranges of one version, too much for one message: the object is opened once, and read here.
+pub(super) fn read_large_ranges(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    ranges: &[ByteRange],
+    options: &GetOptions,
+) -> Result<Vec<Vec<u8>>> {
+    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let whole = GetOptions { range: None, part: None, ..options.clone() };
+    let request =
+        Request::Get { bucket: Cow::Borrowed(bucket), key: Cow::Borrowed(key), options: Cow::Owned(whole) };
+    let object = get(session, &call, &request)?;
+    let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
+    let wanted = wanted.map_err(|error| call.named(error))?;
+    let Content::File(file) = object.content else {
+        // By TCP the ranges come one by one, all of the version that was seen first.
+        let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
+        drop(object.content);
+        let one = |range: &ByteRange| {
+            let mut bytes = Vec::new();
+            let options = GetOptions { range: Some(*range), ..same.clone() };
+            read(session, (bucket, key), &options, &mut bytes).map(|_| bytes)
+        };
+        return ranges.iter().map(one).collect();
+    };
+    let one = |range: std::ops::Range<u64>| {
+        let (mut bytes, wanted) = (Vec::new(), (range.end - range.start) as usize);
+        read_file(&file.file, file.offset + range.start, wanted, &mut bytes).map(|()| bytes)
+    };
+    wanted.into_iter().map(one).collect::<Result<_>>().map_err(|error| call.named(error))
+}
+
+/// Many ranges of one version, all in one message.
+pub(super) fn read_ranges(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    ranges: &[ByteRange],
+    options: &GetOptions,
+) -> Result<Vec<Vec<u8>>> {
+    let call = Call { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let request = Request::ReadRanges {
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        ranges: Cow::Borrowed(ranges),
+        options: Cow::Borrowed(options),
+    };
+    let read = session.run(&call, |connection| {
+        let (lengths, header): (Vec<u32>, _) = connection.call(&request, &[])?;
+        let mut body = connection.body(&header);
+        let mut all = Vec::with_capacity(lengths.len());
+        for len in lengths {
+            let Some((range, rest)) = body.split_at_checked(len as usize) else {
+                return Err(Failure::Unusable(Error::new(
+                    ErrorKind::BadResponse,
+                    "the ranges are not whole",
+                )));
+            };
+            all.push(range.to_vec());
+            body = rest;
+        }
+        connection.finish(&header);
+        Ok(all)
+    });
+    read.map(|(all, _)| all)
+}
+
+/// Content that arrives behind an answer; the connection is its own until the last byte.
+struct StreamReader {
+    lease: Lease,
+    left: u64,
+}
+
+impl Read for StreamReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let got = self
+            .lease
+            .act(|connection| connection.read_stream(&mut buffer[..wanted]).map_err(Failure::Unknown));
+        match got {
+            Ok(0) => {
+                self.lease.give_up();
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
+            Ok(count) => {
+                self.left -= count as u64;
+                Ok(count)
+            }
+            Err(Failure::Unknown(errno) | Failure::NotSent(errno)) => Err(errno.into()),
+            Err(Failure::Answered(error) | Failure::Unusable(error)) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+impl Drop for StreamReader {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            // The rest would be taken for an answer.
+            self.lease.give_up();
+        }
+    }
+}

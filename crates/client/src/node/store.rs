@@ -1,0 +1,323 @@
+//! [`NodeStore`]: the calls of [`Store`], each as a message.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
+    GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+};
+use fordway_wire::node::Request;
+
+use super::address::NodeAddress;
+use super::session::{Call, Session};
+use super::write::{NodeWriter, Target, What};
+use super::{LANE, batch, read, write};
+
+/// The most content of the ranges that are read by one message.
+const RANGES_BYTES_MAX: u64 = 8 << 20;
+
+/// A directory behind a gateway. Clones share connections; threads use one each at a time.
+#[derive(Clone)]
+pub struct NodeStore {
+    session: Arc<Session>,
+}
+
+impl NodeStore {
+    /// A store at `address`; nothing is connected yet.
+    pub fn new(address: NodeAddress) -> Self {
+        NodeStore { session: Arc::new(Session::new(address)) }
+    }
+
+    /// The gateway's counters: a line for each, name and value. Errors: `Unavailable`.
+    pub fn stats(&self) -> Result<String> {
+        self.session.ask(&on_service("get statistics"), &Request::Stats {})
+    }
+}
+
+fn on_service(operation: &'static str) -> Call<'static> {
+    Call { operation, bucket: "", key: "", is_idempotent: true }
+}
+
+fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> Call<'c> {
+    Call { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
+}
+
+fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> Call<'c> {
+    Call { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
+}
+
+impl Call<'_> {
+    /// What finds its own work done if it is asked for twice.
+    fn once(self) -> Self {
+        Call { is_idempotent: false, ..self }
+    }
+
+    fn once_if(self, only_once: bool) -> Self {
+        if only_once { self.once() } else { self }
+    }
+}
+
+/// Borrows an operand.
+fn of<T: ToOwned + ?Sized>(operand: &T) -> Cow<'_, T> {
+    Cow::Borrowed(operand)
+}
+
+impl Store for NodeStore {
+    fn lane(&self) -> &'static str {
+        LANE
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        self.session.ask(&on_service("list buckets"), &Request::ListBuckets {})
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        let call = on_bucket("create bucket", bucket).once();
+        self.session.ask(&call, &Request::CreateBucket { bucket: of(bucket) })
+    }
+
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.session.ask(&on_bucket("head bucket", bucket), &Request::HeadBucket { bucket: of(bucket) })
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        let call = on_bucket("delete bucket", bucket).once();
+        self.session.ask(&call, &Request::DeleteBucket { bucket: of(bucket) })
+    }
+
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        let request = Request::SetVersioning { bucket: of(bucket), versioning };
+        self.session.ask(&on_bucket("set versioning", bucket), &request)
+    }
+
+    /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
+        let what = What::Object(options.clone());
+        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        Ok(Box::new(NodeWriter::new(&self.session, target)?))
+    }
+
+    /// One message up to 128 KiB; beyond that into a file that the gateway lends, where it does.
+    fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
+        write::put(&self.session, (bucket, key), body, options)
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        let request = Request::Get { bucket: of(bucket), key: of(key), options: of(options) };
+        read::get(&self.session, &on_object("get", bucket, key), &request)
+    }
+
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
+        read::read(&self.session, (bucket, key), options, buffer)
+    }
+
+    /// Ranges of up to 8 MiB together by one message; beyond that from one open of the object.
+    fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        ranges: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        let longest = |range: &ByteRange| match range {
+            ByteRange::From(_) => u64::MAX,
+            ByteRange::Inclusive(first, last) => last.saturating_sub(*first).saturating_add(1),
+            ByteRange::Last(count) => *count,
+        };
+        let total = ranges.iter().map(longest).fold(0, u64::saturating_add);
+        match total <= RANGES_BYTES_MAX {
+            true => read::read_ranges(&self.session, (bucket, key), ranges, options),
+            false => read::read_large_ranges(&self.session, (bucket, key), ranges, options),
+        }
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        let request = Request::Head { bucket: of(bucket), key: of(key), options: of(options) };
+        self.session.ask(&on_object("head", bucket, key), &request)
+    }
+
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        let request = Request::ObjectParts { bucket: of(bucket), key: of(key), options: of(options) };
+        self.session.ask(&on_object("get parts", bucket, key), &request)
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        let request = Request::Tags { bucket: of(bucket), key: of(key), version: version.map(of) };
+        self.session.ask(&on_object("get tags", bucket, key), &request)
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        let (version, tags) = (version.map(of), of(tags));
+        let request = Request::SetTags { bucket: of(bucket), key: of(key), version, tags };
+        self.session.ask(&on_object("set tags", bucket, key), &request)
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+        let call = on_object("delete", bucket, key).once_if(!options.conditions.is_empty());
+        let request = Request::Delete { bucket: of(bucket), key: of(key), options: of(options) };
+        self.session.ask(&call, &request)
+    }
+
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+        batch::delete_many(&self.session, bucket, keys)
+    }
+
+    fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
+        batch::get_many(&self.session, bucket, keys)
+    }
+
+    fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
+        batch::head_many(&self.session, bucket, keys)
+    }
+
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        batch::put_many(&self.session, bucket, objects, options)
+    }
+
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        let call = on_object("copy", bucket, key).once_if(!options.conditions.is_empty());
+        let (from_bucket, from_key) = (of(from.0), of(from.1));
+        let (bucket, key, options) = (of(bucket), of(key), of(options));
+        self.session.ask(&call, &Request::Copy { from_bucket, from_key, bucket, key, options })
+    }
+
+    /// Cost: a message per 4,096 entries.
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        let (mut page, mut found) = (query.clone(), Listing::default());
+        loop {
+            let request = Request::List { bucket: of(bucket), query: of(&page) };
+            let mut more: Listing = self.session.ask(&on_bucket("list", bucket), &request)?;
+            let is_empty = more.entries.is_empty();
+            found.entries.append(&mut more.entries);
+            found.next = more.next;
+            if found.next.is_none() || found.entries.len() >= query.max_keys || is_empty {
+                return Ok(found);
+            }
+            page.start_after = found.next.take();
+            page.max_keys = query.max_keys - found.entries.len();
+        }
+    }
+
+    /// Cost: a message per 4,096 entries.
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        let (mut page, mut found) = (query.clone(), VersionListing::default());
+        loop {
+            let request = Request::ListVersions { bucket: of(bucket), query: of(&page) };
+            let mut more: VersionListing = self.session.ask(&on_bucket("list versions", bucket), &request)?;
+            let is_empty = more.versions.is_empty() && more.prefixes.is_empty();
+            found.versions.append(&mut more.versions);
+            found.prefixes.append(&mut more.prefixes);
+            let entries = found.versions.len() + found.prefixes.len();
+            match more.next {
+                Some((key, version)) if entries < query.max_keys && !is_empty => {
+                    (page.key_after, page.version_after) = (Some(key), version);
+                    page.max_keys = query.max_keys - entries;
+                }
+                next => return Ok(VersionListing { next, ..found }),
+            }
+        }
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        // A second upload would stay behind.
+        let call = on_object("create upload", bucket, key).once();
+        let request = Request::CreateUpload { bucket: of(bucket), key: of(key), options: of(options) };
+        self.session.ask(&call, &request)
+    }
+
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        checked_part_number(number).map_err(|error| on_object("put part", bucket, key).named(error))?;
+        let what = What::Part(upload.clone(), number, options.clone());
+        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        Ok(Box::new(NodeWriter::new(&self.session, target)?))
+    }
+
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        let call = on_object("copy part", bucket, key);
+        let (from_bucket, from_key, options) = (of(from.0), of(from.1), of(options));
+        let (bucket, key, upload) = (of(bucket), of(key), of(upload));
+        let request = Request::CopyPart { from_bucket, from_key, options, bucket, key, upload, number };
+        self.session.ask(&call, &request)
+    }
+
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        let (upload, query) = (of(upload), of(query));
+        let request = Request::ListParts { bucket: of(bucket), key: of(key), upload, query };
+        self.session.ask(&on_object("list parts", bucket, key), &request)
+    }
+
+    /// Cost: a message per 4,096 uploads.
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        let (mut page, mut found) = (query.clone(), UploadListing::default());
+        loop {
+            let request = Request::ListUploads { bucket: of(bucket), query: of(&page) };
+            let mut more: UploadListing = self.session.ask(&on_bucket("list uploads", bucket), &request)?;
+            found.uploads.append(&mut more.uploads);
+            found.truncated = more.truncated;
+            let Some(last) = found.uploads.last() else { return Ok(found) };
+            if !found.truncated || found.uploads.len() >= query.max_uploads {
+                return Ok(found);
+            }
+            page.key_after = Some(last.key.clone());
+            page.upload_after = Some(last.upload.as_str().to_owned());
+            page.max_uploads = query.max_uploads - found.uploads.len();
+        }
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        options: &CompleteOptions,
+    ) -> Result<PutResult> {
+        let call = on_object("complete upload", bucket, key).once();
+        let (upload, parts, options) = (of(upload), of(parts), of(options));
+        let request = Request::CompleteUpload { bucket: of(bucket), key: of(key), upload, parts, options };
+        self.session.ask(&call, &request)
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        let call = on_object("abort upload", bucket, key).once();
+        let request = Request::AbortUpload { bucket: of(bucket), key: of(key), upload: of(upload) };
+        self.session.ask(&call, &request)
+    }
+}

@@ -1,0 +1,224 @@
+//! Content that goes: in one message, to a descriptor, or piece by piece.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, Error, ErrorKind, Expected, Key, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
+};
+use fordway_sys::{Errno, free_bytes, write_all_at};
+use fordway_wire::node::{Request, Started};
+
+use super::session::{Call, Lease, Session};
+
+/// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
+/// would have both sides wait for one another, and is faster through a file.
+pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
+/// The most content of one message, where it goes in several.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// What is written, and to where.
+pub(super) struct Target {
+    pub(super) bucket: Bucket,
+    pub(super) key: Key,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    Object(PutOptions),
+    Part(UploadId, u16, PartOptions),
+}
+
+impl Target {
+    fn call(&self, is_idempotent: bool) -> Call<'_> {
+        let operation = match self.what {
+            What::Object(_) => "put",
+            What::Part(..) => "put part",
+        };
+        Call { operation, bucket: self.bucket.as_str(), key: self.key.as_str(), is_idempotent }
+    }
+
+    fn size_hint(&self) -> Option<u64> {
+        match &self.what {
+            What::Object(options) => options.size_hint,
+            What::Part(_, _, options) => options.size_hint,
+        }
+    }
+
+    fn start_request(&self) -> Request<'_> {
+        let (bucket, key) = (Cow::Borrowed(&self.bucket), Cow::Borrowed(&self.key));
+        match &self.what {
+            What::Object(options) => Request::Start { bucket, key, options: Cow::Borrowed(options) },
+            What::Part(upload, number, options) => {
+                let (upload, options) = (Cow::Borrowed(upload), Cow::Borrowed(options));
+                Request::StartPart { bucket, key, upload, number: *number, options }
+            }
+        }
+    }
+}
+
+/// Stores `body` in one call.
+pub(super) fn put(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+) -> Result<PutResult> {
+    if body.len() <= WHOLE_BYTES_MAX {
+        return put_whole(session, (bucket, key), body, options, &Expected::default());
+    }
+    let what = What::Object(PutOptions { size_hint: Some(body.len() as u64), ..options.clone() });
+    let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+    let mut started = start(session, &target)?;
+    started.append(&target, body)?;
+    started.commit(&target, &Expected::default())
+}
+
+fn put_whole(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+    expected: &Expected,
+) -> Result<PutResult> {
+    let request = Request::Put {
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        options: Cow::Borrowed(options),
+        expected: Cow::Borrowed(expected),
+    };
+    // Done twice, "create only" would find what it made itself.
+    let is_idempotent = options.conditions.is_empty();
+    let call = Call { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let done = session.run(&call, |connection| {
+        let (made, header) = connection.call(&request, body)?;
+        connection.finish(&header);
+        Ok(made)
+    });
+    done.map(|(made, _)| made)
+}
+
+fn start(session: &Arc<Session>, target: &Target) -> Result<Writing> {
+    // Started and never committed, it leaves nothing.
+    let call = target.call(true);
+    let (file, lease) = session.run(&call, |connection| {
+        let (Started { has_file }, header) = connection.call(&target.start_request(), &[])?;
+        let file = if has_file { Some(connection.file(&header)?) } else { None };
+        connection.finish(&header);
+        Ok(file)
+    })?;
+    Ok(Writing { lease, file, written_bytes: 0, is_open: true })
+}
+
+/// Content that the gateway waits for on one connection.
+struct Writing {
+    lease: Lease,
+    /// The file that it goes to, if the gateway lent it.
+    file: Option<File>,
+    written_bytes: u64,
+    is_open: bool,
+}
+
+impl Writing {
+    fn append(&mut self, target: &Target, data: &[u8]) -> Result<()> {
+        let call = target.call(false);
+        match &self.file {
+            Some(file) => write_all_at(file, data, self.written_bytes)
+                .map_err(|errno| call.named(failed_write(errno, file, self.written_bytes, data.len())))?,
+            None => self.lease.act_here(&call, |connection| {
+                data.chunks(PIECE_BYTES)
+                    .try_for_each(|piece| connection.send(&Request::Append {}, piece).map(drop))
+            })?,
+        }
+        self.written_bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn commit(mut self, target: &Target, expected: &Expected) -> Result<PutResult> {
+        let filled = self.file.is_some().then_some(self.written_bytes);
+        self.is_open = false;
+        self.lease.act_here(&target.call(false), |connection| {
+            let (made, header) =
+                connection.call(&Request::Commit { expected: Cow::Borrowed(expected), filled }, &[])?;
+            connection.finish(&header);
+            Ok(made)
+        })
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        let told = self.lease.act(|connection| {
+            let ((), header) = connection.call(&Request::Abandon {}, &[])?;
+            connection.finish(&header);
+            Ok(())
+        });
+        if told.is_err() {
+            // The gateway drops what was started when the connection ends.
+            self.lease.give_up();
+        }
+    }
+}
+
+fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted: usize) -> Error {
+    let kind = match errno {
+        Errno::NOSPC => ErrorKind::NoSpace,
+        Errno::DQUOT => ErrorKind::QuotaExceeded,
+        Errno::FBIG => ErrorKind::EntityTooLarge,
+        _ => ErrorKind::Io,
+    };
+    let free = free_bytes(file).map_or(String::new(), |free| format!(", {free} are free"));
+    let why = format!("{written_bytes} bytes are written, {wanted} more were to follow{free}");
+    Error::new(kind, why).caused_by(errno)
+}
+
+/// An object or part being written: held here while it is small, then handed on as it comes.
+pub(super) struct NodeWriter {
+    session: Arc<Session>,
+    target: Target,
+    buffer: Vec<u8>,
+    writing: Option<Writing>,
+}
+
+impl NodeWriter {
+    /// Asks nothing yet, except for what is known to be large.
+    pub(super) fn new(session: &Arc<Session>, target: Target) -> Result<Self> {
+        let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
+        let is_part = matches!(target.what, What::Part(..));
+        let writing = if is_large || is_part { Some(start(session, &target)?) } else { None };
+        Ok(NodeWriter { session: session.clone(), target, buffer: Vec::new(), writing })
+    }
+}
+
+impl Writer for NodeWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        if let Some(writing) = &mut self.writing {
+            return writing.append(&self.target, data);
+        }
+        if self.buffer.len() + data.len() <= WHOLE_BYTES_MAX {
+            self.buffer.extend_from_slice(data);
+            return Ok(());
+        }
+        let mut writing = start(&self.session, &self.target)?;
+        writing.append(&self.target, &std::mem::take(&mut self.buffer))?;
+        let appended = writing.append(&self.target, data);
+        self.writing = Some(writing);
+        appended
+    }
+
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let NodeWriter { session, target, buffer, writing } = *self;
+        match (writing, &target.what) {
+            (Some(writing), _) => writing.commit(&target, expected),
+            (None, What::Object(options)) => {
+                put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
+            }
+            // Parts are started at once.
+            (None, What::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One client: greeting, reading, looking out for the next request.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Errno, Wait, receive, send_all};
+use fordway_wire::node::{
+    Flags, HELLO_BYTES, Header, Hello, Inbox, NONCE_BYTES, Proof, Put, Reply, Request, Side, VERSION, Welcome,
+};
+
+use super::access::{Access, Admitted};
+use super::activity::{Activity, Lookout};
+use super::session::Session;
+use super::stats::Stats;
+use crate::Identity;
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub(super) access: Access,
+    /// The keys of clients that come by TCP.
+    pub(super) keys: Option<Identity>,
+    pub(super) activity: Activity,
+    pub(super) stats: Arc<Stats>,
+    /// How long a thread looks out before it sleeps.
+    pub(super) lookout: Duration,
+}
+
+/// How a client came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Through the Unix socket: the kernel knows who it is.
+    Unix,
+    /// Through TCP: it must know the secret.
+    Tcp,
+}
+
+/// A connection, as it is known from outside of its thread.
+pub(super) struct Connection {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) by: By,
+    /// Whether it is in the middle of something that stopping should wait for.
+    pub(super) is_writing: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// Serves the client until it goes, or until the socket is shut down for reading.
+    pub(super) fn serve(&self, shared: &Shared) {
+        if let Err(errno) = self.greet_and_serve(shared) {
+            tracing::debug!(%errno, "a connection ended");
+        }
+    }
+
+    fn greet_and_serve(&self, shared: &Shared) -> Result<(), Errno> {
+        let mut inbox = Inbox::default();
+        while inbox.waiting().len() < HELLO_BYTES {
+            self.receive(&mut inbox, Wait::Yes)?;
+        }
+        let hello = inbox.waiting().first_chunk().map(Hello::from_bytes);
+        let Some(Ok(hello)) = hello else {
+            shared.stats.malformed.add(1);
+            return Err(Errno::PROTO);
+        };
+        inbox.consume(HELLO_BYTES);
+        let takes_descriptors = hello.takes_descriptors && self.by == By::Unix;
+        let admitted = self.admit(hello, shared, &mut inbox)?;
+        let session = Session::new(admitted, takes_descriptors, self.socket.clone(), shared.stats.clone());
+        Reader { connection: self, shared, inbox, session, lookout: Lookout::default() }.run()
+    }
+
+    /// Welcomes the client, and has it prove what it must.
+    fn admit(&self, hello: Hello, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+        let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
+            (false, ..) => Err(Error::new(
+                ErrorKind::NotImplemented,
+                format!(
+                    "this gateway speaks version {VERSION} of the protocol, the client {}; use the same Fordway on both sides",
+                    hello.version
+                ),
+            )),
+            (true, By::Unix, _) => shared.access.admit(&self.socket),
+            (true, By::Tcp, Some(keys)) => return self.challenge(keys, shared, inbox),
+            (true, By::Tcp, None) => Err(ErrorKind::Internal.into()),
+        };
+        match admitted {
+            Ok(admitted) => {
+                self.welcome([0; NONCE_BYTES], false)?;
+                Ok(admitted)
+            }
+            Err(error) => {
+                shared.stats.refused.add(1);
+                Err(refuse(&self.socket, &error))
+            }
+        }
+    }
+
+    fn welcome(&self, nonce: [u8; NONCE_BYTES], wants_proof: bool) -> Result<(), Errno> {
+        let welcome = Welcome { version: VERSION, wants_proof, is_refusal: false, nonce };
+        send_all(&self.socket, &welcome.to_bytes(), &[], None)
+    }
+
+    /// Has the client show that it knows the secret, and shows the same.
+    fn challenge(&self, keys: &Identity, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|_| Errno::IO)?;
+        self.welcome(nonce, true)?;
+        let header = loop {
+            match inbox.next_header().map_err(|_| Errno::PROTO)? {
+                Some(header) => break header,
+                // Who has proved nothing gets no memory.
+                None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
+                None => self.receive(inbox, Wait::Yes)?,
+            }
+        };
+        let request = inbox.frame(&header).map(|frame| Request::take(header.code, frame.fields));
+        inbox.consume(header.frame_bytes());
+        let Some(Ok(Request::Authenticate { access_key, nonce: theirs, proof })) = request else {
+            return Err(Errno::PROTO);
+        };
+        let expected = |side| Proof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
+        let refused = match (access_key == keys.access_key, expected(Side::Client).is(&proof)) {
+            (true, true) => None,
+            (true, false) => Some(ErrorKind::SignatureDoesNotMatch),
+            (false, _) => Some(ErrorKind::InvalidAccessKeyId),
+        };
+        let answer = refused.map_or(Ok(expected(Side::Gateway).to_bytes()), |kind| Err(kind.into()));
+        self.reply(header.id, &answer)?;
+        if refused.is_some() {
+            shared.stats.refused.add(1);
+            return Err(Errno::ACCESS);
+        }
+        Ok(shared.access.admit_by_secret())
+    }
+
+    fn reply<T: Put>(&self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+        let mut bytes = Vec::new();
+        let flags = Flags::default();
+        Reply { id, flags, answer: answer.as_ref(), body_bytes: 0 }.put(&mut bytes);
+        send_all(&self.socket, &bytes, &[], None)
+    }
+
+    /// Receives what there is. Errors: those of the socket; `CONNRESET` at the end of the stream.
+    fn receive(&self, inbox: &mut Inbox, wait: Wait) -> Result<(), Errno> {
+        match receive(self.socket.as_fd(), inbox.room(), wait)? {
+            0 => Err(Errno::CONNRESET),
+            count => {
+                inbox.filled(count);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Tells a client why it is not served; answers what ends the connection.
+pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
+    let welcome = Welcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
+    let mut bytes = welcome.to_bytes().to_vec();
+    let answer: Result<&(), _> = Err(error);
+    Reply { id: 0, flags: Flags::default(), answer, body_bytes: 0 }.put(&mut bytes);
+    // Whether it is heard or not, it is the last word.
+    let _ = send_all(socket, &bytes, &[], None);
+    Errno::ACCESS
+}
+
+/// Reads requests and has them answered.
+struct Reader<'c> {
+    connection: &'c Connection,
+    shared: &'c Shared,
+    inbox: Inbox,
+    session: Session,
+    lookout: Lookout,
+}
+
+impl Reader<'_> {
+    fn run(mut self) -> Result<(), Errno> {
+        loop {
+            self.answer_all()?;
+            match self.wait() {
+                Ok(()) => {}
+                // Nothing came for as long as a client may pause within a message.
+                Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(),
+                Err(Errno::CONNRESET) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Answers every request that has arrived whole.
+    fn answer_all(&mut self) -> Result<(), Errno> {
+        let mut next = self.next_header()?;
+        while let Some(header) = next {
+            let has_cores = self.shared.activity.note(&mut self.lookout);
+            let is_awake = has_cores && !self.shared.lookout.is_zero();
+            self.session.outbox.flags = if is_awake { Flags::AWAKE } else { Flags::default() };
+            let arrived = self.inbox.waiting();
+            self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
+            let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
+            match Request::take(header.code, frame.fields) {
+                Ok(request) => self.session.handle(header.id, request, frame.body)?,
+                Err(error) => {
+                    self.shared.stats.malformed.add(1);
+                    self.session.outbox.answer::<()>(header.id, &Err(error))?;
+                }
+            }
+            self.connection.is_writing.store(self.session.is_writing(), Ordering::Relaxed);
+            self.inbox.consume(header.frame_bytes());
+            next = self.next_header()?;
+        }
+        self.session.outbox.flush()
+    }
+
+    /// Errors: `PROTO` for what is no message, after the client was told.
+    fn next_header(&mut self) -> Result<Option<Header>, Errno> {
+        self.inbox.next_header().map_err(|error| {
+            self.shared.stats.malformed.add(1);
+            // The connection ends either way.
+            let _ = self.session.outbox.answer::<()>(0, &Err(error));
+            Errno::PROTO
+        })
+    }
+
+    /// Waits for more to arrive: awake for a moment where that pays, then asleep.
+    fn wait(&mut self) -> Result<(), Errno> {
+        if self.session.outbox.flags.has(Flags::AWAKE) && self.lookout.pays() {
+            let since = Instant::now();
+            while since.elapsed() < self.shared.lookout {
+                match self.connection.receive(&mut self.inbox, Wait::No) {
+                    Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
+                    done => {
+                        self.lookout.learn(true);
+                        return done;
+                    }
+                }
+            }
+            self.lookout.learn(false);
+        } else {
+            self.lookout.skip();
+        }
+        self.connection.receive(&mut self.inbox, Wait::Yes)
+    }
+}

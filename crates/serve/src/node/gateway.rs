@@ -1,0 +1,339 @@
+//! What is configured, accepting, ending in good order.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{keep_alive, user_id};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, shutdown};
+
+use super::access::{Access, OpenStore};
+use super::activity::Activity;
+use super::connection::{By, Connection, Shared, refuse};
+use super::listen::SocketFile;
+use super::stats::Stats;
+use crate::Identity;
+
+/// How long the accept loop rests when the process has no descriptor left.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// How often a gateway that ends looks whether all connections have.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+
+/// What a node gateway is told. [`NodeConfig::new`] fills in defaults.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where the Unix socket is made; at most 107 bytes.
+    pub socket: PathBuf,
+    /// The socket's permissions; `None` is 0666 for root, who asks the kernel who calls, else 0600.
+    pub mode: Option<u32>,
+    /// Users who may call a gateway that is not root, and act as its user.
+    pub allow_uids: Vec<u32>,
+    /// Whether and how to listen by TCP too.
+    pub tcp: Option<NodeTcp>,
+    /// Connections open at a time; further clients are refused.
+    pub connections_max: usize,
+    /// How long a thread looks out for the next request before it sleeps, where cores are free.
+    pub lookout: Duration,
+    /// How long a client may pause within a message, or take nothing of its answers.
+    pub stall_timeout: Duration,
+    /// How long clients may take to end what they started, after the gateway was told to stop.
+    pub drain_timeout: Duration,
+}
+
+/// How a node gateway listens by TCP.
+#[derive(Clone, Debug)]
+pub struct NodeTcp {
+    /// The address; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// The keys that clients must know. They act as the gateway's user.
+    pub keys: Identity,
+    /// Whether that may be root.
+    pub may_be_root: bool,
+}
+
+impl NodeConfig {
+    /// Defaults: no TCP, nobody else allowed, 4,096 connections, 20 µs of looking out, 30 s for a
+    /// stall, 10 s to drain.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        NodeConfig {
+            socket: socket.into(),
+            mode: None,
+            allow_uids: Vec::new(),
+            tcp: None,
+            connections_max: 4096,
+            lookout: Duration::from_micros(20),
+            stall_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Tells a node gateway to stop; clones tell the same one. Usable from any thread.
+#[derive(Clone, Debug)]
+pub struct NodeStop(Arc<(AtomicBool, OwnedFd)>);
+
+impl NodeStop {
+    fn new() -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| cannot_start(errno.into()))?;
+        Ok(NodeStop(Arc::new((AtomicBool::new(false), wake))))
+    }
+
+    /// Stops accepting; requests in progress are finished. Further calls change nothing.
+    pub fn trigger(&self) {
+        self.0.0.store(true, Ordering::Release);
+        // It cannot fail: the counter holds more than anybody triggers.
+        let _ = rustix::io::write(&self.0.1, &1u64.to_ne_bytes());
+    }
+
+    fn is_triggered(&self) -> bool {
+        self.0.0.load(Ordering::Acquire)
+    }
+}
+
+/// A node gateway that is bound to its socket but does not serve yet.
+pub struct NodeGateway {
+    unix: SocketFile,
+    tcp: Option<(TcpListener, SocketAddr)>,
+    shared: Arc<Shared>,
+    config: NodeConfig,
+    connections: Arc<Connections>,
+    stop: NodeStop,
+}
+
+impl NodeGateway {
+    /// Opens the store and makes the socket; clients may connect from now on and wait until the
+    /// gateway runs. Errors: those of the store; `InvalidArgument` for a socket path that is in use,
+    /// too long or that of something else, and for TCP as root; `AccessDenied`, `Io`.
+    pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
+        let access = Access::new(open, config.allow_uids.clone())?;
+        if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
+            let why = "who knows the secret would be root by TCP; run the gateway as the user whose files are to be \
+                       served, or say --tcp-as-root";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let tcp = config.tcp.as_ref().map(|tcp| listen_tcp(tcp.listen)).transpose()?;
+        let unix = SocketFile::listen(
+            &config.socket,
+            config.mode.unwrap_or(if user_id() == 0 { 0o666 } else { 0o600 }),
+        )?;
+        let shared = Arc::new(Shared {
+            access,
+            keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
+            activity: Activity::new(thread::available_parallelism().map_or(1, usize::from)),
+            stats: Arc::new(Stats::default()),
+            lookout: config.lookout,
+        });
+        Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
+    }
+
+    /// The endpoint of the Unix socket.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.unix.path().display())
+    }
+
+    /// The address bound by TCP, with the port that was chosen.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().map(|(_, address)| *address)
+    }
+
+    /// What tells this gateway to stop.
+    pub fn stop_handle(&self) -> NodeStop {
+        self.stop.clone()
+    }
+
+    /// Serves until [`NodeStop::trigger`], then for at most `drain_timeout` more.
+    pub fn run(self) -> Result<()> {
+        tracing::info!(endpoint = self.endpoint(), tcp = ?self.tcp_addr(), "serving the node protocol");
+        while !self.stop.is_triggered() {
+            let is_tcp_ready = self.wait_for_clients();
+            self.accept(By::Unix, || self.unix.listener.accept().map(|(socket, _)| socket.into()));
+            if let Some((listener, _)) = self.tcp.as_ref().filter(|_| is_tcp_ready) {
+                self.accept(By::Tcp, || {
+                    let (socket, _) = listener.accept()?;
+                    socket.set_nodelay(true)?;
+                    keep_alive(&socket)?;
+                    Ok(socket.into())
+                });
+            }
+        }
+        let NodeGateway { unix, tcp, connections, config, .. } = self;
+        // Nobody finds the gateway from now on.
+        drop((unix, tcp));
+        connections.drain(config.drain_timeout);
+        Ok(())
+    }
+
+    /// Serves on threads of its own until the handle returned is stopped or dropped.
+    pub fn spawn(self) -> Result<RunningNode> {
+        let (endpoint, tcp, stop) = (self.endpoint(), self.tcp_addr(), self.stop_handle());
+        let named = thread::Builder::new().name("fordway-node".to_owned());
+        let thread = named.spawn(move || self.run()).map_err(cannot_start)?;
+        Ok(RunningNode { endpoint, tcp, stop, thread: Some(thread) })
+    }
+
+    /// Sleeps until a client comes or the gateway is to stop; says whether one came by TCP.
+    fn wait_for_clients(&self) -> bool {
+        let mut polled =
+            vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
+        polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
+        // An interrupted wait is over like any other.
+        let _ = poll(&mut polled, None);
+        polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
+    }
+
+    /// Takes in all clients that wait.
+    fn accept(&self, by: By, mut next: impl FnMut() -> io::Result<OwnedFd>) {
+        while !self.stop.is_triggered() {
+            match next() {
+                Ok(socket) => self.start(socket, by),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The client gave up before it was accepted: no reason to wait.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+                    thread::sleep(ACCEPT_BACKOFF);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn start(&self, socket: OwnedFd, by: By) {
+        let limit = Some(self.config.stall_timeout);
+        let timed = set_socket_timeout(&socket, Timeout::Recv, limit)
+            .and_then(|()| set_socket_timeout(&socket, Timeout::Send, limit));
+        if let Err(errno) = timed {
+            return tracing::warn!(%errno, "a connection cannot be given a time limit");
+        }
+        let connection = Arc::new(Connection { socket: Arc::new(socket), by, is_writing: Arc::default() });
+        let Some(slot) = self.connections.add(&connection, self.config.connections_max) else {
+            self.shared.stats.refused.add(1);
+            let most = self.config.connections_max;
+            let why = format!(
+                "the gateway has {most} connections open, the most it takes; close some, or raise --connections"
+            );
+            refuse(&connection.socket, &Error::new(ErrorKind::Unavailable, why));
+            return;
+        };
+        self.shared.stats.connections.add(1);
+        let shared = self.shared.clone();
+        let serve = move || {
+            connection.serve(&shared);
+            // Closed before the slot is free, so that descriptors do not outnumber slots.
+            drop(connection);
+            drop(slot);
+        };
+        if let Err(error) = thread::Builder::new().name("fordway-client".to_owned()).spawn(serve) {
+            tracing::warn!(%error, "a connection has to be closed, because no thread can be started for it");
+        }
+    }
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Connections(Mutex<Vec<Arc<Connection>>>);
+
+/// The place of a connection among them; free again when dropped.
+struct Slot {
+    connections: Arc<Connections>,
+    socket: Arc<OwnedFd>,
+}
+
+impl Connections {
+    fn locked(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if there are `most` already.
+    fn add(self: &Arc<Self>, connection: &Arc<Connection>, most: usize) -> Option<Slot> {
+        let mut open = self.locked();
+        (open.len() < most).then(|| {
+            open.push(connection.clone());
+            Slot { connections: self.clone(), socket: connection.socket.clone() }
+        })
+    }
+
+    /// Lets every client be answered what it asked for, and end what it started; then closes.
+    fn drain(&self, limit: Duration) {
+        let since = Instant::now();
+        while since.elapsed() < limit {
+            let open = self.locked();
+            if open.is_empty() {
+                return;
+            }
+            for connection in open.iter().filter(|open| !open.is_writing.load(Ordering::Relaxed)) {
+                // What has arrived is still read; an end of the stream follows it.
+                let _ = shutdown(connection.socket.as_fd(), Shutdown::Read);
+            }
+            drop(open);
+            thread::sleep(DRAIN_POLL);
+        }
+        let open = self.locked();
+        tracing::warn!(connections = open.len(), "closing connections that did not end in time");
+        for connection in open.iter() {
+            let _ = shutdown(connection.socket.as_fd(), Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.connections.locked().retain(|open| !Arc::ptr_eq(&open.socket, &self.socket));
+    }
+}
+
+/// A node gateway that serves on threads of its own. Dropping it stops it and waits for its end.
+pub struct RunningNode {
+    endpoint: String,
+    tcp: Option<SocketAddr>,
+    stop: NodeStop,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl RunningNode {
+    /// The endpoint of the Unix socket.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The address bound by TCP.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+
+    /// What tells it to stop.
+    pub fn stop_handle(&self) -> NodeStop {
+        self.stop.clone()
+    }
+}
+
+impl Drop for RunningNode {
+    fn drop(&mut self) {
+        self.stop.trigger();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => tracing::error!("the gateway's thread panicked"),
+            Some(Ok(Err(error))) => tracing::error!(%error, "the gateway ended with an error"),
+            Some(Ok(Ok(()))) | None => {}
+        }
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error| crate::gateway::cannot_listen(address, error);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn cannot_start(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "starting the gateway").caused_by(error)
+}

@@ -1,0 +1,28 @@
+//! The gateway of a node: the node protocol on a Unix socket, and on TCP for who knows the secret.
+//!
+//! A thread for each connection reads requests, calls the store, and answers in order: for calls that
+//! take microseconds every hand-over to another thread costs more than the call. A client that sends
+//! many requests at once has them answered by as few system calls as there are buffers to fill.
+//!
+//! * `gateway`: what is configured, accepting, ending in good order
+//! * `listen`: making the socket, and whose it may replace
+//! * `access`: who may call, as whom, and the store for that
+//! * `connection`: one client: greeting, reading, looking out for the next request
+//! * `session`: each request in terms of the store
+//! * `content`: content on its way out
+//! * `outbox`: replies on their way out
+//! * `activity`: how busy the gateway is, and whether looking out pays
+//! * `stats`: what is counted
+
+mod access;
+mod activity;
+mod connection;
+mod content;
+mod gateway;
+mod listen;
+mod outbox;
+mod session;
+mod stats;
+
+pub use access::OpenStore;
+pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};

@@ -1,0 +1,295 @@
+//! Each request in terms of the store.
+
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fordway_store::{Bucket, Error, ErrorKind, Expected, Key, PutOptions, PutResult, Result, Store, Writer};
+use fordway_sys::Errno;
+use fordway_wire::node::{PAGE_ENTRIES_MAX, Request, Started};
+
+use super::access::Admitted;
+use super::content::read_small;
+use super::outbox::Outbox;
+use super::stats::Stats;
+
+/// The content of one reply to a batch stops growing here; the client asks for the rest.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// One client's requests, one after the other.
+pub(super) struct Session {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) outbox: Outbox,
+    pub(super) takes_descriptors: bool,
+    /// Content between the store and the socket.
+    pub(super) scratch: Vec<u8>,
+    lends_files: bool,
+    stats: Arc<Stats>,
+    /// What was started and is neither committed nor abandoned.
+    writing: Option<Writing>,
+}
+
+/// Content that arrives in pieces.
+struct Writing {
+    writer: Box<dyn Writer>,
+    /// The first thing that went wrong.
+    failed: Option<Error>,
+}
+
+impl Session {
+    pub(super) fn new(
+        admitted: Admitted,
+        takes_descriptors: bool,
+        socket: Arc<OwnedFd>,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Session {
+            store: admitted.store,
+            outbox: Outbox::new(socket, stats.clone()),
+            takes_descriptors,
+            scratch: Vec::new(),
+            lends_files: admitted.lends_files && takes_descriptors,
+            stats,
+            writing: None,
+        }
+    }
+
+    /// Whether something was started that only this client can end.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Does what is asked for, and answers. Errors: those of the socket, and `PROTO` for what makes
+    /// no sense; the connection is over then.
+    pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
+        self.stats.requests.add(1);
+        self.stats.body_bytes_in.add(body.len() as u64);
+        match request {
+            Request::Put { .. }
+            | Request::PutMany { .. }
+            | Request::Start { .. }
+            | Request::StartPart { .. }
+            | Request::Append {}
+            | Request::Commit { .. }
+            | Request::Abandon {} => self.write(id, request, body),
+            Request::Get { bucket, key, options } => self.get(id, &bucket, &key, &options),
+            Request::Read { bucket, key, options, is_large } => {
+                self.read(id, (&bucket, &key), &options, is_large)
+            }
+            Request::ReadRanges { bucket, key, ranges, options } => {
+                let read = self.store.read_ranges(&bucket, &key, &ranges, &options);
+                self.scratch.clear();
+                let lengths = read.map(|all| {
+                    all.iter().for_each(|bytes| self.scratch.extend_from_slice(bytes));
+                    all.iter().map(|bytes| bytes.len() as u32).collect::<Vec<_>>()
+                });
+                self.send_scratch(id, &lengths)
+            }
+            Request::GetMany { bucket, keys } => self.get_many(id, &bucket, &keys),
+            request => self.describe(id, request),
+        }
+    }
+
+    /// Requests that move content in.
+    fn write(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
+        match request {
+            Request::Put { bucket, key, options, expected } => {
+                let put = self.put((&bucket, &key), body, &options, &expected);
+                self.outbox.answer(id, &put)
+            }
+            Request::PutMany { bucket, options, objects } => {
+                let put = self.put_many(&bucket, &options, &objects, body);
+                self.outbox.answer(id, &put)
+            }
+            Request::Start { bucket, key, options } => {
+                let started = self.store.writer(&bucket, &key, &options);
+                self.start(id, started)
+            }
+            Request::StartPart { bucket, key, upload, number, options } => {
+                let started = self.store.part_writer(&bucket, &key, &upload, number, &options);
+                self.start(id, started)
+            }
+            Request::Append {} => self.append(body),
+            Request::Commit { expected, filled } => {
+                let done = self.commit(&expected, filled);
+                self.outbox.answer(id, &done)
+            }
+            _ => {
+                self.writing = None;
+                self.outbox.answer(id, &Ok(()))
+            }
+        }
+    }
+
+    fn put(
+        &self,
+        (bucket, key): (&Bucket, &Key),
+        body: &[u8],
+        options: &PutOptions,
+        expected: &Expected,
+    ) -> Result<PutResult> {
+        let Expected { size, md5, checksum } = expected;
+        if md5.is_none() && checksum.is_none() && size.is_none_or(|size| size == body.len() as u64) {
+            return self.store.put(bucket, key, body, options);
+        }
+        let mut writer = self.store.writer(bucket, key, options)?;
+        writer.write(body)?;
+        writer.commit(expected)
+    }
+
+    /// One by one: threads of the store's own would not act as the client does.
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        options: &PutOptions,
+        objects: &[(Key, u32)],
+        mut body: &[u8],
+    ) -> Result<Vec<Result<PutResult>>> {
+        let total: u64 = objects.iter().map(|(_, len)| u64::from(*len)).sum();
+        if total != body.len() as u64 {
+            let why = format!("the objects have {total} bytes, {} were sent", body.len());
+            return Err(Error::new(ErrorKind::IncompleteBody, why));
+        }
+        let put = |(key, len): &(Key, u32)| {
+            let (object, rest) = body.split_at(*len as usize);
+            body = rest;
+            self.store.put(bucket, key, object, options)
+        };
+        Ok(objects.iter().map(put).collect())
+    }
+
+    fn start(&mut self, id: u32, started: Result<Box<dyn Writer>>) -> Result<(), Errno> {
+        if self.writing.is_some() {
+            return Err(Errno::PROTO);
+        }
+        let writer = match started {
+            Ok(writer) => writer,
+            Err(error) => return self.outbox.answer::<Started>(id, &Err(error)),
+        };
+        match writer.file().filter(|_| self.lends_files) {
+            Some(file) => self.outbox.answer_with_descriptor(id, &Started { has_file: true }, file)?,
+            None => self.outbox.answer(id, &Ok(Started { has_file: false }))?,
+        }
+        self.writing = Some(Writing { writer, failed: None });
+        Ok(())
+    }
+
+    /// Once something went wrong, the rest is dropped: the client is told when it asks.
+    fn append(&mut self, body: &[u8]) -> Result<(), Errno> {
+        let Some(writing) = &mut self.writing else { return Err(Errno::PROTO) };
+        if writing.failed.is_none() {
+            writing.failed = writing.writer.write(body).err();
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, expected: &Expected, filled: Option<u64>) -> Result<PutResult> {
+        let Some(Writing { mut writer, failed }) = self.writing.take() else {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "nothing was started that could be committed",
+            ));
+        };
+        failed.map_or(Ok(()), Err)?;
+        if let Some(bytes) = filled {
+            writer.filled(bytes)?;
+        }
+        writer.commit(expected)
+    }
+
+    /// As many as fit into one reply.
+    fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
+        let (mut bodies, mut results) = (Vec::new(), Vec::with_capacity(keys.len()));
+        for key in keys {
+            let read = read_small(&*self.store, bucket, key, &Default::default(), &mut self.scratch);
+            results.push(match read {
+                None => Ok(None),
+                Some(Ok(_)) => {
+                    bodies.extend_from_slice(&self.scratch);
+                    Ok(Some(self.scratch.len() as u32))
+                }
+                Some(Err(error)) => Err(error),
+            });
+            if bodies.len() >= BATCH_BYTES_MAX {
+                break;
+            }
+        }
+        self.outbox.answer_with_body(id, &Ok(results), &bodies)
+    }
+
+    /// Requests that move no content.
+    fn describe(&mut self, id: u32, request: Request<'_>) -> Result<(), Errno> {
+        let (store, out) = (&*self.store, &mut self.outbox);
+        let version = |version: &Option<Cow<'_, _>>| version.as_deref().cloned();
+        match request {
+            Request::ListBuckets {} => out.answer(id, &store.list_buckets()),
+            Request::CreateBucket { bucket } => out.answer(id, &store.create_bucket(&bucket)),
+            Request::HeadBucket { bucket } => out.answer(id, &store.head_bucket(&bucket)),
+            Request::DeleteBucket { bucket } => out.answer(id, &store.delete_bucket(&bucket)),
+            Request::Versioning { bucket } => out.answer(id, &store.versioning(&bucket)),
+            Request::SetVersioning { bucket, versioning } => {
+                out.answer(id, &store.set_versioning(&bucket, versioning))
+            }
+            Request::Head { bucket, key, options } => out.answer(id, &store.head(&bucket, &key, &options)),
+            Request::HeadMany { bucket, keys } => out.answer(id, &Ok(store.head_many(&bucket, &keys))),
+            Request::ObjectParts { bucket, key, options } => {
+                out.answer(id, &store.object_parts(&bucket, &key, &options))
+            }
+            Request::Tags { bucket, key, version: of } => {
+                out.answer(id, &store.tags(&bucket, &key, version(&of).as_ref()))
+            }
+            Request::SetTags { bucket, key, version: of, tags } => {
+                out.answer(id, &store.set_tags(&bucket, &key, version(&of).as_ref(), &tags))
+            }
+            Request::Delete { bucket, key, options } => {
+                out.answer(id, &store.delete(&bucket, &key, &options))
+            }
+            Request::DeleteMany { bucket, keys } => out.answer(id, &Ok(store.delete_many(&bucket, &keys))),
+            Request::Copy { from_bucket, from_key, bucket, key, options } => {
+                out.answer(id, &store.copy((&from_bucket, &from_key), &bucket, &key, &options))
+            }
+            Request::List { bucket, query } => {
+                let mut query = query.into_owned();
+                query.max_keys = query.max_keys.min(PAGE_ENTRIES_MAX);
+                out.answer(id, &store.list(&bucket, &query))
+            }
+            Request::ListVersions { bucket, query } => {
+                let mut query = query.into_owned();
+                query.max_keys = query.max_keys.min(PAGE_ENTRIES_MAX);
+                out.answer(id, &store.list_versions(&bucket, &query))
+            }
+            request => self.describe_upload(id, request),
+        }
+    }
+
+    /// Requests about multipart uploads, and about the gateway.
+    fn describe_upload(&mut self, id: u32, request: Request<'_>) -> Result<(), Errno> {
+        let (store, out) = (&*self.store, &mut self.outbox);
+        match request {
+            Request::CreateUpload { bucket, key, options } => {
+                out.answer(id, &store.create_upload(&bucket, &key, &options))
+            }
+            Request::CopyPart { from_bucket, from_key, options, bucket, key, upload, number } => {
+                let (from, to) = ((&*from_bucket, &*from_key), (&*bucket, &*key, &*upload, number));
+                out.answer(id, &store.copy_part(from, &options, to))
+            }
+            Request::ListParts { bucket, key, upload, query } => {
+                out.answer(id, &store.list_parts(&bucket, &key, &upload, &query))
+            }
+            Request::ListUploads { bucket, query } => {
+                let mut query = query.into_owned();
+                query.max_uploads = query.max_uploads.min(PAGE_ENTRIES_MAX);
+                out.answer(id, &store.list_uploads(&bucket, &query))
+            }
+            Request::CompleteUpload { bucket, key, upload, parts, options } => {
+                out.answer(id, &store.complete_upload(&bucket, &key, &upload, &parts, &options))
+            }
+            Request::AbortUpload { bucket, key, upload } => {
+                out.answer(id, &store.abort_upload(&bucket, &key, &upload))
+            }
+            Request::Stats {} => out.answer(id, &Ok(self.stats.to_string())),
+            // All others are handled above; a proof comes before the session.
+            _ => Err(Errno::PROTO),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! As whom a thread acts on files.
+
+use rustix::fs::Gid;
+use rustix::io::{Errno, Result};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups};
+
+use crate::socket::Peer;
+
+/// The effective user of this process.
+pub fn user_id() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Has the calling thread, and no other, act on files as `peer` from now on: its user, group and
+/// further groups are what the kernel judges opens by and what new files belong to, and every
+/// capability is gone for good. Threads that it starts later inherit all of that.
+///
+/// The thread's real and effective user stay: if they were `peer`'s, that user could send it signals,
+/// and a signal that ends one thread ends the process.
+///
+/// Errors: `PERM` unless the process may change its users (root). The thread must then not be used.
+pub fn act_as(peer: &Peer) -> Result<()> {
+    let groups: Vec<Gid> = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    set_thread_groups(&groups)?;
+    set_file_id(libc::SYS_setfsgid, peer.gid)?;
+    set_file_id(libc::SYS_setfsuid, peer.uid)?;
+    let nothing = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
+}
+
+/// `setfsuid` or `setfsgid`, which answer the old value whether they set the new one or not.
+fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
+    // SAFETY: both calls take a number and touch no memory.
+    let (_, now) = unsafe { (libc::syscall(call, id), libc::syscall(call, u32::MAX)) };
+    match now as u32 == id {
+        true => Ok(()),
+        false => Err(Errno::PERM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+    fn a_thread_acts_as_another_user_and_the_others_do_not() {
+        if user_id() != 0 {
+            eprintln!("skipped: only root can act as others");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("secret"), "s").unwrap();
+        std::fs::set_permissions(at("secret"), PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::write(at("ours"), "o").unwrap();
+        std::fs::set_permissions(at("ours"), PermissionsExt::from_mode(0o640)).unwrap();
+        std::os::unix::fs::chown(at("ours"), Some(0), Some(54_322)).unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                act_as(&Peer { uid: 54_321, gid: 54_320, groups: vec![54_322] }).unwrap();
+                assert!(std::fs::read(at("secret")).is_err(), "nobody but root may read it");
+                assert_eq!(std::fs::read(at("ours")).unwrap(), b"o", "a further group may");
+                std::fs::write(at("made"), "m").unwrap();
+                std::thread::scope(|inner| {
+                    inner.spawn(|| assert!(std::fs::read(at("secret")).is_err())).join().unwrap();
+                });
+                act_as(&Peer { uid: 0, gid: 0, groups: vec![] }).expect_err("there is no way back");
+            });
+            other.join().unwrap();
+        });
+        let made = std::fs::metadata(at("made")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (54_321, 54_320));
+        assert_eq!(std::fs::read(at("secret")).unwrap(), b"s", "this thread is still root");
+    }
+}

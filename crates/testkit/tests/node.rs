@@ -1,0 +1,63 @@
+//! The suite on the node lane: our client, our gateway, and a directory behind it, by both kinds of
+//! socket.
+
+use std::sync::Arc;
+
+use fordway_client::node::{NodeAddress, NodeStore, Secret};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::Identity;
+use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
+use fordway_store::Store;
+use fordway_testkit::conformance::Fixture;
+use fordway_testkit::model;
+use proptest::prelude::*;
+
+/// A gateway on a directory of its own, and a client of its Unix socket, or by TCP.
+fn open(by_tcp: bool) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let socket = dir.path().join("socket");
+    let keys = Identity::generate().unwrap();
+    let secret = Secret { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
+    let tcp = NodeTcp { listen: "127.0.0.1:0".parse().unwrap(), keys, may_be_root: true };
+    let config = NodeConfig { tcp: by_tcp.then_some(tcp), ..NodeConfig::new(&socket) };
+    let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+    let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
+    let address = match gateway.tcp_addr() {
+        Some(address) => NodeAddress::Tcp(address.to_string(), secret),
+        None => NodeAddress::Unix(socket),
+    };
+    Fixture::new(NodeStore::new(address), (gateway, dir))
+}
+
+mod unix {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open(false));
+}
+
+mod tcp {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open(true));
+}
+
+proptest! {
+    #![proptest_config(model::config(60))]
+
+    #[test]
+    fn random_operations_agree_with_the_model(operations in model::operations(60)) {
+        model::check(&*open(false), &operations);
+    }
+
+    #[test]
+    fn versions_agree_with_the_model(operations in model::versioned_operations(60)) {
+        model::check(&*open(false), &operations);
+    }
+
+    #[test]
+    fn random_operations_by_tcp_agree_with_the_model(operations in model::versioned_operations(30)) {
+        model::check(&*open(true), &operations);
+    }
+}

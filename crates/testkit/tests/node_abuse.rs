@@ -1,0 +1,386 @@
+//! What a node gateway does with clients that mean no good, or die.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_store::{
+    Bucket, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, PutResult,
+    Store,
+};
+use fordway_sys::{Wait, receive_with_descriptor};
+use fordway_testkit::model;
+use fordway_wire::node::{
+    HEADER_BYTES, Hello, Inbox, Request, Started, Take, VERSION, WELCOME_BYTES, take_reply,
+};
+use proptest::prelude::*;
+
+struct Ground {
+    dir: tempfile::TempDir,
+    _gateway: RunningNode,
+}
+
+impl Ground {
+    fn new() -> Self {
+        Ground::with(|config| config)
+    }
+
+    fn with(config: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("bucket")).unwrap();
+        let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+        let config = config(NodeConfig::new(dir.path().join("socket")));
+        let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
+        Ground { dir, _gateway: gateway }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn store(&self) -> NodeStore {
+        NodeStore::new(NodeAddress::Unix(self.socket()))
+    }
+
+    /// The gateway still does its work.
+    fn assert_works(&self) {
+        let store = self.store();
+        store.put(&bucket(), &key("works"), b"well", &PutOptions::default()).unwrap();
+        assert_eq!(get(&store, "works"), b"well");
+        store.delete(&bucket(), &key("works"), &DeleteOptions::default()).unwrap();
+    }
+
+    /// The files below the bucket, our own apart.
+    fn files(&self) -> Vec<PathBuf> {
+        fn below(dir: &Path) -> Vec<PathBuf> {
+            let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+            entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+        }
+        let all = below(&self.dir.path().join("root/bucket"));
+        all.into_iter().filter(|path| !path.ends_with(Path::new(PRIVATE_DIR).join("locks"))).collect()
+    }
+}
+
+/// A client made by hand.
+struct Raw {
+    socket: UnixStream,
+    inbox: Inbox,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Raw {
+    fn connect(ground: &Ground) -> Self {
+        let mut raw = Raw::silent(ground);
+        raw.socket.write_all(&Hello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
+        raw.socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+        raw
+    }
+
+    fn silent(ground: &Ground) -> Self {
+        let socket = UnixStream::connect(ground.socket()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Raw { socket, inbox: Inbox::default(), descriptor: None }
+    }
+
+    fn send(&mut self, request: &Request<'_>, body: &[u8]) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        request.put(&mut bytes, 1, body.len());
+        bytes.extend_from_slice(body);
+        self.socket.write_all(&bytes)
+    }
+
+    fn reply<T: Take>(&mut self) -> fordway_store::Result<T> {
+        loop {
+            if let Some(header) = self.inbox.next_header().unwrap() {
+                let answer = take_reply(&self.inbox.frame(&header).unwrap());
+                self.inbox.consume(header.frame_bytes());
+                return answer;
+            }
+            let (count, passed) =
+                receive_with_descriptor(&self.socket, self.inbox.room(), Wait::Yes).unwrap();
+            assert!(count > 0, "the gateway closed the connection");
+            self.descriptor = passed.or(self.descriptor.take());
+            self.inbox.filled(count);
+        }
+    }
+
+    /// Starts an object and answers the file to write it to.
+    fn start(&mut self, name: &str) -> File {
+        let options = PutOptions::default();
+        let (bucket, key) = (bucket(), key(name));
+        let request = Request::Start {
+            bucket: std::borrow::Cow::Borrowed(&bucket),
+            key: std::borrow::Cow::Borrowed(&key),
+            options: std::borrow::Cow::Borrowed(&options),
+        };
+        self.send(&request, &[]).unwrap();
+        assert!(self.reply::<Started>().unwrap().has_file);
+        File::from(self.descriptor.take().unwrap())
+    }
+
+    fn commit(&mut self, filled: u64) -> fordway_store::Result<PutResult> {
+        let expected = Expected::default();
+        let request =
+            Request::Commit { expected: std::borrow::Cow::Borrowed(&expected), filled: Some(filled) };
+        self.send(&request, &[]).unwrap();
+        self.reply()
+    }
+
+    /// Whether the gateway ends the connection within 20 s.
+    fn is_closed(&mut self) -> bool {
+        let mut rest = [0; 1 << 16];
+        loop {
+            match self.socket.read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+}
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+fn get(store: &dyn Store, name: &str) -> Vec<u8> {
+    store.get(&bucket(), &key(name), &GetOptions::default()).unwrap().content.into_vec().unwrap()
+}
+
+fn listed(store: &dyn Store) -> usize {
+    store.list(&bucket(), &ListQuery::default()).unwrap().entries.len()
+}
+
+#[test]
+fn what_is_no_greeting_ends_the_connection() {
+    let ground = Ground::new();
+    for greeting in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xff; 8]] {
+        let mut raw = Raw::silent(&ground);
+        raw.socket.write_all(greeting).unwrap();
+        assert!(raw.is_closed());
+    }
+    let mut raw = Raw::silent(&ground);
+    raw.socket.write_all(&Hello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
+    let mut said = Vec::new();
+    raw.socket.read_to_end(&mut said).unwrap();
+    assert!(String::from_utf8_lossy(&said).contains("version 1 of the protocol, the client 99"));
+    ground.assert_works();
+}
+
+#[test]
+fn a_message_that_is_too_long_ends_the_connection_and_takes_no_memory() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    raw.socket.write_all(&header).unwrap();
+    let error = raw.reply::<()>().unwrap_err();
+    assert!(error.to_string().contains("4294967295 bytes are more than"), "{error}");
+    assert!(raw.is_closed());
+    ground.assert_works();
+}
+
+#[test]
+fn an_unknown_operation_is_answered_and_the_next_one_served() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    let mut bytes = Vec::new();
+    Request::ListBuckets {}.put(&mut bytes, 1, 0);
+    bytes[12] = 200;
+    raw.socket.write_all(&bytes).unwrap();
+    assert_eq!(raw.reply::<()>().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    raw.send(&Request::ListBuckets {}, &[]).unwrap();
+    assert_eq!(raw.reply::<Vec<fordway_store::BucketInfo>>().unwrap().len(), 1);
+}
+
+#[test]
+fn a_client_that_dies_between_the_halves_leaves_nothing() {
+    let ground = Ground::new();
+    for written in [0, 1 << 20] {
+        let mut raw = Raw::connect(&ground);
+        let file = raw.start("dir/k");
+        file.write_all_at(&vec![1; written], 0).unwrap();
+        drop(raw);
+        let mut raw = Raw::connect(&ground);
+        raw.start("dir/k");
+        raw.send(&Request::Append {}, &[0; 1000]).unwrap();
+        // Cut within a message.
+        raw.socket.write_all(&[1, 2, 3]).unwrap();
+    }
+    ground.assert_works();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ground.files().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", ground.files());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(listed(&ground.store()), 0);
+}
+
+#[test]
+fn what_was_announced_is_held_against_the_file() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    raw.start("k").write_all_at(b"12345", 0).unwrap();
+    assert_eq!(raw.commit(6).unwrap_err().kind(), ErrorKind::IncompleteBody);
+    assert_eq!(listed(&ground.store()), 0);
+    // A commit that is replayed has nothing to commit any more.
+    raw.start("k").write_all_at(b"12345", 0).unwrap();
+    raw.commit(5).unwrap();
+    assert_eq!(raw.commit(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(get(&ground.store(), "k"), b"12345");
+}
+
+/// A descriptor that was kept is that of a file of one's own: what is written through it is a change
+/// that POSIX made, and no stale ETag is served for it.
+#[test]
+fn a_descriptor_that_was_kept_fakes_no_version() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    let file = raw.start("k");
+    file.write_all_at(&[1; 100], 0).unwrap();
+    let made = raw.commit(100).unwrap();
+    let head = || ground.store().head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    assert_eq!(head().etag, made.etag);
+    std::thread::sleep(Duration::from_millis(20));
+    file.write_all_at(&[2; 100], 0).unwrap();
+    assert_ne!(head().etag, made.etag);
+}
+
+#[test]
+fn descriptors_of_objects_are_for_reading_one_version_only() {
+    let ground = Ground::new();
+    let store = ground.store();
+    store.put(&bucket(), &key("k"), &vec![1; 1 << 20], &PutOptions::default()).unwrap();
+    let object = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+    let Content::File(region) = object.content else { panic!("{:?}", object.content) };
+    store.put(&bucket(), &key("k"), &vec![2; 1 << 20], &PutOptions::default()).unwrap();
+    let mut first = [0; 10];
+    region.file.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(first, [1; 10], "it stays the version that was asked for");
+    region.file.write_at(b"x", 0).expect_err("it is read-only");
+    region.file.set_len(0).expect_err("it is read-only");
+}
+
+#[test]
+fn a_client_that_never_reads_is_dropped() {
+    let ground = Ground::with(|config| NodeConfig { stall_timeout: Duration::from_millis(300), ..config });
+    ground.store().put(&bucket(), &key("k"), &vec![1; 60_000], &PutOptions::default()).unwrap();
+    let mut raw = Raw::connect(&ground);
+    let (bucket, key, options) = (bucket(), key("k"), GetOptions::default());
+    let request = Request::Get {
+        bucket: std::borrow::Cow::Borrowed(&bucket),
+        key: std::borrow::Cow::Borrowed(&key),
+        options: std::borrow::Cow::Borrowed(&options),
+    };
+    raw.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    // 60 GB of answers, if the gateway kept them.
+    let ended = (0..1_000_000).find_map(|_| raw.send(&request, &[]).err());
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+    let ended = ended.expect("the gateway closed the connection").kind();
+    assert!([BrokenPipe, ConnectionReset].contains(&ended), "{ended}");
+    ground.assert_works();
+}
+
+#[test]
+fn a_pause_within_a_message_ends_the_connection_and_one_between_messages_does_not() {
+    let ground = Ground::with(|config| NodeConfig { stall_timeout: Duration::from_millis(200), ..config });
+    let (mut idle, mut stalled) = (Raw::connect(&ground), Raw::connect(&ground));
+    stalled.socket.write_all(&[9; 5]).unwrap();
+    assert!(stalled.is_closed());
+    std::thread::sleep(Duration::from_millis(500));
+    idle.send(&Request::ListBuckets {}, &[]).unwrap();
+    assert_eq!(idle.reply::<Vec<fordway_store::BucketInfo>>().unwrap().len(), 1);
+}
+
+#[test]
+fn a_thousand_connections_are_served_and_one_more_is_refused() {
+    let ground = Ground::with(|config| NodeConfig { connections_max: 1000, ..config });
+    let mut all: Vec<Raw> = (0..1000).map(|_| Raw::connect(&ground)).collect();
+    for raw in &mut all {
+        raw.send(&Request::ListBuckets {}, &[]).unwrap();
+    }
+    for raw in &mut all {
+        assert_eq!(raw.reply::<Vec<fordway_store::BucketInfo>>().unwrap().len(), 1);
+    }
+    let error = ground.store().list_buckets().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("1000 connections open, the most it takes"), "{error}");
+    drop(all);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while ground.store().list_buckets().is_err() {
+        assert!(Instant::now() < deadline, "no connection is free again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_root_that_vanishes_is_told() {
+    let ground = Ground::new();
+    let store = ground.store();
+    store.put(&bucket(), &key("k"), b"1", &PutOptions::default()).unwrap();
+    fs::remove_dir_all(ground.dir.path().join("root")).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    let put = store.put(&bucket(), &key("k"), b"2", &PutOptions::default());
+    assert_eq!(put.unwrap_err().kind(), ErrorKind::NoSuchBucket);
+    let get = store.get(&bucket(), &key("k"), &GetOptions::default());
+    assert_eq!(get.unwrap_err().kind(), ErrorKind::NoSuchBucket);
+    assert!(store.list_buckets().is_ok_and(|all| all.is_empty()) || store.list_buckets().is_err());
+}
+
+/// A gateway that is stopped finishes what clients are in the middle of.
+#[test]
+fn stopping_waits_for_what_was_started() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    let mut idle = Raw::connect(&ground);
+    let file = raw.start("k");
+    ground._gateway.stop_handle().trigger();
+    assert!(idle.is_closed(), "who asks for nothing is let go at once");
+    assert!(UnixStream::connect(ground.socket()).is_err(), "nobody new is served");
+    file.write_all_at(b"in time", 0).unwrap();
+    raw.commit(7).unwrap();
+    assert!(raw.is_closed());
+    assert_eq!(fs::read(ground.dir.path().join("root/bucket/k")).unwrap(), b"in time");
+    assert!(raw.socket.as_fd().try_clone_to_owned().is_ok());
+}
+
+proptest! {
+    #![proptest_config(model::config(200))]
+
+    /// Bytes that are nothing, or nearly something, end the connection or are answered; the gateway
+    /// goes on.
+    #[test]
+    fn random_bytes_do_no_harm(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        code in any::<u8>(),
+        is_frame in any::<bool>(),
+    ) {
+        static GROUND: std::sync::OnceLock<Ground> = std::sync::OnceLock::new();
+        let ground = GROUND.get_or_init(Ground::new);
+        let mut raw = Raw::connect(ground);
+        if is_frame {
+            let mut header = [0; HEADER_BYTES];
+            header[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+            header[12] = code;
+            bytes.splice(0..0, header);
+        }
+        // The gateway may have had enough before the end.
+        let _ = raw.socket.write_all(&bytes);
+        raw.socket.shutdown(std::net::Shutdown::Write).unwrap();
+        prop_assert!(raw.is_closed());
+        ground.assert_works();
+    }
+}

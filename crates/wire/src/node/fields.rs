@@ -1,0 +1,305 @@
+//! Numbers, texts and lists, little-endian and one behind the other.
+//!
+//! | type | bytes |
+//! |---|---|
+//! | numbers | their own size, little-endian; `usize` as 8 bytes |
+//! | `bool` | 1: 0 or 1 |
+//! | text | its length (4), UTF-8 |
+//! | list, map | the number of its entries (4), the entries |
+//! | option | 1: 0, or 1 and the value |
+//! | result | 1: 0 and the value, or 1 and the error |
+//! | time | seconds since 1970 (8, signed), nanoseconds (4) |
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+/// The most entries that room is made for before they have arrived.
+const ROOM_MAX: usize = 1024;
+
+/// What can be appended to a message.
+pub trait Put {
+    /// Appends it. Cost: no allocation beside that of `out`.
+    fn put(&self, out: &mut Vec<u8>);
+}
+
+/// What can be read from a message.
+pub trait Take: Sized {
+    /// Reads it. Errors: `InvalidArgument` for bytes that cannot be one.
+    fn take(input: &mut Input<'_>) -> Result<Self>;
+}
+
+/// The rest of a message that is being read.
+#[derive(Debug)]
+pub struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    /// All of a message.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Input(bytes)
+    }
+
+    /// Reads a whole message. Errors: `InvalidArgument`, also for bytes that are left over.
+    pub fn all<T: Take>(bytes: &'a [u8]) -> Result<T> {
+        let mut input = Input(bytes);
+        let value = T::take(&mut input)?;
+        input.end()?;
+        Ok(value)
+    }
+
+    /// Errors: `InvalidArgument` if bytes are left over.
+    pub fn end(&self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            _ => Err(malformed("it is longer than what it says")),
+        }
+    }
+
+    /// The next `count` bytes, where they lie.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// The next text, where it lies.
+    pub fn text(&mut self) -> Result<&'a str> {
+        let len = u32::take(self)? as usize;
+        std::str::from_utf8(self.bytes(len)?).map_err(|_| malformed("a text is not UTF-8"))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+}
+
+/// The error of bytes that no Fordway sends.
+pub(super) fn malformed(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("the message is malformed: {why}"))
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Put for $number {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+        }
+
+        impl Take for $number {
+            fn take(input: &mut Input<'_>) -> Result<Self> {
+                Ok(<$number>::from_le_bytes(input.array()?))
+            }
+        })*
+    };
+}
+
+numbers!(u8, u16, u32, u64, i64);
+
+impl Put for usize {
+    fn put(&self, out: &mut Vec<u8>) {
+        (*self as u64).put(out);
+    }
+}
+
+impl Take for usize {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        usize::try_from(u64::take(input)?).map_err(|_| malformed("a number is too large"))
+    }
+}
+
+impl Put for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+}
+
+impl Take for bool {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        match u8::take(input)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(malformed("neither yes nor no")),
+        }
+    }
+}
+
+impl<const N: usize> Put for [u8; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+impl<const N: usize> Take for [u8; N] {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        input.array()
+    }
+}
+
+impl Put for str {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+}
+
+impl Put for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_str().put(out);
+    }
+}
+
+impl Take for String {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        input.text().map(str::to_owned)
+    }
+}
+
+impl Put for () {
+    fn put(&self, _: &mut Vec<u8>) {}
+}
+
+impl Take for () {
+    fn take(_: &mut Input<'_>) -> Result<Self> {
+        Ok(())
+    }
+}
+
+impl<A: Put, B: Put> Put for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+}
+
+impl<A: Take, B: Take> Take for (A, B) {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        Ok((A::take(input)?, B::take(input)?))
+    }
+}
+
+impl<T: Put> Put for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+}
+
+impl<T: Take> Take for Option<T> {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        bool::take(input)?.then(|| T::take(input)).transpose()
+    }
+}
+
+impl<T: Put> Put for Result<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_err().put(out);
+        match self {
+            Ok(value) => value.put(out),
+            Err(error) => error.put(out),
+        }
+    }
+}
+
+impl<T: Take> Take for Result<T> {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        Ok(match bool::take(input)? {
+            false => Ok(T::take(input)?),
+            true => Err(Error::take(input)?),
+        })
+    }
+}
+
+impl<T: Put> Put for [T] {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        self.iter().for_each(|entry| entry.put(out));
+    }
+}
+
+impl<T: Put> Put for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_slice().put(out);
+    }
+}
+
+impl<T: Take> Take for Vec<T> {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        let count = u32::take(input)? as usize;
+        // A number alone must not take memory.
+        let mut list = Vec::with_capacity(count.min(ROOM_MAX));
+        for _ in 0..count {
+            // An entry of no bytes would make a list of four billion out of four bytes.
+            let before = input.0.len();
+            list.push(T::take(input)?);
+            if input.0.len() == before {
+                return Err(malformed("a list has entries without bytes"));
+            }
+        }
+        Ok(list)
+    }
+}
+
+impl Put for BTreeMap<String, String> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        for (name, value) in self {
+            name.put(out);
+            value.put(out);
+        }
+    }
+}
+
+impl Take for BTreeMap<String, String> {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        let count = u32::take(input)?;
+        (0..count).map(|_| <(String, String)>::take(input)).collect()
+    }
+}
+
+impl<T: Put + ToOwned + ?Sized> Put for Cow<'_, T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+}
+
+impl<T: ToOwned + ?Sized> Take for Cow<'_, T>
+where
+    T::Owned: Take,
+{
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        T::Owned::take(input).map(Cow::Owned)
+    }
+}
+
+impl Put for SystemTime {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (seconds, nanoseconds) = match self.duration_since(UNIX_EPOCH) {
+            Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+            // Before 1970: whole seconds back, and some nanoseconds forward again.
+            Err(before) => match before.duration() {
+                before if before.subsec_nanos() == 0 => (-(before.as_secs() as i64), 0),
+                before => (-(before.as_secs() as i64) - 1, 1_000_000_000 - before.subsec_nanos()),
+            },
+        };
+        seconds.put(out);
+        nanoseconds.put(out);
+    }
+}
+
+impl Take for SystemTime {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        let (seconds, nanoseconds) = (i64::take(input)?, u32::take(input)?);
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        let start = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+        let time = start.filter(|_| nanoseconds < 1_000_000_000);
+        time.and_then(|time| time.checked_add(Duration::from_nanos(nanoseconds.into())))
+            .ok_or_else(|| malformed("a time is out of range"))
+    }
+}

@@ -1,0 +1,132 @@
+//! Every operation, as it is asked for.
+
+use std::borrow::Cow;
+
+use fordway_store::{
+    Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Expected, GetOptions, Key,
+    ListQuery, PartOptions, PartsQuery, PutOptions, Result, Tags, UploadId, UploadsQuery, VersionId,
+    Versioning, VersionsQuery,
+};
+
+use super::fields::{Input, Put, Take, malformed};
+use super::frame::{Flags, begin_frame, end_frame};
+use super::handshake::NONCE_BYTES;
+
+macro_rules! requests {
+    ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
+        /// A request, with its operands borrowed where it is made and owned where it is read.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs, reason = "operands are those of the call of `Store` that is named")]
+        pub enum Request<'a> { $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)* }
+
+        impl<'a> Request<'a> {
+            /// The codes of all operations.
+            pub const CODES: &'static [u8] = &[$($code),*];
+
+            /// The code of the operation.
+            pub fn code(&self) -> u8 {
+                match self { $(Request::$name { .. } => $code),* }
+            }
+
+            fn put_fields(&self, out: &mut Vec<u8>) {
+                match self { $(Request::$name { $($field),* } => { $($field.put(out);)* let _ = &out; })* }
+            }
+
+            /// Reads the request of a frame. Errors: `InvalidArgument` for what is none,
+            /// `NoSuchUpload` and `NoSuchVersion` for names that no store makes.
+            pub fn take(code: u8, fields: &[u8]) -> Result<Request<'static>> {
+                let mut input = Input::new(fields);
+                let request = match code {
+                    $($code => Request::$name { $($field: Take::take(&mut input)?),* },)*
+                    _ => return Err(malformed(&format!("there is no operation {code}"))),
+                };
+                input.end()?;
+                Ok(request)
+            }
+        }
+    };
+}
+
+requests! {
+    /// Shows that the secret is known. Reply: the gateway's own proof (32 bytes).
+    1 Authenticate { access_key: Cow<'a, str>, nonce: [u8; NONCE_BYTES], proof: [u8; 32] }
+    /// Counters of the gateway, as text.
+    2 Stats {}
+    /// `list_buckets`. Reply: list of `BucketInfo`.
+    3 ListBuckets {}
+    /// `create_bucket`.
+    4 CreateBucket { bucket: Cow<'a, Bucket> }
+    /// `head_bucket`. Reply: `BucketInfo`.
+    5 HeadBucket { bucket: Cow<'a, Bucket> }
+    /// `delete_bucket`.
+    6 DeleteBucket { bucket: Cow<'a, Bucket> }
+    /// `versioning`. Reply: `Versioning`.
+    7 Versioning { bucket: Cow<'a, Bucket> }
+    /// `set_versioning`.
+    8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: Versioning }
+    /// An object in one message: the body. Reply: `PutResult`.
+    9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, Expected> }
+    /// `put_many`: the body holds the objects one behind the other, of the lengths given.
+    /// Reply: list of results of `PutResult`.
+    10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
+    /// Starts an object. Reply: [`super::Started`], perhaps with a descriptor.
+    11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
+    /// Starts a part. Reply: as for `Start`.
+    12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
+    /// Appends the body to what was started. No reply: an error is told at the end.
+    13 Append {}
+    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: `PutResult`.
+    14 Commit { expected: Cow<'a, Expected>, filled: Option<u64> }
+    /// Forgets what was started.
+    15 Abandon {}
+    /// `get`. Reply: [`super::Got`].
+    16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
+    /// `read`. `is_large` says that the caller thinks so. Reply: [`super::ReadDone`].
+    17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
+    /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
+    18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
+    /// `get_many`. Reply: for each key, in order, the result of its length in the body, or of none if
+    /// it is to be asked for by itself; perhaps for the first of them only.
+    19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
+    /// `head`. Reply: `ObjectInfo`.
+    20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
+    /// `head_many`. Reply: list of results of `ObjectInfo`.
+    21 HeadMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
+    /// `object_parts`. Reply: list of `ObjectPart`.
+    22 ObjectParts { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
+    /// `tags`. Reply: `Tags`.
+    23 Tags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>> }
+    /// `set_tags`.
+    24 SetTags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, tags: Cow<'a, Tags> }
+    /// `delete`. Reply: `Deleted`.
+    25 Delete { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, DeleteOptions> }
+    /// `delete_many`. Reply: list of results of `Deleted`.
+    26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
+    /// `copy`. Reply: `PutResult`.
+    27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
+    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `Listing`.
+    28 List { bucket: Cow<'a, Bucket>, query: Cow<'a, ListQuery> }
+    /// `list_versions`, as many. Reply: `VersionListing`.
+    29 ListVersions { bucket: Cow<'a, Bucket>, query: Cow<'a, VersionsQuery> }
+    /// `create_upload`. Reply: `UploadId`.
+    30 CreateUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
+    /// `copy_part`. Reply: `PutResult`.
+    31 CopyPart { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, options: Cow<'a, GetOptions>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16 }
+    /// `list_parts`. Reply: `PartListing`.
+    32 ListParts { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, query: Cow<'a, PartsQuery> }
+    /// `list_uploads`. Reply: `UploadListing`.
+    33 ListUploads { bucket: Cow<'a, Bucket>, query: Cow<'a, UploadsQuery> }
+    /// `complete_upload`. Reply: `PutResult`.
+    34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
+    /// `abort_upload`.
+    35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
+}
+
+impl Request<'_> {
+    /// Appends the frame of this request but for its body, of which `body_bytes` are to follow.
+    pub fn put(&self, out: &mut Vec<u8>, id: u32, body_bytes: usize) {
+        let start = begin_frame(out);
+        self.put_fields(out);
+        end_frame(out, start, (id, self.code(), Flags::default()), body_bytes);
+    }
+}
