@@ -42,7 +42,7 @@ pub use file::{
     open_in, read_into_spare, remove_dir, remove_file, rename, set_mode, set_modified, stat, stat_in,
     sync_data, write_all_at,
 };
-pub use identity::{act_as, user_id};
+pub use identity::{Role, act_as, group_id, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
