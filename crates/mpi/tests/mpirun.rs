@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_measure::Run;
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 
 const RANKS: u64 = 2;
 
@@ -42,7 +42,7 @@ fn gateway(root: &Path) -> String {
     let store = PosixStore::open(root, PosixConfig::default()).unwrap();
     let identity = Identity { access_key: "key".into(), secret_key: "secret".into() };
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(Arc::new(store), GatewayConfig::new(listen, identity)).unwrap();
+    let gateway = Gateway::bind(Users::one(identity, Arc::new(store)), GatewayConfig::new(listen)).unwrap();
     let address = gateway.local_addr();
     std::thread::spawn(move || gateway.run());
     format!("http://{address}")

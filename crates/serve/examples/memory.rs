@@ -1,12 +1,12 @@
 //! Serves an empty store in memory: `cargo run --release --example memory -- 127.0.0.1:9000`.
 //!
 //! The keys are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or made up. RUST_LOG chooses
-//! what is logged, for example `info,fordway::access=debug`.
+//! what is logged, for example `info`.
 
 use std::io::Write as _;
 use std::sync::Arc;
 
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::MemoryStore;
 use tracing_subscriber::EnvFilter;
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => Identity::generate()?,
     };
     let gateway =
-        Gateway::bind(Arc::new(MemoryStore::default()), GatewayConfig::new(listen, identity.clone()))?;
+        Gateway::bind(Users::one(identity.clone(), Arc::new(MemoryStore::default())), GatewayConfig::new(listen))?;
     writeln!(std::io::stdout(), "fordway: serving memory at http://{}", gateway.local_addr())?;
     writeln!(std::io::stdout(), "export AWS_ACCESS_KEY_ID={}", identity.access_key)?;
     writeln!(std::io::stdout(), "export AWS_SECRET_ACCESS_KEY={}", identity.secret_key)?;

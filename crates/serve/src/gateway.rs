@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fordway_store::{Error, ErrorKind, Result, Store};
+use fordway_store::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::answer::{Limits, Shared};
 use crate::http1::FastLane;
 use crate::identity::is_region;
-use crate::{Identity, http1, s3};
+use crate::{Users, http1, s3};
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
 const READERS_MAX: usize = 32;
@@ -26,8 +26,6 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 pub struct GatewayConfig {
     /// The address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// The key pair that requests must be signed with.
-    pub identity: Identity,
     /// The region that clients are told; signatures of any region are accepted.
     pub region: String,
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
@@ -48,10 +46,9 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, 60 s for a head, 30 s
     /// for a stall, 10 s to drain.
-    pub fn new(listen: SocketAddr, identity: Identity) -> Self {
+    pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
-            identity,
             region: "us-east-1".to_owned(),
             signature_v2: false,
             threads: 0,
@@ -100,6 +97,7 @@ pub struct Gateway {
     listener: TcpListener,
     address: SocketAddr,
     config: GatewayConfig,
+    users: Arc<Users>,
     service: s3s::service::S3Service,
     fast_lane: FastLane,
     stop: Stop,
@@ -109,7 +107,7 @@ impl Gateway {
     /// Binds the address; clients may connect from now on and wait until the gateway runs.
     /// Errors: `InvalidArgument` for an address that is taken or not this machine's and for a region
     /// that is not lower-case letters, digits and hyphens, `AccessDenied`, `Io`.
-    pub fn bind(store: Arc<dyn Store>, config: GatewayConfig) -> Result<Self> {
+    pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
@@ -118,9 +116,10 @@ impl Gateway {
         let listener = TcpListener::bind(config.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let fast_lane = FastLane::new(store.clone(), config.identity.clone());
-        let service = s3::service(store, &config);
-        Ok(Gateway { listener, address, config, service, fast_lane, stop: Stop::new() })
+        let users = Arc::new(users);
+        let service = s3::service(users.clone(), &config);
+        let fast_lane = FastLane::new(users.clone());
+        Ok(Gateway { listener, address, config, users, service, fast_lane, stop: Stop::new() })
     }
 
     /// The address bound, with the port that was chosen.

@@ -1,6 +1,7 @@
 //! Who may call: the key pair, and the checks that need nothing but the request's head.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -12,6 +13,8 @@ use http::header::{AUTHORIZATION, DATE};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Result, s3_error};
+
+use crate::Users;
 
 /// An access key and its secret.
 #[derive(Clone)]
@@ -44,36 +47,28 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Knows one pair of keys.
-pub(crate) struct SingleKey {
-    access_key: String,
-    secret_key: SecretKey,
-}
-
-impl SingleKey {
-    pub(crate) fn new(identity: &Identity) -> Self {
-        SingleKey {
-            access_key: identity.access_key.clone(),
-            secret_key: SecretKey::from(identity.secret_key.as_str()),
-        }
-    }
-}
+/// Knows the secrets of those who may call.
+pub(crate) struct KnownKeys(pub(crate) Arc<Users>);
 
 #[async_trait::async_trait]
-impl S3Auth for SingleKey {
+impl S3Auth for KnownKeys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key == self.access_key {
-            return Ok(self.secret_key.clone());
+        match self.0.find(access_key) {
+            Some(user) => Ok(SecretKey::from(user.keys.secret_key.as_str())),
+            None => {
+                Err(s3_error!(InvalidAccessKeyId, "the access key is not known here; check the access key"))
+            }
         }
-        Err(s3_error!(InvalidAccessKeyId, "the access key is not known here; check the access key"))
     }
 }
 
 /// How far a client's clock may be off (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Lets every request pass that is signed in a way that cannot be replayed for ever.
+/// Lets every request pass that is signed in a way that cannot be replayed for ever, and says whose it
+/// is, by an extension of the request.
 pub(crate) struct SignedOnly {
+    pub(crate) users: Arc<Users>,
     /// Whether signatures of version 2 are taken.
     pub(crate) allow_version_2: bool,
 }
@@ -81,9 +76,13 @@ pub(crate) struct SignedOnly {
 #[async_trait::async_trait]
 impl S3Access for SignedOnly {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
-        if request.credentials().is_none() {
+        let Some(credentials) = request.credentials() else {
             return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
-        }
+        };
+        let Some(user) = self.users.find(&credentials.access_key) else {
+            return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
+        };
+        request.extensions_mut().insert(user);
         if !signed_with_version_2(request) {
             return Ok(());
         }

@@ -9,7 +9,7 @@
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
 //! * `answer`: from a request to its answer, and the access log
 //! * `payload`: an object's content on its way through the S3 layer
-//! * `identity`: who may call
+//! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
 //!
@@ -23,6 +23,8 @@ mod identity;
 pub mod node;
 mod payload;
 mod s3;
+mod users;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;
+pub use users::{OpenStore, Users};

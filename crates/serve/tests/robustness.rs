@@ -9,15 +9,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{Call, bucket, key, read_answer, serve, serve_with};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{ErrorKind, GetOptions, MemoryStore, PutOptions, Store};
+
+fn nobody() -> Users {
+    Users::one(Identity::generate().unwrap(), Arc::new(MemoryStore::default()))
+}
 
 #[test]
 fn a_taken_port_is_named_with_a_way_out() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let config = GatewayConfig::new(address, Identity::generate().unwrap());
-    let error = Gateway::bind(Arc::new(MemoryStore::default()), config).err().unwrap();
+    let config = GatewayConfig::new(address);
+    let error = Gateway::bind(nobody(), config).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     let text = error.to_string();
     assert!(text.contains(&address.to_string()) && text.contains("choose another port"), "{text}");
@@ -26,8 +30,8 @@ fn a_taken_port_is_named_with_a_way_out() {
 #[test]
 fn a_foreign_address_is_refused() {
     let address = SocketAddr::from(([192, 0, 2, 1], 0));
-    let config = GatewayConfig::new(address, Identity::generate().unwrap());
-    let error = Gateway::bind(Arc::new(MemoryStore::default()), config).err().unwrap();
+    let config = GatewayConfig::new(address);
+    let error = Gateway::bind(nobody(), config).err().unwrap();
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{Bucket, ByteRange, GetOptions, Key, PutOptions, Store};
 
 #[test]
@@ -17,16 +17,16 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
-    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap(), identity);
-    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
     // A gateway in front of the first one: what it sends is still arriving when it begins.
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
-    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap(), identity);
-    let second = Gateway::bind(Arc::new(client.clone()), config).unwrap().spawn().unwrap();
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    let second = Gateway::bind(Users::one(identity, Arc::new(client.clone())), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", second.local_addr());
     let behind = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 

@@ -11,7 +11,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
 };
@@ -87,7 +87,7 @@ fn the_http_lane_on_a_full_disk() {
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(store, GatewayConfig::new(listen, identity)).unwrap().spawn().unwrap();
+    let gateway = Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
     fills_up(&S3Store::new(config).unwrap());
@@ -105,8 +105,8 @@ fn a_connection_survives_a_full_disk() {
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     // With one connection allowed, a second would wait for ever.
-    let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen, identity) };
-    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
+    let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen) };
+    let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let url = |path: &str| format!("http://{}/bucket/{path}", gateway.local_addr());
     let config = S3Config::new(format!("http://{}", gateway.local_addr()), "us-east-1", credentials);
     let client = S3Store::new(config).unwrap();

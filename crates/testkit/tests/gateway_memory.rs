@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway};
+use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{Bucket, ETagPolicy, Key, Store};
 use fordway_sys::usage_of;
 
@@ -31,8 +31,8 @@ fn serve() -> Served {
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
-    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap(), identity);
-    let gateway = Gateway::bind(Arc::new(store), config).unwrap().spawn().unwrap();
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    let gateway = Gateway::bind(Users::one(identity, Arc::new(store)), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
     Served { gateway, client, _dir: dir }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::ETagPolicy;
 use fordway_testkit::conformance::Fixture;
 use fordway_testkit::model;
@@ -22,8 +22,8 @@ fn open_signed(signature: Signature) -> Fixture {
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let signature_v2 = signature == Signature::V2;
-    let config = GatewayConfig { signature_v2, ..GatewayConfig::new(listen, identity) };
-    let gateway = Gateway::bind(store, config).unwrap().spawn().unwrap();
+    let config = GatewayConfig { signature_v2, ..GatewayConfig::new(listen) };
+    let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let config = S3Config { signature, ..S3Config::new(endpoint, "us-east-1", credentials) };
     let client = S3Store::new(config).unwrap();

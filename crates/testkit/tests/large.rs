@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway};
+use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, CopyOptions,
     ETagPolicy, ErrorKind, Expected, GetOptions, Hasher, Key, MIN_PART_BYTES, PartOptions, PutOptions,
@@ -41,7 +41,7 @@ fn http() -> Place {
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(behind, GatewayConfig::new(listen, identity)).unwrap().spawn().unwrap();
+    let gateway = Gateway::bind(Users::one(identity, behind), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
     with_bucket(Place { dir, store: Box::new(client), _gateway: Some(gateway) })

@@ -49,7 +49,7 @@ pub(super) fn run(args: &NodeArgs, context: &Context) -> Result<Exit> {
 
 /// Opens the store as whoever the calling thread acts as. The path is made absolute once: each user
 /// opens the same directory.
-fn open_store(args: &NodeArgs) -> Result<fordway_serve::node::OpenStore> {
+fn open_store(args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
     let config = PosixConfig {
         etag_policy: args.etag.into(),
         durability: args.durability.into(),

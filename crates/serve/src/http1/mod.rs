@@ -21,5 +21,5 @@ mod patience;
 mod wire;
 
 pub(crate) use driver::serve;
-pub(crate) use fast_lane::FastLane;
+pub(crate) use fast_lane::{FastLane, Verifier};
 pub(crate) use incoming::{BROKEN, STALLED};

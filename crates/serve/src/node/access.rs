@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use fordway_sys::{Peer, act_as, peer_of, user_id};
 
-/// Opens the store that is served, as the user that the calling thread acts as.
-pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+use crate::OpenStore;
 
 /// What a caller was admitted to.
 pub(super) struct Admitted {

@@ -15,12 +15,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use super::access::{Access, OpenStore};
+use super::access::Access;
 use super::activity::Activity;
 use super::connection::{By, Connection, Shared, refuse};
 use super::listen::SocketFile;
 use super::stats::Stats;
-use crate::Identity;
+use crate::{Identity, OpenStore};
 
 /// How long the accept loop rests when the process has no descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);

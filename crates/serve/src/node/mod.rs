@@ -24,5 +24,4 @@ mod outbox;
 mod session;
 mod stats;
 
-pub use access::OpenStore;
 pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};

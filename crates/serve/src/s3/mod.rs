@@ -25,7 +25,8 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
-use crate::identity::{SignedOnly, SingleKey};
+use crate::identity::{KnownKeys, SignedOnly};
+use crate::users::{User, Users};
 pub(crate) use objects::DEFAULT_TYPE;
 
 use convert::names;
@@ -36,20 +37,17 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
-/// The service that answers requests for `store`, signed with `identity`.
-pub(crate) fn service(store: Arc<dyn Store>, config: &GatewayConfig) -> S3Service {
-    let identity = &config.identity;
-    let owner =
-        Owner { id: Some(identity.access_key.clone()), display_name: Some(identity.access_key.clone()) };
+/// The service that answers requests of `users`.
+pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig) -> S3Service {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { store, owner, region: config.region.clone() });
+    let mut builder = S3ServiceBuilder::new(Frontend { region: config.region.clone() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
-    builder.set_auth(SingleKey::new(identity));
-    builder.set_access(SignedOnly { allow_version_2: config.signature_v2 });
+    builder.set_auth(KnownKeys(users.clone()));
+    builder.set_access(SignedOnly { users, allow_version_2: config.signature_v2 });
     builder.set_validation(StoreNames);
     builder.build()
 }
@@ -82,11 +80,21 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// S3 in front of a store. Calls block the thread they come in on: see the crate's own words on why.
+/// S3 in front of the store of whoever calls. Calls block the thread they come in on: see the crate's
+/// own words on why.
 struct Frontend {
-    store: Arc<dyn Store>,
-    owner: Owner,
     region: String,
+}
+
+/// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
+fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
+    let user = request.extensions.get::<Arc<User>>().cloned();
+    user.ok_or_else(|| s3s::s3_error!(AccessDenied, "nobody is known to have signed this"))
+}
+
+/// A user as answers name them.
+fn owner(user: &User) -> Owner {
+    Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
 /// An answer with no headers but those of its output.
@@ -94,22 +102,20 @@ fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|Failure(error)| error)
 }
 
-impl Frontend {
-    fn without<T>(&self, bucket: String, code: &str) -> S3Result<T> {
-        Err(buckets::without(&*self.store, bucket, code).0)
-    }
+fn without<T>(store: &dyn Store, bucket: String, code: &str) -> S3Result<T> {
+    Err(buckets::without(store, bucket, code).0)
+}
 
-    fn bucket_exists(&self, bucket: String) -> Outcome<()> {
-        self.store.head_bucket(&Bucket::new(bucket)?)?;
-        Ok(())
-    }
+fn bucket_exists(store: &dyn Store, bucket: String) -> Outcome<()> {
+    store.head_bucket(&Bucket::new(bucket)?)?;
+    Ok(())
+}
 
-    fn object_exists(&self, bucket: &str, key: &str, version: Option<&str>) -> Outcome<()> {
-        let (bucket, key) = names(bucket, key)?;
-        let options = GetOptions { version: convert::version(version)?, ..Default::default() };
-        self.store.head(&bucket, &key, &options)?;
-        Ok(())
-    }
+fn object_exists(store: &dyn Store, bucket: &str, key: &str, version: Option<&str>) -> Outcome<()> {
+    let (bucket, key) = names(bucket, key)?;
+    let options = GetOptions { version: convert::version(version)?, ..Default::default() };
+    store.head(&bucket, &key, &options)?;
+    Ok(())
 }
 
 #[async_trait::async_trait]
@@ -118,65 +124,74 @@ impl S3 for Frontend {
         &self,
         request: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
-        plain(buckets::list(&*self.store, &self.owner, request.input))
+        let user = caller(&request)?;
+        plain(buckets::list(&*user.store, &owner(&user), request.input))
     }
 
     async fn create_bucket(
         &self,
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
-        plain(buckets::create(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(buckets::create(&*user.store, request.input))
     }
 
     async fn head_bucket(
         &self,
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
-        plain(buckets::head(&*self.store, &self.region, request.input.bucket))
+        let user = caller(&request)?;
+        plain(buckets::head(&*user.store, &self.region, request.input.bucket))
     }
 
     async fn delete_bucket(
         &self,
         request: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
-        plain(buckets::delete(&*self.store, request.input.bucket))
+        let user = caller(&request)?;
+        plain(buckets::delete(&*user.store, request.input.bucket))
     }
 
     async fn get_bucket_location(
         &self,
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
-        plain(buckets::location(&*self.store, &self.region, request.input.bucket))
+        let user = caller(&request)?;
+        plain(buckets::location(&*user.store, &self.region, request.input.bucket))
     }
 
     async fn get_bucket_versioning(
         &self,
         request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        plain(versions::get(&*self.store, request.input.bucket))
+        let user = caller(&request)?;
+        plain(versions::get(&*user.store, request.input.bucket))
     }
 
     async fn put_bucket_versioning(
         &self,
         request: S3Request<PutBucketVersioningInput>,
     ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
-        plain(versions::put(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(versions::put(&*user.store, request.input))
     }
 
     async fn list_object_versions(
         &self,
         request: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
-        versions::list(&*self.store, &self.owner, request.input).map_err(|Failure(error)| error)
+        let user = caller(&request)?;
+        versions::list(&*user.store, &owner(&user), request.input).map_err(|Failure(error)| error)
     }
 
     async fn get_bucket_acl(
         &self,
         request: S3Request<GetBucketAclInput>,
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
-        let owner = self.owner.clone();
+        let user = caller(&request)?;
+        let owner = owner(&user);
         plain(
-            self.bucket_exists(request.input.bucket).map(|()| GetBucketAclOutput {
+            bucket_exists(&*user.store, request.input.bucket).map(|()| GetBucketAclOutput {
                 grants: Some(buckets::full_control(&owner)),
                 owner: Some(owner),
             }),
@@ -187,36 +202,41 @@ impl S3 for Frontend {
         &self,
         request: S3Request<GetBucketPolicyInput>,
     ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
-        self.without(request.input.bucket, "NoSuchBucketPolicy")
+        let user = caller(&request)?;
+        without(&*user.store, request.input.bucket, "NoSuchBucketPolicy")
     }
 
     async fn get_bucket_cors(
         &self,
         request: S3Request<GetBucketCorsInput>,
     ) -> S3Result<S3Response<GetBucketCorsOutput>> {
-        self.without(request.input.bucket, "NoSuchCORSConfiguration")
+        let user = caller(&request)?;
+        without(&*user.store, request.input.bucket, "NoSuchCORSConfiguration")
     }
 
     async fn get_bucket_lifecycle_configuration(
         &self,
         request: S3Request<GetBucketLifecycleConfigurationInput>,
     ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
-        self.without(request.input.bucket, "NoSuchLifecycleConfiguration")
+        let user = caller(&request)?;
+        without(&*user.store, request.input.bucket, "NoSuchLifecycleConfiguration")
     }
 
     async fn get_bucket_tagging(
         &self,
         request: S3Request<GetBucketTaggingInput>,
     ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
-        self.without(request.input.bucket, "NoSuchTagSet")
+        let user = caller(&request)?;
+        without(&*user.store, request.input.bucket, "NoSuchTagSet")
     }
 
     async fn get_object_acl(
         &self,
         request: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
-        let (owner, input) = (self.owner.clone(), request.input);
-        let exists = self.object_exists(&input.bucket, &input.key, input.version_id.as_deref());
+        let user = caller(&request)?;
+        let (owner, input) = (owner(&user), request.input);
+        let exists = object_exists(&*user.store, &input.bucket, &input.key, input.version_id.as_deref());
         plain(exists.map(|()| GetObjectAclOutput {
             grants: Some(buckets::full_control(&owner)),
             owner: Some(owner),
@@ -228,57 +248,66 @@ impl S3 for Frontend {
         &self,
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        plain(tagging::get(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(tagging::get(&*user.store, request.input))
     }
 
     async fn put_object_tagging(
         &self,
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-        plain(tagging::put(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(tagging::put(&*user.store, request.input))
     }
 
     async fn delete_object_tagging(
         &self,
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        plain(tagging::delete(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(tagging::delete(&*user.store, request.input))
     }
 
     async fn get_object_attributes(
         &self,
         request: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
-        plain(attributes::get(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(attributes::get(&*user.store, request.input))
     }
 
     async fn list_objects(
         &self,
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
-        plain(list::list_v1(&*self.store, &self.owner, request.input))
+        let user = caller(&request)?;
+        plain(list::list_v1(&*user.store, &owner(&user), request.input))
     }
 
     async fn list_objects_v2(
         &self,
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        plain(list::list_v2(&*self.store, &self.owner, request.input))
+        let user = caller(&request)?;
+        plain(list::list_v2(&*user.store, &owner(&user), request.input))
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
-        objects::get(&*self.store, request).map_err(|Failure(error)| error)
+        let user = caller(&request)?;
+        objects::get(&*user.store, request).map_err(|Failure(error)| error)
     }
 
     async fn head_object(
         &self,
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
-        objects::head(&*self.store, request).map_err(|Failure(error)| error)
+        let user = caller(&request)?;
+        objects::head(&*user.store, request).map_err(|Failure(error)| error)
     }
 
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        plain(upload::put(&*self.store, request).await)
+        let user = caller(&request)?;
+        plain(upload::put(&*user.store, request).await)
     }
 
     /// Forms sent by browsers are not offered.
@@ -293,66 +322,76 @@ impl S3 for Frontend {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        plain(delete::one(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(delete::one(&*user.store, request.input))
     }
 
     async fn delete_objects(
         &self,
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        plain(delete::many(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(delete::many(&*user.store, request.input))
     }
 
     async fn copy_object(
         &self,
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
-        plain(copy::copy(&*self.store, request))
+        let user = caller(&request)?;
+        plain(copy::copy(&*user.store, request))
     }
 
     async fn create_multipart_upload(
         &self,
         request: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        plain(multipart::create(&*self.store, request))
+        let user = caller(&request)?;
+        plain(multipart::create(&*user.store, request))
     }
 
     async fn upload_part(
         &self,
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
-        plain(upload::put_part(&*self.store, request).await)
+        let user = caller(&request)?;
+        plain(upload::put_part(&*user.store, request).await)
     }
 
     async fn upload_part_copy(
         &self,
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        plain(multipart::copy_part(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(multipart::copy_part(&*user.store, request.input))
     }
 
     async fn complete_multipart_upload(
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        plain(multipart::complete(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(multipart::complete(&*user.store, request.input))
     }
 
     async fn abort_multipart_upload(
         &self,
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-        plain(multipart::abort(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(multipart::abort(&*user.store, request.input))
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
-        plain(multipart::list_parts(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(multipart::list_parts(&*user.store, request.input))
     }
 
     async fn list_multipart_uploads(
         &self,
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
-        plain(uploads::list(&*self.store, request.input))
+        let user = caller(&request)?;
+        plain(uploads::list(&*user.store, request.input))
     }
 }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway};
+use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{Bucket, Key, MemoryStore, Store};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Digest as _, Sha256};
@@ -29,10 +29,10 @@ pub fn serve_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&bucket()).unwrap();
     let identity = Identity::generate().unwrap();
-    let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), identity.clone());
+    let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.threads = 2;
     change(&mut config);
-    let gateway = Gateway::bind(Arc::new(store.clone()), config).unwrap().spawn().unwrap();
+    let gateway = Gateway::bind(Users::one(identity.clone(), Arc::new(store.clone())), config).unwrap().spawn().unwrap();
     let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0 };
     Fixture { store, client, gateway }
 }

@@ -13,57 +13,60 @@ mod written;
 use std::sync::Arc;
 
 use fordway_store::{Bucket, GetOptions, Key, Store};
+use fordway_wire::sigv4::Authorization;
 use http::StatusCode;
 
 use super::head::Head;
 use super::outgoing::Outgoing;
-use crate::Identity;
+use crate::Users;
 use crate::answer::Reply;
 use plain::Plain;
-use signature::Verifier;
+pub(crate) use signature::Verifier;
 
 pub(crate) struct FastLane {
-    store: Arc<dyn Store>,
-    verifier: Verifier,
+    users: Arc<Users>,
 }
 
 impl FastLane {
-    pub(crate) fn new(store: Arc<dyn Store>, identity: Identity) -> Self {
-        FastLane { store, verifier: Verifier::new(identity) }
+    pub(crate) fn new(users: Arc<Users>) -> Self {
+        FastLane { users }
     }
 
     /// The answer to a plain read; `None` for all else.
     pub(super) fn answer(&self, head: &Head<'_>) -> Option<Outgoing> {
         let plain = Plain::read(head)?;
-        if !self.verifier.has_signed(head, &plain) {
+        let authorization = Authorization::parse(plain.authorization)?;
+        let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
+        if !user.verifier.has_signed(head, &plain, &authorization) {
             return None;
         }
         let (bucket, key) = plain.names()?;
+        let store = &*user.store;
         match (plain.is_head, &*plain.ranges) {
-            (true, _) => self.head(&bucket, &key, &plain),
-            (false, [] | [_]) => self.get(&bucket, &key, &plain),
-            (false, several) => ranges::get(&*self.store, (&bucket, &key), several, plain.conditions()),
+            (true, _) => head_of(store, &bucket, &key, &plain),
+            (false, [] | [_]) => get(store, &bucket, &key, &plain),
+            (false, several) => ranges::get(store, (&bucket, &key), several, plain.conditions()),
         }
     }
+}
 
-    fn head(&self, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
-        let options = GetOptions { conditions: plain.conditions(), ..Default::default() };
-        let info = self.store.head(bucket, key, &options).ok()?;
-        let range = 0..info.size;
-        let head = written::head(StatusCode::OK, &info, &range, plain.wants_checksum)?;
-        Some(Outgoing::written(StatusCode::OK, head, Reply::Nothing))
-    }
+fn head_of(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
+    let options = GetOptions { conditions: plain.conditions(), ..Default::default() };
+    let info = store.head(bucket, key, &options).ok()?;
+    let range = 0..info.size;
+    let head = written::head(StatusCode::OK, &info, &range, plain.wants_checksum)?;
+    Some(Outgoing::written(StatusCode::OK, head, Reply::Nothing))
+}
 
-    fn get(&self, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
-        let range = plain.ranges.first().copied();
-        let options = GetOptions { range, conditions: plain.conditions(), ..Default::default() };
-        let object = self.store.get(bucket, key, &options).ok()?;
-        let is_partial = options.range.is_some();
-        let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
-        let wants_checksum = plain.wants_checksum && !is_partial;
-        let head = written::head(status, &object.info, &object.range, wants_checksum)?;
-        Some(Outgoing::written(status, head, Reply::Content(object.content)))
-    }
+fn get(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
+    let range = plain.ranges.first().copied();
+    let options = GetOptions { range, conditions: plain.conditions(), ..Default::default() };
+    let object = store.get(bucket, key, &options).ok()?;
+    let is_partial = options.range.is_some();
+    let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+    let wants_checksum = plain.wants_checksum && !is_partial;
+    let head = written::head(status, &object.info, &object.range, wants_checksum)?;
+    Some(Outgoing::written(status, head, Reply::Content(object.content)))
 }
 
 #[cfg(test)]
@@ -75,6 +78,7 @@ mod tests {
     use fordway_wire::sigv4::{SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
     use super::*;
+    use crate::Identity;
     use crate::http1::head::{HEADERS_MAX, parse};
 
     struct Lane {
@@ -89,7 +93,7 @@ mod tests {
             store.create_bucket(&bucket).unwrap();
             store.put(&bucket, &Key::new("a b").unwrap(), b"hello", &PutOptions::default()).unwrap();
             let identity = Identity::generate().unwrap();
-            Lane { lane: FastLane::new(Arc::new(store), identity.clone()), identity }
+            Lane { lane: FastLane::new(Arc::new(Users::one(identity.clone(), Arc::new(store)))), identity }
         }
 
         /// A request with these headers signed, and further text in its head that is not.

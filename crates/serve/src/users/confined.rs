@@ -1,0 +1,275 @@
+//! A store as one user may use it: some buckets, perhaps without writing, and with the permissions
+//! that the kernel gives that user. Whatever the S3 layer asks comes through here, so that no
+//! operation can forget to.
+
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error, ErrorKind,
+    Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+};
+use fordway_sys::{Errno, Role};
+
+use super::OpenStore;
+use super::file::Entry;
+
+pub(super) struct Confined {
+    inner: Arc<dyn Store>,
+    role: Option<Arc<Role>>,
+    /// All buckets where it is `None`.
+    buckets: Option<Vec<String>>,
+    read_only: bool,
+}
+
+impl Confined {
+    /// The store for a user: opened as that user, and wrapped only where there is something to see to.
+    /// Errors: those of opening it; `AccessDenied` if the gateway may not act as the user.
+    pub(super) fn open(entry: &Entry, open: &OpenStore) -> Result<Arc<dyn Store>> {
+        let role = match entry.acts_as() {
+            Some(peer) => Some(Arc::new(Role::new(&peer).map_err(not_allowed)?)),
+            None => None,
+        };
+        let inner = play(role.as_deref(), &**open).map_err(|error| {
+            let why = format!("the user {:?} cannot open the directory: {}", entry.name, error.detail());
+            Error::new(error.kind(), why).caused_by(error)
+        })?;
+        if role.is_none() && entry.buckets.is_none() && !entry.read_only {
+            return Ok(inner);
+        }
+        let (buckets, read_only) = (entry.buckets.clone(), entry.read_only);
+        Ok(Arc::new(Confined { inner, role, buckets, read_only }))
+    }
+
+    fn allows(&self, bucket: &Bucket) -> bool {
+        self.buckets
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|pattern| fits(pattern, bucket.as_str())))
+    }
+
+    /// Errors: `AccessDenied`.
+    fn admit(&self, bucket: &Bucket) -> Result<()> {
+        match self.allows(bucket) {
+            true => Ok(()),
+            false => {
+                let why = format!("the bucket {bucket} is not among those of this access key");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+        }
+    }
+
+    /// Does what changes nothing. Errors: `AccessDenied`.
+    fn read<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
+        self.admit(bucket)?;
+        play(self.role.as_deref(), || call(&*self.inner))
+    }
+
+    /// Does what changes something. Errors: `AccessDenied`.
+    fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::AccessDenied, "this access key may only read"));
+        }
+        self.read(bucket, call)
+    }
+
+    fn confine(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
+        match &self.role {
+            Some(role) => Box::new(ConfinedWriter { inner: Some(writer), role: role.clone() }),
+            None => writer,
+        }
+    }
+}
+
+/// Does `work` in the role, if there is one.
+fn play<T>(role: Option<&Role>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match role {
+        Some(role) => role.play(work).map_err(not_allowed)?,
+        None => work(),
+    }
+}
+
+fn not_allowed(errno: Errno) -> Error {
+    let why = "the gateway may not act as another user; it needs CAP_SETUID and CAP_SETGID";
+    Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
+}
+
+/// Whether a bucket's name fits a pattern, in which `*` stands for any characters.
+fn fits(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    let Some((middle, end)) = rest.rsplit_once('*') else { return name.ends_with(rest) };
+    for piece in middle.split('*') {
+        let Some(at) = name.find(piece) else { return false };
+        name = &name[at + piece.len()..];
+    }
+    name.ends_with(end)
+}
+
+impl Store for Confined {
+    fn lane(&self) -> &'static str {
+        self.inner.lane()
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        let mut buckets = play(self.role.as_deref(), || self.inner.list_buckets())?;
+        buckets.retain(|bucket| self.allows(&bucket.name));
+        Ok(buckets)
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.write(bucket, |store| store.create_bucket(bucket))
+    }
+
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.read(bucket, |store| store.head_bucket(bucket))
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.write(bucket, |store| store.delete_bucket(bucket))
+    }
+
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.read(bucket, |store| store.versioning(bucket))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.write(bucket, |store| store.set_versioning(bucket, versioning))
+    }
+
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        self.write(bucket, |store| store.writer(bucket, key, options)).map(|writer| self.confine(writer))
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        self.read(bucket, |store| store.get(bucket, key, options))
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.read(bucket, |store| store.head(bucket, key, options))
+    }
+
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.read(bucket, |store| store.object_parts(bucket, key, options))
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.read(bucket, |store| store.tags(bucket, key, version))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.write(bucket, |store| store.set_tags(bucket, key, version, tags))
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+        self.write(bucket, |store| store.delete(bucket, key, options))
+    }
+
+    fn copy(&self, from: (&Bucket, &Key), bucket: &Bucket, key: &Key, options: &CopyOptions) -> Result<PutResult> {
+        self.admit(from.0)?;
+        self.write(bucket, |store| store.copy(from, bucket, key, options))
+    }
+
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        self.read(bucket, |store| store.list(bucket, query))
+    }
+
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.read(bucket, |store| store.list_versions(bucket, query))
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        self.write(bucket, |store| store.create_upload(bucket, key, options))
+    }
+
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        self.write(bucket, |store| store.part_writer(bucket, key, upload, number, options))
+            .map(|writer| self.confine(writer))
+    }
+
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        to: (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        self.admit(from.0)?;
+        self.write(to.0, |store| store.copy_part(from, options, to))
+    }
+
+    fn list_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId, query: &PartsQuery) -> Result<PartListing> {
+        self.read(bucket, |store| store.list_parts(bucket, key, upload, query))
+    }
+
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        self.read(bucket, |store| store.list_uploads(bucket, query))
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        options: &CompleteOptions,
+    ) -> Result<PutResult> {
+        self.write(bucket, |store| store.complete_upload(bucket, key, upload, parts, options))
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        self.write(bucket, |store| store.abort_upload(bucket, key, upload))
+    }
+}
+
+/// An object that is written as the user: quotas count too, and what is left is removed as the user.
+struct ConfinedWriter {
+    /// `None` once it was committed.
+    inner: Option<Box<dyn Writer>>,
+    role: Arc<Role>,
+}
+
+impl Writer for ConfinedWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let writer = self.inner.as_mut().ok_or_else(ended)?;
+        play(Some(&self.role), || writer.write(data))
+    }
+
+    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let writer = self.inner.take().ok_or_else(ended)?;
+        play(Some(&self.role), || writer.commit(expected))
+    }
+}
+
+impl Drop for ConfinedWriter {
+    fn drop(&mut self) {
+        if let Some(writer) = self.inner.take()
+            && let Err(errno) = self.role.play(|| drop(writer))
+        {
+            tracing::error!(%errno, "a staged file could not be removed as its user");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_names() {
+        for (pattern, name) in [("a", "a"), ("b-*", "b-"), ("b-*", "b-x"), ("*", "abc"), ("a*c", "abc"), ("*b*", "abc"), ("a*b*c", "aXbYc")] {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("a", "ab"), ("b-*", "b"), ("b-*", "ab-x"), ("a*a", "a"), ("*b*c", "acb"), ("ab*b", "ab")] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The credentials file: who may call, as whom, and what for.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Peer, group_id, user_id};
+use serde::Deserialize;
+
+use crate::Identity;
+
+/// The most bytes of a credentials file: some 10,000 users.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// One user, as the file says.
+#[derive(Clone, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) access_key: String,
+    secret_key: String,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    #[serde(default)]
+    groups: Vec<u32>,
+    /// Names and patterns; all buckets where there are none.
+    pub(super) buckets: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    user: Vec<Entry>,
+}
+
+/// What shows that a file has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    inode: u64,
+    modified_ns: i128,
+    size: u64,
+}
+
+impl Stamp {
+    /// `None` where there is no file.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
+        Some(Stamp { inode: found.ino(), modified_ns, size: found.len() })
+    }
+}
+
+impl Entry {
+    pub(super) fn keys(&self) -> Identity {
+        Identity { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
+    }
+
+    /// As whom files are used; `None` where that is the gateway's own user.
+    pub(super) fn acts_as(&self) -> Option<Peer> {
+        let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
+        let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
+        let mut groups = self.groups.clone();
+        groups.sort_unstable();
+        (!is_own).then_some(Peer { uid, gid, groups })
+    }
+
+    /// Errors: `InvalidArgument`.
+    fn check(&self, own_uid: u32) -> Result<()> {
+        let wrong = |why: String| {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("user {:?}: {why}", self.name)))
+        };
+        if self.name.is_empty() || self.access_key.is_empty() || self.secret_key.is_empty() {
+            return wrong("name, access_key and secret_key must not be empty".to_owned());
+        }
+        let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        if !printable(&self.access_key) || self.name.chars().any(char::is_control) {
+            return wrong("the access key is printable ASCII without a slash, the name has no line break".to_owned());
+        }
+        match (own_uid, self.uid) {
+            (0, None) => wrong("the gateway runs as root, so say which uid and gid the user has".to_owned()),
+            (0, Some(uid)) if uid != 0 && self.gid.is_none() => wrong("a uid needs a gid".to_owned()),
+            (0, _) => Ok(()),
+            (own, Some(uid)) if uid != own => wrong(format!(
+                "its uid is {uid}, and the gateway, which runs as {own}, cannot act as another; run it as root, or \
+                 start a gateway as that user"
+            )),
+            (..) if self.gid.is_some_and(|gid| gid != group_id()) || !self.groups.is_empty() => {
+                wrong("a gateway that is not root keeps its own groups; leave gid and groups out".to_owned())
+            }
+            (..) => Ok(()),
+        }
+    }
+}
+
+/// Reads and checks the file. Errors: as [`super::Users::from_file`].
+pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
+    let text = text_of(path)?;
+    let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
+    let document: Document = toml::from_str(&text).map_err(|error| {
+        // The whole message would show the line, and with it perhaps a secret.
+        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+        wrong(format!("line {line}: {}", error.message()))
+    })?;
+    check(&document.user, user_id()).map_err(|error| wrong(error.detail().to_owned()))?;
+    Ok(document.user)
+}
+
+fn check(entries: &[Entry], own_uid: u32) -> Result<()> {
+    let wrong = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    if entries.is_empty() {
+        return wrong("there is no [[user]] in it".to_owned());
+    }
+    for (at, entry) in entries.iter().enumerate() {
+        entry.check(own_uid)?;
+        let before = &entries[..at];
+        if before.iter().any(|other| other.name == entry.name) {
+            return wrong(format!("the user {:?} is there twice", entry.name));
+        }
+        if before.iter().any(|other| other.access_key == entry.access_key) {
+            return wrong(format!("the access key of {:?} is another user's too", entry.name));
+        }
+    }
+    Ok(())
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    let failed = |error| {
+        Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
+    };
+    let file = File::open(path).map_err(failed)?;
+    // Of the open file: nobody can put another in its place meanwhile.
+    let mode = file.metadata().map_err(failed)?.mode();
+    if mode & 0o077 != 0 {
+        let why = format!(
+            "{} holds secrets and may be read or written by others (mode {:o}); do `chmod 600` first",
+            path.display(),
+            mode & 0o777
+        );
+        return Err(Error::new(ErrorKind::AccessDenied, why));
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn parsed(text: &str, own_uid: u32) -> std::result::Result<Vec<Entry>, String> {
+        let document: Document = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        check(&document.user, own_uid).map_err(|error| error.detail().to_owned())?;
+        Ok(document.user)
+    }
+
+    const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let uid = user_id();
+        for (text, own_uid, why) in [
+            ("", 0, "no [[user]]"),
+            (ALICE, 0, "say which uid"),
+            (&format!("{ALICE}uid=7"), 0, "a uid needs a gid"),
+            (&format!("{ALICE}uid=7\ngid=7"), 1000, "cannot act as another"),
+            (&format!("{ALICE}groups=[7]"), 1000, "keeps its own groups"),
+            (&format!("{ALICE}uid=7\ngid=7\nreadonly=true"), 0, "unknown field"),
+            (&format!("{ALICE}{ALICE}"), 1000, "there twice"),
+            (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "another user's too"),
+            (&ALICE.replace("'A'", "'a/b'"), 1000, "without a slash"),
+        ] {
+            let said = parsed(text, own_uid).err().unwrap_or_default();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+        assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
+        let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
+        assert_eq!(other, Some(Peer { uid: 7, gid: 8, groups: vec![9, 10] }));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused_and_no_secret_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("credentials.toml");
+        let set = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(&path).err().unwrap()
+        };
+        assert_eq!(set(ALICE, 0o640).kind(), ErrorKind::AccessDenied);
+        let broken = set("[[user]]\nname='a'\nsecret_key='hidden\n", 0o600);
+        assert!(broken.detail().contains("line 3") && !broken.to_string().contains("hidden"), "{broken}");
+    }
+}

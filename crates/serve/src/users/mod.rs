@@ -1,0 +1,208 @@
+//! Who may call, and as whom: one key pair, or the users of a credentials file.
+//!
+//! * `file`: the credentials file
+//! * `confined`: a store as one user may use it
+
+mod confined;
+mod file;
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use fordway_store::{Error, ErrorKind, Result, Store};
+
+use crate::Identity;
+use crate::http1::Verifier;
+use confined::Confined;
+use file::{Entry, Stamp};
+
+/// Opens the store that is served, as the user that the calling thread acts as.
+pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+
+/// One who may call.
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) keys: Identity,
+    /// The store as this user may use it.
+    pub(crate) store: Arc<dyn Store>,
+    /// Checks signatures of plain reads.
+    pub(crate) verifier: Verifier,
+}
+
+impl User {
+    fn new(name: String, keys: Identity, store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(User { name, verifier: Verifier::new(keys.clone()), keys, store })
+    }
+}
+
+/// Users by access key.
+type ByKey = HashMap<String, Arc<User>>;
+
+/// Those who may call a gateway, and the stores they reach. Shared by all of its threads.
+pub struct Users {
+    by_key: RwLock<Arc<ByKey>>,
+    origin: Option<Origin>,
+    is_available: AtomicBool,
+}
+
+/// Where users and their stores come from.
+struct Origin {
+    root: PathBuf,
+    open: OpenStore,
+    credentials: Source,
+    state: Mutex<State>,
+}
+
+enum Source {
+    One(Identity),
+    File(PathBuf),
+}
+
+/// What was found at the last look.
+struct State {
+    /// Device and inode of the directory that is served.
+    root: (u64, u64),
+    stamp: Option<Stamp>,
+    entries: Vec<Entry>,
+}
+
+impl Users {
+    /// One who may do everything that the gateway's own user may.
+    pub fn one(identity: Identity, store: Arc<dyn Store>) -> Self {
+        Users { by_key: RwLock::new(Arc::new(only(identity, store))), origin: None, is_available: true.into() }
+    }
+
+    /// The same for a directory, `root`, that `open` opens: if it goes away, requests are told so, and
+    /// when it is back it is opened again. Errors: those of opening it.
+    pub fn one_of(identity: Identity, root: &Path, open: OpenStore) -> Result<Self> {
+        Users::load(root, open, Source::One(identity))
+    }
+
+    /// The users of a credentials file, which is read again when it changes. Each opens the directory
+    /// `root` by `open`, under the file's user and group for them.
+    ///
+    /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or a uid
+    /// that the gateway, not being root, cannot act as; `AccessDenied` for one that others may read;
+    /// those of opening the store.
+    pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
+        Users::load(root, open, Source::File(credentials.to_owned()))
+    }
+
+    fn load(root: &Path, open: OpenStore, credentials: Source) -> Result<Self> {
+        let place = place_of(root).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("{} cannot be looked at", root.display()))
+                .caused_by(error)
+        })?;
+        let state = State { root: place, stamp: None, entries: Vec::new() };
+        let origin = Origin { root: root.to_owned(), open, credentials, state: Mutex::new(state) };
+        let users = Users { by_key: RwLock::default(), origin: Some(origin), is_available: true.into() };
+        users.read_again(true)?;
+        Ok(users)
+    }
+
+    /// The user with an access key.
+    pub(crate) fn find(&self, access_key: &str) -> Option<Arc<User>> {
+        self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
+    }
+
+    /// Whether the directory was there when it was last looked at.
+    pub(crate) fn is_available(&self) -> bool {
+        self.is_available.load(Ordering::Relaxed)
+    }
+
+    /// Looks after the directory and the credentials file; with `at_once`, reads the file even if it
+    /// seems unchanged. What fails is logged, and all stays as it was.
+    pub(crate) fn look(&self, at_once: bool) {
+        self.look_at_root();
+        if !self.is_available() {
+            return;
+        }
+        if let Err(error) = self.read_again(at_once) {
+            tracing::error!(%error, "the users stay as they were, because the credentials file cannot be used");
+        }
+    }
+
+    /// Whether the directory is where it was when it was opened; if not, requests fail from now on.
+    pub(crate) fn look_at_root(&self) -> bool {
+        let Some(origin) = &self.origin else { return true };
+        let root = origin.root.display();
+        let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match place_of(&origin.root) {
+            Ok(place) if place == state.root => {
+                if !self.is_available.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{root} is back");
+                }
+            }
+            Ok(place) => {
+                tracing::warn!("{root} is another directory now: it is opened anew");
+                match self.open_all(origin, &state.entries) {
+                    Ok(()) => state.root = place,
+                    Err(error) => tracing::error!(%error, "{root} cannot be opened; requests are answered with 503"),
+                }
+                self.is_available.store(state.root == place, Ordering::Relaxed);
+            }
+            Err(error) => {
+                if self.is_available.swap(false, Ordering::Relaxed) {
+                    tracing::error!(
+                        %error,
+                        "{root} is gone; requests are answered with 503 until it is back: mount it, or restore it"
+                    );
+                }
+            }
+        }
+        self.is_available()
+    }
+
+    /// Errors: as [`Users::from_file`].
+    fn read_again(&self, at_once: bool) -> Result<()> {
+        let Some(origin) = &self.origin else { return Ok(()) };
+        let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Source::File(path) = &origin.credentials else {
+            // One user never changes.
+            return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
+        };
+        let stamp = Stamp::of(path);
+        if !at_once && stamp == state.stamp {
+            return Ok(());
+        }
+        // A broken file is spoken of once, not each second.
+        state.stamp = stamp;
+        let entries = file::read(path)?;
+        if entries != state.entries {
+            self.open_all(origin, &entries)?;
+            state.entries = entries;
+            tracing::info!(users = state.entries.len(), "the credentials file was read");
+        }
+        Ok(())
+    }
+
+    /// Opens the stores of all users, and puts them in the place of those before.
+    fn open_all(&self, origin: &Origin, entries: &[Entry]) -> Result<()> {
+        let by_key = match &origin.credentials {
+            Source::One(identity) => only(identity.clone(), (origin.open)()?),
+            Source::File(_) => entries
+                .iter()
+                .map(|entry| {
+                    let store = Confined::open(entry, &origin.open)?;
+                    Ok((entry.access_key.clone(), User::new(entry.name.clone(), entry.keys(), store)))
+                })
+                .collect::<Result<ByKey>>()?,
+        };
+        *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(by_key);
+        Ok(())
+    }
+}
+
+fn only(identity: Identity, store: Arc<dyn Store>) -> ByKey {
+    let name = identity.access_key.clone();
+    HashMap::from([(name.clone(), User::new(name, identity, store))])
+}
+
+/// What tells one directory from another.
+fn place_of(root: &Path) -> std::io::Result<(u64, u64)> {
+    let found = std::fs::metadata(root)?;
+    Ok((found.dev(), found.ino()))
+}
