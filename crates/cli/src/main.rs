@@ -4,27 +4,37 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fordway_cli::{Cli, Context, Exit, Format, GlobalArgs, Interrupt, Output};
+use fordway_cli::{Cli, Command, Context, Exit, Format, GlobalArgs, Interrupt, Output};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_logging();
+    let is_gateway = matches!(cli.command, Command::Serve(_) | Command::Node(_));
+    let reloads = matches!(cli.command, Command::Serve(_));
+    start_logging(is_gateway);
     let interrupt = Interrupt::default();
     let context = surroundings(&cli.global, interrupt.clone());
-    stop_on_signals(interrupt);
+    heed_signals(interrupt, reloads);
     fordway_cli::run(cli, &context).into()
 }
 
 /// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
-/// removed; a second one ends a process that hangs in a read.
-fn stop_on_signals(interrupt: Interrupt) {
-    let handler = move || {
-        if interrupt.raise() {
-            std::process::exit(Exit::Interrupted as i32);
+/// removed; a second one ends a process that hangs in a read. With `reloads`, SIGHUP asks for files to
+/// be read anew instead.
+fn heed_signals(interrupt: Interrupt, reloads: bool) {
+    let heed = move |mut signals: Signals| {
+        for signal in signals.forever() {
+            if signal == SIGHUP && reloads {
+                interrupt.ask_for_reload();
+            } else if interrupt.raise() {
+                std::process::exit(Exit::Interrupted as i32);
+            }
         }
     };
-    if let Err(error) = ctrlc::set_handler(handler) {
+    let start = |signals| std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(move || heed(signals));
+    if let Err(error) = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(start) {
         // Signals then end the process as they always do.
         tracing::warn!(%error, "signals are not handled");
     }
@@ -49,9 +59,11 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
     Context::new(open, output, std::io::stdin(), interrupt)
 }
 
-/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; nothing is logged without it.
-fn start_logging() {
-    if let Ok(filter) = EnvFilter::try_from_env("FORDWAY_LOG") {
+/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; without it, gateways log
+/// warnings and errors, and other commands nothing.
+fn start_logging(is_gateway: bool) {
+    let chosen = EnvFilter::try_from_env("FORDWAY_LOG").ok();
+    if let Some(filter) = chosen.or_else(|| is_gateway.then(|| EnvFilter::new("warn"))) {
         // The S3 layer logs every 404 as an error of its own.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),

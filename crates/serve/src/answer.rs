@@ -1,7 +1,7 @@
-//! From a request to its answer, whatever protocol carries them: the S3 layer, what it leaves to us,
-//! and the access log.
+//! From a request to its answer, whatever protocol carries them: the S3 layer, and what it leaves to us.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_store::Content;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
@@ -10,15 +10,20 @@ use http_body::Body as _;
 use s3s::service::S3Service;
 
 use crate::http1::FastLane;
-use crate::identity;
+use crate::monitor::{Monitor, Trace};
 use crate::payload::Payload;
+use crate::{Users, identity};
 
-/// Time limits of a connection.
+/// Limits of a connection.
 pub(crate) struct Limits {
     /// For a request's head.
     pub(crate) header_timeout: Duration,
     /// Between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
+    /// Of a request's head.
+    pub(crate) head_bytes_max: usize,
+    /// Of a request's body.
+    pub(crate) body_bytes_max: u64,
 }
 
 /// What all connections of a gateway share.
@@ -27,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) region: String,
     pub(crate) limits: Limits,
     pub(crate) fast_lane: FastLane,
+    pub(crate) users: Arc<Users>,
+    pub(crate) monitor: Arc<Monitor>,
 }
 
 /// The body of an answer.
@@ -49,8 +56,33 @@ impl Reply {
     }
 }
 
-/// Answers a request; what goes wrong is part of the answer.
-pub(crate) async fn answer(shared: &Shared, request: Request<s3s::Body>) -> Response<Reply> {
+/// Answers a request, of which `trace` takes note; what goes wrong is part of the answer.
+pub(crate) async fn answer(
+    shared: &Shared,
+    mut request: Request<s3s::Body>,
+    trace: Arc<Trace>,
+) -> Response<Reply> {
+    if !shared.users.is_available() {
+        return unavailable();
+    }
+    request.extensions_mut().insert(trace);
+    let is_of_all_buckets = request.uri().path() == "/";
+    let response = of_s3_layer(shared, request).await;
+    // A directory that is gone looks empty from within.
+    let may_be_gone = response.status() == StatusCode::NOT_FOUND || is_of_all_buckets;
+    match may_be_gone && !shared.users.look_at_root() {
+        true => unavailable(),
+        false => response,
+    }
+}
+
+/// The answer while the directory served is not there; clients try again by themselves.
+fn unavailable() -> Response<Reply> {
+    let message = "the directory behind this gateway is not there; try again later";
+    error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message, "")
+}
+
+async fn of_s3_layer(shared: &Shared, request: Request<s3s::Body>) -> Response<Reply> {
     if identity::signs_for_no_region(request.headers()) {
         return other_region(&shared.region);
     }
@@ -102,35 +134,4 @@ fn error_document(status: StatusCode, code: &str, message: &str, extra: &str) ->
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
-}
-
-/// One line of the access log, made only where somebody listens.
-pub(crate) struct AccessLog {
-    method: String,
-    path: String,
-    start: Instant,
-}
-
-impl AccessLog {
-    /// Of a request for `target`, whose query may hold a signature and is left out.
-    pub(crate) fn start(method: &str, target: &str) -> Option<Self> {
-        tracing::enabled!(target: "fordway::access", tracing::Level::DEBUG).then(|| AccessLog {
-            method: method.to_owned(),
-            path: target.split('?').next().unwrap_or_default().to_owned(),
-            start: Instant::now(),
-        })
-    }
-
-    /// `us` is the time until the answer's head was ready; its body is sent after that.
-    pub(crate) fn finish(log: Option<Self>, status: StatusCode, bytes: Option<u64>) {
-        let Some(log) = log else { return };
-        tracing::debug!(
-            target: "fordway::access",
-            method = %log.method,
-            path = log.path,
-            status = status.as_u16(),
-            bytes,
-            us = log.start.elapsed().as_micros(),
-        );
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::answer::{Limits, Shared};
 use crate::http1::FastLane;
 use crate::identity::is_region;
+use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
+use crate::watch::{Reload, Watch, Words, words};
 use crate::{Users, http1, s3};
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
@@ -26,6 +29,14 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 pub struct GatewayConfig {
     /// The address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
+    /// Where `/metrics`, `/health` and `/ready` are asked for, without a signature.
+    pub metrics: Option<SocketAddr>,
+    /// The file of the access log; `-` is standard output.
+    pub access_log: Option<PathBuf>,
+    /// The most bytes of a request's head.
+    pub head_bytes_max: usize,
+    /// The most bytes of a request's body.
+    pub body_bytes_max: u64,
     /// The region that clients are told; signatures of any region are accepted.
     pub region: String,
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
@@ -44,11 +55,15 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, 60 s for a head, 30 s
-    /// for a stall, 10 s to drain.
+    /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
+    /// any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
+            metrics: None,
+            access_log: None,
+            head_bytes_max: 64 * 1024,
+            body_bytes_max: u64::MAX,
             region: "us-east-1".to_owned(),
             signature_v2: false,
             threads: 0,
@@ -100,6 +115,9 @@ pub struct Gateway {
     users: Arc<Users>,
     service: s3s::service::S3Service,
     fast_lane: FastLane,
+    monitor: Arc<Monitor>,
+    metrics: Option<TcpListener>,
+    reload: (Reload, Words),
     stop: Stop,
 }
 
@@ -112,14 +130,26 @@ impl Gateway {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
-        let failed = |error| cannot_listen(config.listen, error);
-        let listener = TcpListener::bind(config.listen).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = listen(config.listen)?;
+        let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
+        let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
+        let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
         let users = Arc::new(users);
         let service = s3::service(users.clone(), &config);
         let fast_lane = FastLane::new(users.clone());
-        Ok(Gateway { listener, address, config, users, service, fast_lane, stop: Stop::new() })
+        let (reload, stop) = (words(), Stop::new());
+        Ok(Gateway {
+            listener,
+            address,
+            config,
+            users,
+            service,
+            fast_lane,
+            monitor,
+            metrics,
+            reload,
+            stop,
+        })
     }
 
     /// The address bound, with the port that was chosen.
@@ -127,9 +157,19 @@ impl Gateway {
         self.address
     }
 
+    /// The address bound for metrics and health.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
     /// What tells this gateway to stop.
     pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
+    }
+
+    /// What has this gateway read its files anew.
+    pub fn reload_handle(&self) -> Reload {
+        self.reload.0.clone()
     }
 
     /// Serves until [`Stop::trigger`], then for at most `drain_timeout` more.
@@ -148,9 +188,10 @@ impl Gateway {
     /// Serves on threads of its own until the handle returned is stopped or dropped.
     pub fn spawn(self) -> Result<RunningGateway> {
         let (address, stop) = (self.address, self.stop_handle());
+        let (metrics, reload) = (self.metrics_addr(), self.reload_handle());
         let named = thread::Builder::new().name("fordway-accept".to_owned());
         let thread = named.spawn(move || self.run()).map_err(no_thread)?;
-        Ok(RunningGateway { address, stop, thread: Some(thread) })
+        Ok(RunningGateway { address, metrics, reload, stop, thread: Some(thread) })
     }
 
     fn start_workers(&self) -> Result<Vec<Worker>> {
@@ -159,10 +200,22 @@ impl Gateway {
         (0..threads).map(Worker::start).collect()
     }
 
-    async fn serve(self, workers: &[Worker]) -> Result<()> {
+    async fn serve(mut self, workers: &[Worker]) -> Result<()> {
         let (connections_max, drain_timeout) =
             (self.config.connections_max.max(1), self.config.drain_timeout);
         let slots = Arc::new(Semaphore::new(connections_max as usize));
+        let vitals = Vitals {
+            monitor: self.monitor.clone(),
+            users: self.users.clone(),
+            slots: slots.clone(),
+            connections_max: connections_max as usize,
+            stopped: Stopped(self.stop.0.subscribe()),
+        };
+        if let Some(metrics) = self.metrics.take() {
+            let failed = |error| Error::new(ErrorKind::Io, "listening for metrics").caused_by(error);
+            let listener = tokio::net::TcpListener::from_std(metrics).map_err(failed)?;
+            tokio::spawn(monitor::serve(listener, Arc::new(vitals)));
+        }
         self.accept_until_stopped(workers, &slots).await?;
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
@@ -175,15 +228,27 @@ impl Gateway {
     /// Deals connections out in turn: with few of them, the kernel's own balancing between
     /// listeners often puts most on one thread.
     async fn accept_until_stopped(self, workers: &[Worker], slots: &Arc<Semaphore>) -> Result<()> {
+        let (users, monitor) = (self.users.clone(), self.monitor.clone());
+        let (reload, words) = self.reload;
+        let _watch = Watch::start(reload, words, move |is_asked| {
+            users.look(is_asked);
+            if let Some(log) = monitor.log.as_ref().filter(|_| is_asked) {
+                log.reopen();
+            }
+        })?;
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| cannot_listen(self.address, error))?;
         let shared = Arc::new(Shared {
             service: self.service,
             fast_lane: self.fast_lane,
+            users: self.users,
+            monitor: self.monitor,
             region: self.config.region,
             limits: Limits {
                 header_timeout: self.config.header_timeout,
                 stall_timeout: self.config.stall_timeout,
+                head_bytes_max: self.config.head_bytes_max,
+                body_bytes_max: self.config.body_bytes_max,
             },
         });
         let stopped = Stopped(self.stop.0.subscribe());
@@ -200,6 +265,27 @@ impl Gateway {
             });
         }
         Ok(())
+    }
+}
+
+/// What is said of a gateway to whoever asks for metrics and health.
+struct Vitals {
+    monitor: Arc<Monitor>,
+    users: Arc<Users>,
+    slots: Arc<Semaphore>,
+    connections_max: usize,
+    stopped: Stopped,
+}
+
+impl Health for Vitals {
+    fn is_ready(&self) -> bool {
+        !self.stopped.is_stopped() && self.users.look_at_root()
+    }
+
+    fn metrics(&self) -> String {
+        // One slot is the accept loop's own, which waits with it for the next connection.
+        let taken = self.connections_max - self.slots.available_permits();
+        self.monitor.metrics.text(taken.saturating_sub(1), self.users.is_available())
     }
 }
 
@@ -229,6 +315,8 @@ async fn next_connection(
 /// A gateway that serves on threads of its own. Dropping it stops it and waits for its end.
 pub struct RunningGateway {
     address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    reload: Reload,
     stop: Stop,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -237,6 +325,16 @@ impl RunningGateway {
     /// The address it serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of its metrics and health.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// What has it read its files anew.
+    pub fn reload_handle(&self) -> Reload {
+        self.reload.clone()
     }
 
     /// What tells it to stop.
@@ -306,6 +404,14 @@ fn new_runtime() -> Result<Runtime> {
 
 fn no_thread(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
+}
+
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error| cannot_listen(address, error);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {

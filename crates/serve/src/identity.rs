@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,9 +12,11 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, DATE};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
+use s3s::path::S3Path;
 use s3s::{S3Result, s3_error};
 
 use crate::Users;
+use crate::monitor::{Operation, Signed, Trace};
 
 /// An access key and its secret.
 #[derive(Clone)]
@@ -82,6 +84,14 @@ impl S3Access for SignedOnly {
         let Some(user) = self.users.find(&credentials.access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
+        if let Some(trace) = request.extensions_mut().remove::<Arc<Trace>>() {
+            trace.signed(Signed {
+                user: user.clone(),
+                operation: Operation::named(request.s3_op().name()),
+                names: trace.asked.is_some().then(|| names(request.s3_path())),
+                at: Instant::now(),
+            });
+        }
         request.extensions_mut().insert(user);
         if !signed_with_version_2(request) {
             return Ok(());
@@ -94,6 +104,15 @@ impl S3Access for SignedOnly {
             ));
         }
         check_date(request.headers())
+    }
+}
+
+/// Bucket and key, each empty where there is none.
+fn names(path: &S3Path) -> (String, String) {
+    match path {
+        S3Path::Root => Default::default(),
+        S3Path::Bucket { bucket } => (bucket.to_string(), String::new()),
+        S3Path::Object { bucket, key } => (bucket.to_string(), key.to_string()),
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
-//! * `answer`: from a request to its answer, and the access log
+//! * `answer`: from a request to its answer
+//! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
 //! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
@@ -20,11 +21,14 @@ mod answer;
 mod gateway;
 mod http1;
 mod identity;
+mod monitor;
 pub mod node;
 mod payload;
 mod s3;
 mod users;
+mod watch;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;
 pub use users::{OpenStore, Users};
+pub use watch::Reload;

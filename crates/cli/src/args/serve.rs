@@ -2,10 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use fordway_measure::parse_bytes;
 use fordway_posix::Durability;
 use fordway_store::ETagPolicy;
+
+use crate::units::parse_duration;
 
 /// Options of `serve`.
 #[derive(Debug, Args)]
@@ -13,11 +17,14 @@ use fordway_store::ETagPolicy;
   fordway serve /lustre/project/objects
   AWS_ACCESS_KEY_ID=me AWS_SECRET_ACCESS_KEY=secret fordway serve . --listen 127.0.0.1:9000
   fordway serve /data --listen 127.0.0.1:0 --etag fast --durability none
+  fordway serve /lustre --credentials /etc/fordway/users.toml --access-log /var/log/fordway.log --metrics 127.0.0.1:9100
 
 Every directory in ROOT is a bucket, every file below it an object. Requests must be signed with the
 one key pair of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.
+With --credentials there are several users; run by root, the gateway uses files as the uid, gid and
+groups that the file says, and the kernel decides what they may.
 When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests
-in progress. There is no TLS: put a TLS server in front before you listen beyond 127.0.0.1.")]
+in progress; SIGHUP has the credentials file read and the access log opened anew. There is no TLS: put a TLS server in front before you listen beyond 127.0.0.1.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
@@ -33,6 +40,33 @@ pub struct ServeArgs {
     /// Which conditions on writes hold
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
+    /// Users with keys, uids and buckets (TOML, mode 0600), in place of the one key pair
+    #[arg(long, value_name = "FILE")]
+    pub credentials: Option<PathBuf>,
+    /// Write a line of JSON for each request; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
+    /// Answer /metrics (Prometheus), /health and /ready there, to anyone who asks
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Connections open at a time; further clients wait
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections: u32,
+    /// The most bytes of a request's head
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4096..=1_048_576))]
+    pub head_bytes: u32,
+    /// The most bytes of a request's body [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub body_bytes: Option<u64>,
+    /// How long a client may take to send a request's head, idle time included
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub header_timeout: Duration,
+    /// How long a client may send or take nothing in the middle of a body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub stall_timeout: Duration,
+    /// How long requests in progress may go on after SIGTERM
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub drain_timeout: Duration,
     /// Take signatures of version 2 too, which clients from before 2014 make
     #[arg(long)]
     pub signature_v2: bool,

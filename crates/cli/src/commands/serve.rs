@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Users};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -15,25 +15,15 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 
-/// How often a request to stop is looked for.
+/// How often a request to stop, or to reload, is looked for.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     if let Err(error) = fordway_sys::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
     }
-    let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
-    let config = PosixConfig {
-        etag_policy: args.etag.into(),
-        durability: args.durability.into(),
-        if_match: args.conditions == ConditionsArg::All,
-        ..PosixConfig::default()
-    };
-    let store = PosixStore::open(&args.root, config)?;
-    let mut config = GatewayConfig::new(args.listen, identity.clone());
-    config.threads = args.threads;
-    config.signature_v2 = args.signature_v2;
-    let gateway = Gateway::bind(Arc::new(store), config)?;
+    let (users, generated) = users(args)?;
+    let gateway = Gateway::bind(users, config(args))?;
     if !args.listen.ip().is_loopback() {
         context
             .output
@@ -43,14 +33,52 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let ready = Ready {
         root: &root,
         endpoint: format!("http://{}", gateway.local_addr()),
-        generated: is_generated.then_some(&identity),
+        metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
+        generated: generated.as_ref(),
     };
     context.output.record(&ready)?;
     context.output.flush()?;
-    let stop = gateway.stop_handle();
+    let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
+    reload_when_asked(reload, &context.interrupt)?;
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
     Ok(Exit::Ok)
+}
+
+fn config(args: &ServeArgs) -> GatewayConfig {
+    GatewayConfig {
+        metrics: args.metrics,
+        access_log: args.access_log.clone(),
+        threads: args.threads,
+        signature_v2: args.signature_v2,
+        connections_max: args.connections,
+        head_bytes_max: args.head_bytes as usize,
+        body_bytes_max: args.body_bytes.unwrap_or(u64::MAX),
+        header_timeout: args.header_timeout,
+        stall_timeout: args.stall_timeout,
+        drain_timeout: args.drain_timeout,
+        ..GatewayConfig::new(args.listen)
+    }
+}
+
+/// Who may call, and the key pair if one had to be made.
+fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
+    let store = PosixConfig {
+        etag_policy: args.etag.into(),
+        durability: args.durability.into(),
+        if_match: args.conditions == ConditionsArg::All,
+        ..PosixConfig::default()
+    };
+    let root = std::path::absolute(&args.root)
+        .map_err(|error| crate::exit::file_error("finding", args.root.display(), error))?;
+    let opened = root.clone();
+    let open: OpenStore = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
+    if let Some(credentials) = &args.credentials {
+        return Ok((Users::from_file(credentials, &root, open)?, None));
+    }
+    let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
+    let generated = is_generated.then(|| identity.clone());
+    Ok((Users::one_of(identity, &root, open)?, generated))
 }
 
 /// What is printed when the gateway can be used.
@@ -58,6 +86,8 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
 struct Ready<'r> {
     root: &'r str,
     endpoint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
     generated: Option<&'r Identity>,
 }
@@ -73,6 +103,9 @@ pub(super) fn keys<S: serde::Serializer>(
 impl fmt::Display for Ready<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
+        if let Some(metrics) = &self.metrics {
+            write!(f, "\nfordway: metrics at {metrics}")?;
+        }
         self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
     }
 }
@@ -120,6 +153,19 @@ pub(super) fn stop_when_asked(
             std::thread::sleep(STOP_POLL);
         }
         stop();
+    })
+}
+
+/// Has a gateway read its files anew at each SIGHUP.
+fn reload_when_asked(reload: Reload, interrupt: &Interrupt) -> Result<()> {
+    let interrupt = interrupt.clone();
+    spawn("fordway-reload", move || {
+        while !interrupt.is_raised() {
+            if interrupt.takes_reload() {
+                reload.trigger();
+            }
+            std::thread::sleep(STOP_POLL);
+        }
     })
 }
 

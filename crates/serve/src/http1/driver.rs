@@ -3,8 +3,11 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -14,14 +17,16 @@ use super::head::{Framing, HEADERS_MAX, Refusal, parse};
 use super::incoming::{Incoming, Lent, RequestBody, take_back};
 use super::outgoing::{Form, Outgoing};
 use super::wire::Wire;
-use crate::answer::{self, AccessLog, Shared};
+use crate::answer::{self, Shared};
 use crate::gateway::Stopped;
+use crate::monitor::{Ending, Trace};
 
 /// Serves one connection until it ends, or until `stopped` and its request in progress is answered.
 pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Shared, stopped: Stopped) {
     let ended = async {
+        let remote = socket.peer_addr()?;
         let wire = Wire::new(TcpStream::from_std(socket)?, shared.limits.stall_timeout);
-        Driver { shared, stopped: stopped.clone() }.run(wire, pin!(stopped.over())).await
+        Driver { shared, remote, stopped: stopped.clone() }.run(wire, pin!(stopped.over())).await
     };
     match ended.await {
         Ok(()) => {}
@@ -34,6 +39,7 @@ pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Shared, stopped:
 
 struct Driver<'s> {
     shared: &'s Shared,
+    remote: SocketAddr,
     stopped: Stopped,
 }
 
@@ -52,7 +58,8 @@ struct Received {
     keep_alive: bool,
     expects_continue: bool,
     form: Form,
-    log: Option<AccessLog>,
+    trace: Trace,
+    wants_timing: bool,
 }
 
 /// A request that is answered already, for the most part.
@@ -60,6 +67,7 @@ struct Answered {
     outgoing: Outgoing,
     keep_alive: bool,
     form: Form,
+    trace: Trace,
 }
 
 impl Driver<'_> {
@@ -67,9 +75,9 @@ impl Driver<'_> {
         loop {
             let again = match self.next(&mut wire, stop.as_mut()).await? {
                 Next::Request(received) => self.exchange(wire, received).await?,
-                Next::Answered(Answered { outgoing, keep_alive, form }) => {
+                Next::Answered(Answered { outgoing, keep_alive, form, trace }) => {
                     let goes_on = keep_alive && !self.stopped.is_stopped();
-                    outgoing.send(&mut wire, goes_on, form).await?;
+                    self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
                     goes_on.then_some(wire)
                 }
                 Next::Refused(refusal) => {
@@ -89,7 +97,7 @@ impl Driver<'_> {
     async fn next(&self, wire: &mut Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<Next> {
         let timeout = self.shared.limits.header_timeout;
         loop {
-            if let Some(next) = received(wire, self.shared) {
+            if let Some(next) = self.received(wire) {
                 wire.end_wait();
                 return Ok(next);
             }
@@ -114,17 +122,93 @@ impl Driver<'_> {
         }
     }
 
+    /// The request at the start of what was read, once its head is whole.
+    fn received(&self, wire: &mut Wire) -> Option<Next> {
+        if wire.ahead().is_empty() {
+            return None;
+        }
+        let (shared, limits) = (self.shared, &self.shared.limits);
+        let start = Instant::now();
+        let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let (head, length) = match parse(wire.ahead(), &mut room, limits.head_bytes_max) {
+            Ok(parsed) => parsed?,
+            Err(refusal) => return Some(Next::Refused(refusal)),
+        };
+        if matches!(head.framing, Framing::Length(bytes) if bytes > limits.body_bytes_max) {
+            return Some(Next::Refused(TOO_LARGE));
+        }
+        let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
+        let trace = shared.monitor.start(head.method, head.target, self.remote, start);
+        let wants_timing = head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("x-fordway-timing"));
+        if let Some(mut outgoing) = shared.fast_lane.answer(&head, &trace) {
+            if wants_timing {
+                outgoing.add_header("server-timing", &trace.server_timing(Instant::now()));
+            }
+            let keep_alive = head.keep_alive;
+            wire.consume(length);
+            return Some(Next::Answered(Answered { outgoing, keep_alive, form, trace }));
+        }
+        let request = match head.to_request(&wire.ahead()[..length]) {
+            Ok(request) => request,
+            Err(refusal) => {
+                let status = refusal.status;
+                let ending = Ending { status, body_bytes: None, ready: Instant::now(), is_complete: true };
+                shared.monitor.finish(&trace, &ending);
+                return Some(Next::Refused(refusal));
+            }
+        };
+        trace.parsed(if let Framing::Length(bytes) = head.framing { bytes } else { 0 });
+        let received = Received {
+            framing: head.framing,
+            keep_alive: head.keep_alive,
+            expects_continue: head.expects_continue,
+            form,
+            trace,
+            wants_timing,
+            request,
+        };
+        wire.consume(length);
+        Some(Next::Request(received))
+    }
+
+    /// Sends an answer, and takes note of its end.
+    async fn send(
+        &self,
+        outgoing: Outgoing,
+        wire: &mut Wire,
+        keep_alive: bool,
+        form: Form,
+        trace: &Trace,
+    ) -> io::Result<()> {
+        let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
+        let sent = outgoing.send(wire, keep_alive, form).await;
+        let ending = Ending { status, body_bytes, ready, is_complete: sent.is_ok() };
+        self.shared.monitor.finish(trace, &ending);
+        sent
+    }
+
     /// Answers a request; the socket comes back if the connection goes on.
     async fn exchange(&self, wire: Wire, received: Received) -> io::Result<Option<Wire>> {
-        let Received { request, framing, keep_alive, expects_continue, form, log } = received;
-        let (body, held) = hold(wire, framing, expects_continue);
-        let response = answer::answer(self.shared, request.map(|()| body)).await;
-        AccessLog::finish(log, response.status(), response.body().len());
-        let mut returned = held.take_back()?;
-        let outgoing = Outgoing::new(response, form);
+        let Received { request, framing, keep_alive, expects_continue, form, trace, wants_timing } = received;
+        let trace = Arc::new(trace);
+        let (body, held) = hold(wire, framing, expects_continue, self.shared.limits.body_bytes_max);
+        let response = answer::answer(self.shared, request.map(|()| body), trace.clone()).await;
+        let mut outgoing = Outgoing::new(response, form);
+        if wants_timing {
+            outgoing.add_header("server-timing", &trace.server_timing(Instant::now()));
+        }
+        let mut returned = match held.take_back() {
+            Ok(returned) => returned,
+            Err(error) => {
+                let (status, body_bytes) = (outgoing.status, outgoing.body_bytes);
+                let ending = Ending { status, body_bytes, ready: Instant::now(), is_complete: false };
+                self.shared.monitor.finish(&trace, &ending);
+                return Err(error);
+            }
+        };
         let goes_on =
             keep_alive && returned.can_go_on() && !outgoing.ends_connection() && !self.stopped.is_stopped();
-        outgoing.send(returned.wire(), goes_on, form).await?;
+        self.send(outgoing, returned.wire(), goes_on, form, &trace).await?;
         if goes_on {
             return Ok(Some(returned.discard().await?));
         }
@@ -135,42 +219,13 @@ impl Driver<'_> {
     }
 }
 
+const TOO_LARGE: Refusal = Refusal {
+    status: StatusCode::PAYLOAD_TOO_LARGE,
+    why: "the request's body is larger than this gateway takes",
+};
+
 const TOO_SLOW: Refusal =
     Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
-
-/// The request at the start of what was read, once its head is whole.
-fn received(wire: &mut Wire, shared: &Shared) -> Option<Next> {
-    if wire.ahead().is_empty() {
-        return None;
-    }
-    let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-    let (head, length) = match parse(wire.ahead(), &mut room) {
-        Ok(parsed) => parsed?,
-        Err(refusal) => return Some(Next::Refused(refusal)),
-    };
-    let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
-    let log = AccessLog::start(head.method, head.target);
-    if let Some(outgoing) = shared.fast_lane.answer(&head) {
-        let keep_alive = head.keep_alive;
-        wire.consume(length);
-        AccessLog::finish(log, outgoing.status, outgoing.body_bytes);
-        return Some(Next::Answered(Answered { outgoing, keep_alive, form }));
-    }
-    let request = match head.to_request(&wire.ahead()[..length]) {
-        Ok(request) => request,
-        Err(refusal) => return Some(Next::Refused(refusal)),
-    };
-    let received = Received {
-        framing: head.framing,
-        keep_alive: head.keep_alive,
-        expects_continue: head.expects_continue,
-        form,
-        log,
-        request,
-    };
-    wire.consume(length);
-    Some(Next::Request(received))
-}
 
 /// Who has the socket while a request is answered.
 enum Held {
@@ -179,7 +234,7 @@ enum Held {
 }
 
 /// The body of a request. One that came with its head is handed on as it is; the socket is lent for others.
-fn hold(mut wire: Wire, framing: Framing, expects_continue: bool) -> (s3s::Body, Held) {
+fn hold(mut wire: Wire, framing: Framing, expects_continue: bool, bytes_max: u64) -> (s3s::Body, Held) {
     let at_hand = wire.ahead().len() as u64;
     match framing {
         Framing::Length(length) if length <= at_hand => {
@@ -188,7 +243,7 @@ fn hold(mut wire: Wire, framing: Framing, expects_continue: bool) -> (s3s::Body,
             (if body.is_empty() { s3s::Body::empty() } else { body.into() }, Held::Wire(wire))
         }
         framing => {
-            let (body, lent) = RequestBody::lend(Incoming::new(wire, framing, expects_continue));
+            let (body, lent) = RequestBody::lend(Incoming::new(wire, framing, expects_continue, bytes_max));
             (body, Held::Lent(lent))
         }
     }

@@ -6,8 +6,6 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-/// The most bytes a head may have; S3's own limit is 8 KiB.
-pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The most headers a head may have.
 pub(crate) const HEADERS_MAX: usize = 128;
 
@@ -52,20 +50,24 @@ pub(crate) struct Head<'b> {
     pub(crate) expects_continue: bool,
 }
 
+const TOO_LARGE: &str = "the request's head is larger than this gateway takes";
+
 /// Room for the headers of a head.
 pub(crate) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
 
 /// Reads the head at the start of `bytes`: it and its length, or `None` while its end is missing.
+/// Errors: it has more than `bytes_max` bytes, or is not HTTP.
 pub(crate) fn parse<'b>(
     bytes: &'b [u8],
     room: &'b mut Room<'b>,
+    bytes_max: usize,
 ) -> Result<Option<(Head<'b>, usize)>, Refusal> {
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, room) {
-        Ok(httparse::Status::Complete(length)) if length <= HEAD_BYTES_MAX => length,
-        Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
-        Ok(_) => return Err(Refusal::too_large("the request's head is larger than 64 KiB")),
-        Err(error) => return Err(unreadable(error, bytes)),
+        Ok(httparse::Status::Complete(length)) if length <= bytes_max => length,
+        Ok(httparse::Status::Partial) if bytes.len() < bytes_max => return Ok(None),
+        Ok(_) => return Err(Refusal::too_large(TOO_LARGE)),
+        Err(error) => return Err(unreadable(error, bytes.len() >= bytes_max)),
     };
     if has_bare_line_feed(&bytes[..length]) {
         return Err(Refusal::bad("a line of the request's head ends without a carriage return"));
@@ -84,14 +86,14 @@ pub(crate) fn parse<'b>(
     Ok(Some((head, length)))
 }
 
-fn unreadable(error: httparse::Error, bytes: &[u8]) -> Refusal {
+fn unreadable(error: httparse::Error, is_too_long: bool) -> Refusal {
     match error {
         httparse::Error::TooManyHeaders => Refusal::too_large("the request has more than 128 headers"),
         httparse::Error::Version => Refusal {
             status: StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             why: "only HTTP/1.0 and HTTP/1.1 are spoken here",
         },
-        _ if bytes.len() >= HEAD_BYTES_MAX => Refusal::too_large("the request's head is larger than 64 KiB"),
+        _ if is_too_long => Refusal::too_large(TOO_LARGE),
         _ => Refusal::bad("the request's head is not HTTP"),
     }
 }
@@ -217,15 +219,17 @@ impl Head<'_> {
 mod tests {
     use super::*;
 
+    const HEAD_BYTES_MAX: usize = 64 * 1024;
+
     fn refused(head: &str) -> u16 {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-        parse(head.as_bytes(), &mut room).expect_err(head).status.as_u16()
+        parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).expect_err(head).status.as_u16()
     }
 
     #[track_caller]
     fn check(head: &str, look: impl FnOnce(&Head<'_>)) {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-        let (parsed, length) = parse(head.as_bytes(), &mut room).unwrap().expect("the head is whole");
+        let (parsed, length) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().expect("the head is whole");
         assert_eq!(length, head.len());
         look(&parsed);
     }
@@ -311,7 +315,7 @@ mod tests {
         let head = "PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n";
         for end in 0..head.len() {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-            assert!(parse(&head.as_bytes()[..end], &mut room).unwrap().is_none(), "{end}");
+            assert!(parse(&head.as_bytes()[..end], &mut room, HEAD_BYTES_MAX).unwrap().is_none(), "{end}");
         }
     }
 
@@ -353,7 +357,7 @@ mod tests {
             (0..next() % 8).for_each(|_| text.push_str(PIECES[next() % PIECES.len()]));
             text.push_str("\r\n\r\n");
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-            if let Ok(Some((head, length))) = parse(text.as_bytes(), &mut room) {
+            if let Ok(Some((head, length))) = parse(text.as_bytes(), &mut room, HEAD_BYTES_MAX) {
                 let count = |name: &str| {
                     head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count()
                 };

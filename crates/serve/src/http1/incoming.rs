@@ -33,6 +33,8 @@ pub(crate) struct Incoming {
     has_failed: bool,
     chunk: Option<Chunk>,
     filled: usize,
+    /// Bytes that a body of unstated length may still have.
+    room_bytes: u64,
 }
 
 /// What is still to come.
@@ -42,12 +44,13 @@ enum Left {
 }
 
 impl Incoming {
-    pub(crate) fn new(wire: Wire, framing: Framing, expects_continue: bool) -> Self {
+    /// A body of unstated length fails beyond `bytes_max`.
+    pub(crate) fn new(wire: Wire, framing: Framing, expects_continue: bool, bytes_max: u64) -> Self {
         let left = match framing {
             Framing::Length(bytes) => Left::Length(bytes),
             Framing::Chunked => Left::Chunked(Decoder::default()),
         };
-        Incoming { wire, left, expects_continue, has_failed: false, chunk: None, filled: 0 }
+        Incoming { wire, left, expects_continue, has_failed: false, chunk: None, filled: 0, room_bytes: bytes_max }
     }
 
     /// Whether every byte of the body has been taken off the socket.
@@ -135,7 +138,11 @@ impl Incoming {
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
             Step::Skip(count) => self.wire.consume(count),
+            Step::Data(count) if count as u64 > self.room_bytes => {
+                return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));
+            }
             Step::Data(count) => {
+                self.room_bytes -= count as u64;
                 room[..count].copy_from_slice(&ahead[..count]);
                 self.filled += count;
                 self.wire.consume(count);

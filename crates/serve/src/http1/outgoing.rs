@@ -89,6 +89,7 @@ impl Outgoing {
             false => Body::Nothing,
         };
         let ends_connection = is_chunked && !form.is_http_1_1;
+        let body_bytes = if matches!(body, Body::Nothing) { Some(0) } else { body_bytes };
         Outgoing { status: parts.status, body_bytes, head, body, ends_connection }
     }
 
@@ -104,6 +105,11 @@ impl Outgoing {
         let body_bytes = parts.parts.iter().map(|(_, range)| range.end - range.start).sum();
         let body = Body::Parts(parts);
         Outgoing { status, body_bytes: Some(body_bytes), head, body, ends_connection: false }
+    }
+
+    /// Adds a header, whose name is in lower case.
+    pub(crate) fn add_header(&mut self, name: &str, value: &str) {
+        put(&mut self.head, name, value.as_bytes());
     }
 
     /// Whether the connection cannot be used after this.

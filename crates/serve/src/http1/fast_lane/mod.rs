@@ -11,6 +11,7 @@ mod signature;
 mod written;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fordway_store::{Bucket, GetOptions, Key, Store};
 use fordway_wire::sigv4::Authorization;
@@ -20,6 +21,7 @@ use super::head::Head;
 use super::outgoing::Outgoing;
 use crate::Users;
 use crate::answer::Reply;
+use crate::monitor::{Operation, Signed, Trace};
 use plain::Plain;
 pub(crate) use signature::Verifier;
 
@@ -33,14 +35,17 @@ impl FastLane {
     }
 
     /// The answer to a plain read; `None` for all else.
-    pub(super) fn answer(&self, head: &Head<'_>) -> Option<Outgoing> {
+    pub(super) fn answer(&self, head: &Head<'_>, trace: &Trace) -> Option<Outgoing> {
         let plain = Plain::read(head)?;
+        trace.parsed(0);
         let authorization = Authorization::parse(plain.authorization)?;
         let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
         if !user.verifier.has_signed(head, &plain, &authorization) {
             return None;
         }
         let (bucket, key) = plain.names()?;
+        let operation = if plain.is_head { Operation::HEAD_OBJECT } else { Operation::GET_OBJECT };
+        trace.signed(Signed { user: user.clone(), operation, names: None, at: Instant::now() });
         let store = &*user.store;
         match (plain.is_head, &*plain.ranges) {
             (true, _) => head_of(store, &bucket, &key, &plain),
@@ -72,6 +77,7 @@ fn get(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Opti
 #[cfg(test)]
 mod tests {
     use std::mem::MaybeUninit;
+    use std::net::SocketAddr;
     use std::time::SystemTime;
 
     use fordway_store::{MemoryStore, PutOptions};
@@ -80,6 +86,9 @@ mod tests {
     use super::*;
     use crate::Identity;
     use crate::http1::head::{HEADERS_MAX, parse};
+    use crate::monitor::{Metrics, Monitor};
+
+    const HEAD_BYTES_MAX: usize = 64 * 1024;
 
     struct Lane {
         lane: FastLane,
@@ -114,8 +123,10 @@ mod tests {
 
         fn status(&self, head: &str) -> Option<u16> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-            let (head, _) = parse(head.as_bytes(), &mut room).unwrap().unwrap();
-            self.lane.answer(&head).map(|outgoing| outgoing.status.as_u16())
+            let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
+            let monitor = Monitor { metrics: Metrics::new(), log: None };
+            let trace = monitor.start(head.method, head.target, SocketAddr::from(([127, 0, 0, 1], 1)), Instant::now());
+            self.lane.answer(&head, &trace).map(|outgoing| outgoing.status.as_u16())
         }
     }
 

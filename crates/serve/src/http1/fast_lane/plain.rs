@@ -17,6 +17,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "content-length",
     "user-agent",
     "x-amz-user-agent",
+    "x-fordway-timing",
 ];
 
 /// A read of an object with nothing unusual about it; the signature is still to be checked.

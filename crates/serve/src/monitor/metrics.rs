@@ -1,0 +1,263 @@
+//! Counters, written as Prometheus reads them (text format 0.0.4).
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::StatusCode;
+
+/// Operations that are counted by name.
+const OPERATIONS: [&str; 39] = [
+    "other",
+    "unknown",
+    "AbortMultipartUpload",
+    "CompleteMultipartUpload",
+    "CopyObject",
+    "CreateBucket",
+    "CreateMultipartUpload",
+    "DeleteBucket",
+    "DeleteObject",
+    "DeleteObjectTagging",
+    "DeleteObjects",
+    "GetBucketAcl",
+    "GetBucketCors",
+    "GetBucketLifecycleConfiguration",
+    "GetBucketLocation",
+    "GetBucketPolicy",
+    "GetBucketTagging",
+    "GetBucketVersioning",
+    "GetObject",
+    "GetObjectAcl",
+    "GetObjectAttributes",
+    "GetObjectTagging",
+    "HeadBucket",
+    "HeadObject",
+    "ListBuckets",
+    "ListMultipartUploads",
+    "ListObjectVersions",
+    "ListObjects",
+    "ListObjectsV2",
+    "ListParts",
+    "PostObject",
+    "PutBucketAcl",
+    "PutBucketVersioning",
+    "PutObject",
+    "PutObjectAcl",
+    "PutObjectTagging",
+    "SelectObjectContent",
+    "UploadPart",
+    "UploadPartCopy",
+];
+
+/// What a request asks for, as S3 names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation(u8);
+
+impl Operation {
+    /// Of a request whose signature was not found right.
+    pub(crate) const UNKNOWN: Self = Operation(1);
+    const OTHER: Self = Operation(0);
+    pub(crate) const GET_OBJECT: Self = Operation(18);
+    pub(crate) const HEAD_OBJECT: Self = Operation(23);
+
+    /// `other` for what is not counted by its name.
+    pub(crate) fn named(name: &str) -> Self {
+        OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| Operation(at as u8 + 2))
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        OPERATIONS[usize::from(self.0)]
+    }
+}
+
+/// Statuses that are counted by number; the first stands for all others.
+const STATUSES: [u16; 18] =
+    [0, 200, 204, 206, 304, 400, 403, 404, 405, 408, 409, 411, 412, 413, 416, 500, 501, 503];
+/// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
+const FIRST_POWER: u32 = 5;
+const BOUNDS: usize = 21;
+/// Sets of counters, so that threads do not write to the same memory.
+const SHARDS: usize = 16;
+
+/// Counters of one operation.
+#[derive(Default)]
+struct Counts {
+    statuses: [AtomicU64; STATUSES.len()],
+    /// The last is for what took longer than all bounds.
+    latencies: [AtomicU64; BOUNDS + 1],
+    us: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    operations: Vec<Counts>,
+    started: AtomicU64,
+    finished: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+/// What is counted of all requests of a gateway.
+pub(crate) struct Metrics(Vec<Shard>);
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let shard = || Shard {
+            operations: OPERATIONS.iter().map(|_| Counts::default()).collect(),
+            ..Default::default()
+        };
+        Metrics((0..SHARDS).map(|_| shard()).collect())
+    }
+
+    fn shard(&self) -> &Shard {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        &self.0[MINE.get()]
+    }
+
+    pub(super) fn started(&self) {
+        add(&self.shard().started, 1);
+    }
+
+    pub(super) fn finished(
+        &self,
+        operation: Operation,
+        status: StatusCode,
+        took: Duration,
+        received_bytes: u64,
+        sent_bytes: Option<u64>,
+    ) {
+        let shard = self.shard();
+        add(&shard.finished, 1);
+        add(&shard.received_bytes, received_bytes);
+        add(&shard.sent_bytes, sent_bytes.unwrap_or(0));
+        let counts = &shard.operations[usize::from(operation.0)];
+        let status = STATUSES.binary_search(&status.as_u16()).unwrap_or(0);
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        add(&counts.statuses[status], 1);
+        add(&counts.latencies[bound_of(us)], 1);
+        add(&counts.us, us);
+    }
+
+    /// All of it as text. What is asked while requests are counted may be off by those.
+    pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
+        let mut text = String::with_capacity(16 * 1024);
+        let total = |field: fn(&Shard) -> &AtomicU64| self.0.iter().map(|shard| get(field(shard))).sum::<u64>();
+        self.put_requests(&mut text);
+        self.put_latencies(&mut text);
+        let in_flight = total(|shard| &shard.started).saturating_sub(total(|shard| &shard.finished));
+        for (name, kind, help, value) in [
+            ("received_bytes_total", "counter", "Bytes of request bodies of stated length.", total(|s| &s.received_bytes)),
+            ("sent_bytes_total", "counter", "Bytes of answers' bodies.", total(|shard| &shard.sent_bytes)),
+            ("requests_in_flight", "gauge", "Requests that are being answered.", in_flight),
+            ("connections", "gauge", "Connections that are open.", connections as u64),
+            ("root_available", "gauge", "Whether the directory served is there.", u64::from(is_available)),
+        ] {
+            put_help(&mut text, name, kind, help);
+            let _ = writeln!(text, "fordway_{name} {value}");
+        }
+        text
+    }
+
+    fn put_requests(&self, text: &mut String) {
+        put_help(text, "requests_total", "counter", "Requests answered, by operation and status.");
+        for (operation, name) in OPERATIONS.iter().enumerate() {
+            for (status, number) in STATUSES.iter().enumerate() {
+                let count = self.sum(|shard| &shard.operations[operation].statuses[status]);
+                if count > 0 {
+                    let status = if *number == 0 { "other".to_owned() } else { number.to_string() };
+                    let labels = format!("operation=\"{name}\",status=\"{status}\"");
+                    let _ = writeln!(text, "fordway_requests_total{{{labels}}} {count}");
+                }
+            }
+        }
+    }
+
+    fn put_latencies(&self, text: &mut String) {
+        let name = "request_duration_seconds";
+        put_help(text, name, "histogram", "From a request's head to the end of its answer.");
+        for (operation, label) in OPERATIONS.iter().enumerate() {
+            let of = |bound: usize| self.sum(|shard| &shard.operations[operation].latencies[bound]);
+            let counts: Vec<u64> = (0..=BOUNDS).map(of).collect();
+            if counts.iter().all(|count| *count == 0) {
+                continue;
+            }
+            let mut sum = 0;
+            for (bound, count) in counts.iter().enumerate() {
+                sum += count;
+                let le = match bound == BOUNDS {
+                    true => "+Inf".to_owned(),
+                    false => (f64::from(1u32 << (FIRST_POWER + bound as u32)) / 1e6).to_string(),
+                };
+                let _ = writeln!(text, "fordway_{name}_bucket{{operation=\"{label}\",le=\"{le}\"}} {sum}");
+            }
+            let seconds = self.sum(|shard| &shard.operations[operation].us) as f64 / 1e6;
+            let _ = writeln!(text, "fordway_{name}_sum{{operation=\"{label}\"}} {seconds}");
+            let _ = writeln!(text, "fordway_{name}_count{{operation=\"{label}\"}} {sum}");
+        }
+    }
+
+    fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
+        self.0.iter().map(|shard| get(counter(shard))).sum()
+    }
+}
+
+/// The first bound that is not below `us`.
+fn bound_of(us: u64) -> usize {
+    let power = us.max(1).next_power_of_two().trailing_zeros();
+    (power.saturating_sub(FIRST_POWER) as usize).min(BOUNDS)
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn put_help(text: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# HELP fordway_{name} {help}\n# TYPE fordway_{name} {kind}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_in_order_and_bounds_hold() {
+        assert!(OPERATIONS[2..].is_sorted() && STATUSES.is_sorted());
+        assert_eq!([Operation::GET_OBJECT, Operation::HEAD_OBJECT].map(Operation::name), ["GetObject", "HeadObject"]);
+        assert_eq!(Operation::named("UploadPartCopy").name(), "UploadPartCopy");
+        assert_eq!(Operation::named("PutBucketWebsite").name(), "other");
+        assert_eq!([0, 32, 33, 64, 1 << 25, (1 << 25) + 1, u64::MAX / 2].map(bound_of), [0, 0, 1, 1, 20, 21, 21]);
+    }
+
+    #[test]
+    fn what_was_counted_is_written() {
+        let metrics = Metrics::new();
+        metrics.started();
+        metrics.started();
+        let took = Duration::from_micros(40);
+        metrics.finished(Operation::named("GetObject"), StatusCode::OK, took, 3, Some(5));
+        let text = metrics.text(7, true);
+        for line in [
+            "fordway_requests_total{operation=\"GetObject\",status=\"200\"} 1",
+            "fordway_request_duration_seconds_bucket{operation=\"GetObject\",le=\"0.000032\"} 0",
+            "fordway_request_duration_seconds_bucket{operation=\"GetObject\",le=\"0.000064\"} 1",
+            "fordway_request_duration_seconds_bucket{operation=\"GetObject\",le=\"+Inf\"} 1",
+            "fordway_request_duration_seconds_sum{operation=\"GetObject\"} 0.00004",
+            "fordway_received_bytes_total 3",
+            "fordway_sent_bytes_total 5",
+            "fordway_requests_in_flight 1",
+            "fordway_connections 7",
+            "fordway_root_available 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is known of one request, gathered on its way to the answer.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use fordway_wire::date::format_iso8601;
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+
+use super::{Ending, Operation};
+use crate::users::User;
+
+/// A request in progress.
+pub(crate) struct Trace {
+    pub(super) start: Instant,
+    pub(crate) asked: Option<Asked>,
+    parsed: OnceLock<Instant>,
+    signed: OnceLock<Signed>,
+    bytes_in: AtomicU64,
+}
+
+/// What the access log says of a request; kept only where there is one.
+pub(crate) struct Asked {
+    method: String,
+    /// Without the query, which may hold a signature.
+    path: String,
+    remote: SocketAddr,
+}
+
+impl Asked {
+    pub(super) fn new(method: &str, target: &str, remote: SocketAddr) -> Self {
+        let path = target.split('?').next().unwrap_or_default();
+        Asked { method: method.to_owned(), path: path.to_owned(), remote }
+    }
+}
+
+/// What is known once the signature was found right.
+pub(crate) struct Signed {
+    pub(crate) user: Arc<User>,
+    pub(crate) operation: Operation,
+    /// Bucket and key, where they are not what the path spells.
+    pub(crate) names: Option<(String, String)>,
+    pub(crate) at: Instant,
+}
+
+impl Trace {
+    pub(super) fn new(start: Instant, asked: Option<Asked>) -> Self {
+        let (parsed, signed) = (OnceLock::new(), OnceLock::new());
+        Trace { start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
+    }
+
+    /// The head is understood; its body has `bytes_in` bytes, as far as that is known.
+    pub(crate) fn parsed(&self, bytes_in: u64) {
+        self.bytes_in.store(bytes_in, Ordering::Relaxed);
+        let _ = self.parsed.set(Instant::now());
+    }
+
+    /// The signature is right. Only the first word counts.
+    pub(crate) fn signed(&self, signed: Signed) {
+        let _ = self.signed.set(signed);
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        self.signed.get().map_or(Operation::UNKNOWN, |signed| signed.operation)
+    }
+
+    pub(super) fn bytes_in(&self) -> u64 {
+        self.bytes_in.load(Ordering::Relaxed)
+    }
+
+    /// The value of `Server-Timing` (W3C), in milliseconds: reading the head, checking the signature,
+    /// and the rest up to `ready`, which for an upload has the wait for its body in it. How long
+    /// sending takes is not known before; the access log has it.
+    pub(crate) fn server_timing(&self, ready: Instant) -> String {
+        let parsed = self.parsed.get().copied().unwrap_or(ready);
+        let signed = self.signed.get().map_or(ready, |signed| signed.at);
+        let ms = |from: Instant, to: Instant| to.saturating_duration_since(from).as_secs_f64() * 1e3;
+        format!(
+            "parse;dur={:.3}, auth;dur={:.3}, store;dur={:.3}",
+            ms(self.start, parsed),
+            ms(parsed, signed),
+            ms(signed, ready)
+        )
+    }
+}
+
+/// A line of the access log.
+#[derive(Serialize)]
+pub(super) struct Line<'t> {
+    time: String,
+    remote: SocketAddr,
+    user: Option<&'t str>,
+    operation: &'static str,
+    method: &'t str,
+    bucket: &'t str,
+    key: String,
+    status: u16,
+    bytes_in: u64,
+    bytes_out: Option<u64>,
+    /// From the first look at the request's head to the end of the answer.
+    us: u128,
+    /// The part of that in which the answer was sent.
+    send_us: u128,
+    /// Whether the client took the whole answer.
+    complete: bool,
+}
+
+pub(super) fn line<'t>(trace: &'t Trace, asked: &'t Asked, ending: &Ending, end: Instant) -> Line<'t> {
+    let signed = trace.signed.get();
+    let (bucket, key) = match signed.and_then(|signed| signed.names.as_ref()) {
+        Some((bucket, key)) => (bucket.as_str(), key.clone()),
+        None => {
+            let path = asked.path.strip_prefix('/').unwrap_or(&asked.path);
+            let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+            (bucket, percent_decode_str(key).decode_utf8_lossy().into_owned())
+        }
+    };
+    Line {
+        time: format_iso8601(SystemTime::now()),
+        remote: asked.remote,
+        user: signed.map(|signed| signed.user.name.as_str()),
+        operation: trace.operation().name(),
+        method: &asked.method,
+        bucket,
+        key,
+        status: ending.status.as_u16(),
+        bytes_in: trace.bytes_in(),
+        bytes_out: ending.body_bytes,
+        us: end.duration_since(trace.start).as_micros(),
+        send_us: end.saturating_duration_since(ending.ready).as_micros(),
+        complete: ending.is_complete,
+    }
+}

@@ -1,0 +1,257 @@
+//! Users of a credentials file: who may write, which buckets, and changes of the file.
+
+mod client;
+
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use client::{Answer, Call, Client};
+use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, RunningGateway, Users};
+use fordway_store::{Bucket, MemoryStore, PutOptions, Store};
+
+const DENIED: (u16, &str) = (403, "AccessDenied");
+
+/// A gateway over one store in memory, and its credentials file.
+struct Ground {
+    dir: tempfile::TempDir,
+    store: MemoryStore,
+    gateway: RunningGateway,
+}
+
+impl Ground {
+    fn new(credentials: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = MemoryStore::default();
+        for bucket in ["alpha", "beta-1", "gamma"] {
+            let bucket = Bucket::new(bucket).unwrap();
+            store.create_bucket(&bucket).unwrap();
+            store.put(&bucket, &client::key("k"), b"hello", &PutOptions::default()).unwrap();
+        }
+        write(&file_in(dir.path()), credentials);
+        std::fs::create_dir(dir.path().join("root")).unwrap();
+        let config = GatewayConfig { threads: 2, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+        let gateway = Gateway::bind(users(dir.path(), &store).unwrap(), config).unwrap().spawn().unwrap();
+        Ground { dir, store, gateway }
+    }
+
+    fn client(&self, access_key: &str) -> Client {
+        let identity = Identity { access_key: access_key.to_owned(), secret_key: "secret".to_owned() };
+        Client { address: self.gateway.local_addr(), identity, clock_offset_s: 0 }
+    }
+
+    fn write(&self, credentials: &str) {
+        write(&file_in(self.dir.path()), credentials);
+    }
+}
+
+fn users(dir: &Path, store: &MemoryStore) -> fordway_store::Result<Users> {
+    let store = store.clone();
+    let open: OpenStore = Arc::new(move || Ok(Arc::new(store.clone())));
+    Users::from_file(&file_in(dir), &dir.join("root"), open)
+}
+
+fn file_in(dir: &Path) -> PathBuf {
+    dir.join("users.toml")
+}
+
+/// Puts a file of that content in the place of the one before.
+fn write(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+/// A user who is whoever runs this test.
+fn user(name: &str, more: &str) -> String {
+    let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
+    format!("[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n{more}\n")
+}
+
+#[track_caller]
+fn assert_denied(answer: &Answer, what: &str) {
+    if answer.body.is_empty() {
+        assert_eq!(answer.status, 403, "{what}");
+        return;
+    }
+    let (status, code) = answer.error();
+    assert_eq!((status, code.as_str()), DENIED, "{what}");
+}
+
+/// Whether an operation changes something.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Reads,
+    Writes,
+}
+
+use Kind::{Reads, Writes};
+
+const COMPLETION: &str = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"00000000000000000000000000000000\"</ETag></Part></CompleteMultipartUpload>";
+const TAGGING: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>";
+const DELETION: &str = "<Delete><Object><Key>k</Key></Object></Delete>";
+const VERSIONING: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+
+/// Every S3 operation that is offered, on the object `alpha/k`; `U` stands for an upload's name.
+const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
+    (Reads, "GetObject", "GET /alpha/k", "", ""),
+    (Reads, "GetObject of a version", "GET /alpha/k", "versionId=null", ""),
+    (Reads, "HeadObject", "HEAD /alpha/k", "", ""),
+    (Reads, "GetObjectAcl", "GET /alpha/k", "acl", ""),
+    (Reads, "GetObjectTagging", "GET /alpha/k", "tagging", ""),
+    (Reads, "GetObjectAttributes", "GET /alpha/k", "attributes", ""),
+    (Reads, "ListParts", "GET /alpha/k", "uploadId=U", ""),
+    (Reads, "ListObjects", "GET /alpha", "", ""),
+    (Reads, "ListObjectsV2", "GET /alpha", "list-type=2", ""),
+    (Reads, "ListObjectVersions", "GET /alpha", "versions", ""),
+    (Reads, "ListMultipartUploads", "GET /alpha", "uploads", ""),
+    (Reads, "HeadBucket", "HEAD /alpha", "", ""),
+    (Reads, "GetBucketLocation", "GET /alpha", "location", ""),
+    (Reads, "GetBucketVersioning", "GET /alpha", "versioning", ""),
+    (Reads, "GetBucketAcl", "GET /alpha", "acl", ""),
+    (Reads, "GetBucketPolicy", "GET /alpha", "policy", ""),
+    (Reads, "GetBucketCors", "GET /alpha", "cors", ""),
+    (Reads, "GetBucketLifecycleConfiguration", "GET /alpha", "lifecycle", ""),
+    (Reads, "GetBucketTagging", "GET /alpha", "tagging", ""),
+    (Writes, "PutObject", "PUT /alpha/k", "", "body"),
+    (Writes, "CopyObject", "PUT /alpha/k2", "", "copy"),
+    (Writes, "PutObjectTagging", "PUT /alpha/k", "tagging", TAGGING),
+    (Writes, "DeleteObjectTagging", "DELETE /alpha/k", "tagging", ""),
+    (Writes, "DeleteObject", "DELETE /alpha/k", "", ""),
+    (Writes, "DeleteObject of a version", "DELETE /alpha/k", "versionId=null", ""),
+    (Writes, "DeleteObjects", "POST /alpha", "delete", DELETION),
+    (Writes, "CreateMultipartUpload", "POST /alpha/k", "uploads", ""),
+    (Writes, "UploadPart", "PUT /alpha/k", "partNumber=1&uploadId=U", "body"),
+    (Writes, "UploadPartCopy", "PUT /alpha/k", "partNumber=1&uploadId=U", "copy"),
+    (Writes, "CompleteMultipartUpload", "POST /alpha/k", "uploadId=U", COMPLETION),
+    (Writes, "AbortMultipartUpload", "DELETE /alpha/k", "uploadId=U", ""),
+    (Writes, "CreateBucket", "PUT /new", "", ""),
+    (Writes, "DeleteBucket", "DELETE /alpha", "", ""),
+    (Writes, "PutBucketVersioning", "PUT /alpha", "versioning", VERSIONING),
+];
+
+fn call<'a>((_, name, start, query, body): &(Kind, &str, &'a str, &'a str, &'a str), query_of_upload: &'a str) -> Call<'a> {
+    let (method, path) = start.split_once(' ').unwrap();
+    let query = if query.ends_with("uploadId=U") { query_of_upload } else { query };
+    let mut call = Call::new(method, path).query(query);
+    match *body {
+        "copy" => call = call.header("x-amz-copy-source", "/alpha/k"),
+        body => call = call.body(body),
+    }
+    if *name == "DeleteObjects" {
+        call = call.header("content-md5", "5DKh5iefM5MSKvRILIuFwQ==");
+    }
+    if *name == "GetObjectAttributes" {
+        call = call.header("x-amz-object-attributes", "ETag");
+    }
+    call
+}
+
+/// A query with the name of an upload of `alpha/k` in it.
+fn upload_query(client: &Client, query: &str) -> String {
+    let begun = client.send(&Call::new("POST", "/alpha/k").query("uploads")).ok();
+    query.replace("uploadId=U", &format!("uploadId={}", begun.element("UploadId").unwrap()))
+}
+
+#[test]
+fn who_may_only_read_is_refused_every_write_and_nothing_else() {
+    let ground = Ground::new(&(user("owner", "") + &user("reader", "read_only=true")));
+    let (owner, reader) = (ground.client("owner"), ground.client("reader"));
+    for operation in OPERATIONS {
+        let (kind, name, _, query, _) = operation;
+        let query = upload_query(&owner, query);
+        let answer = reader.send(&call(operation, &query));
+        match kind {
+            Writes if *name == "DeleteObjects" => {
+                assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied"), "{}", answer.text());
+            }
+            Writes => assert_denied(&answer, name),
+            // What buckets here never have is not found, which is an answer too.
+            Reads => assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text()),
+        }
+    }
+    assert_eq!(owner.send(&Call::new("GET", "/alpha/k")).ok().text(), "hello", "nothing was changed");
+    assert!(ground.store.head_bucket(&Bucket::new("new").unwrap()).is_err());
+}
+
+#[test]
+fn buckets_that_are_not_allowed_are_refused_whatever_is_asked() {
+    let ground = Ground::new(&(user("owner", "") + &user("guest", "buckets=['gamma', 'beta-*']")));
+    let (owner, guest) = (ground.client("owner"), ground.client("guest"));
+    for operation in OPERATIONS {
+        let query = upload_query(&owner, operation.3);
+        let answer = guest.send(&call(operation, &query));
+        match operation.1 {
+            "DeleteObjects" => assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied")),
+            name => assert_denied(&answer, name),
+        }
+    }
+    assert_eq!(guest.send(&Call::new("GET", "/gamma/k")).ok().text(), "hello");
+    guest.send(&Call::new("PUT", "/beta-1/mine").body("x")).ok();
+    guest.send(&Call::new("PUT", "/beta-2")).ok();
+    let listed = guest.send(&Call::new("GET", "/")).ok();
+    assert_eq!(listed.elements("Name"), ["beta-1", "beta-2", "gamma"]);
+    let copy = Call::new("PUT", "/gamma/stolen").header("x-amz-copy-source", "/alpha/k");
+    assert_denied(&guest.send(&copy), "a copy out of another's bucket");
+    assert_eq!(owner.send(&Call::new("GET", "/")).ok().elements("Name").len(), 4);
+}
+
+#[test]
+fn users_have_secrets_and_names_of_their_own() {
+    let ground = Ground::new(&(user("one", "") + &user("two", "").replace("'secret'", "'other'")));
+    let mut two = ground.client("two");
+    assert_eq!(two.send(&Call::new("GET", "/alpha/k")).error(), (403, "SignatureDoesNotMatch".to_owned()));
+    two.identity.secret_key = "other".to_owned();
+    assert_eq!(two.send(&Call::new("GET", "/alpha/k")).ok().text(), "hello");
+    assert_eq!(two.send(&Call::new("GET", "/")).ok().element("DisplayName").as_deref(), Some("two"));
+}
+
+#[test]
+fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
+    let ground = Ground::new(&user("first", ""));
+    let get = Call::new("GET", "/alpha/k");
+    ground.client("first").send(&get).ok();
+    assert_eq!(ground.client("second").send(&get).error().1, "InvalidAccessKeyId");
+
+    ground.write(&(user("second", "") + "[[user]]\nname='broken\n"));
+    ground.gateway.reload_handle().trigger();
+    std::thread::sleep(Duration::from_millis(300));
+    ground.client("first").send(&get).ok();
+
+    // By itself, within about a second.
+    ground.write(&user("second", ""));
+    let start = Instant::now();
+    while ground.client("second").send(&get).status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the file was not read again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ground.client("first").send(&get).error().1, "InvalidAccessKeyId");
+}
+
+#[test]
+fn a_root_that_goes_away_is_said_and_comes_back() {
+    let ground = Ground::new(&user("one", ""));
+    let (one, root) = (ground.client("one"), ground.dir.path().join("root"));
+    one.send(&Call::new("GET", "/")).ok();
+    std::fs::rename(&root, ground.dir.path().join("away")).unwrap();
+    // At once where it matters, and for all requests when the watch has looked.
+    assert_eq!(one.send(&Call::new("GET", "/")).error(), (503, "ServiceUnavailable".to_owned()));
+    assert_eq!(one.send(&Call::new("GET", "/alpha/k")).error(), (503, "ServiceUnavailable".to_owned()));
+    assert_eq!(one.send(&Call::new("PUT", "/alpha/k").body("x")).error().0, 503);
+    std::fs::rename(ground.dir.path().join("away"), &root).unwrap();
+    let start = Instant::now();
+    while one.send(&Call::new("GET", "/alpha/k")).status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(10), "it did not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Another directory in its place is opened in the place of the old one.
+    std::fs::remove_dir(&root).unwrap();
+    assert_eq!(one.send(&Call::new("GET", "/")).error().0, 503);
+    std::fs::create_dir(&root).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    one.send(&Call::new("GET", "/alpha/k")).ok();
+}
