@@ -33,7 +33,8 @@ fn heed_signals(interrupt: Interrupt, reloads: bool) {
             }
         }
     };
-    let start = |signals| std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(move || heed(signals));
+    let start =
+        |signals| std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(move || heed(signals));
     if let Err(error) = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(start) {
         // Signals then end the process as they always do.
         tracing::warn!(%error, "signals are not handled");

@@ -21,8 +21,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (Ok(access_key), Ok(secret_key)) => Identity { access_key, secret_key },
         _ => Identity::generate()?,
     };
-    let gateway =
-        Gateway::bind(Users::one(identity.clone(), Arc::new(MemoryStore::default())), GatewayConfig::new(listen))?;
+    let gateway = Gateway::bind(
+        Users::one(identity.clone(), Arc::new(MemoryStore::default())),
+        GatewayConfig::new(listen),
+    )?;
     writeln!(std::io::stdout(), "fordway: serving memory at http://{}", gateway.local_addr())?;
     writeln!(std::io::stdout(), "export AWS_ACCESS_KEY_ID={}", identity.access_key)?;
     writeln!(std::io::stdout(), "export AWS_SECRET_ACCESS_KEY={}", identity.secret_key)?;

@@ -138,18 +138,7 @@ impl Gateway {
         let service = s3::service(users.clone(), &config);
         let fast_lane = FastLane::new(users.clone());
         let (reload, stop) = (words(), Stop::new());
-        Ok(Gateway {
-            listener,
-            address,
-            config,
-            users,
-            service,
-            fast_lane,
-            monitor,
-            metrics,
-            reload,
-            stop,
-        })
+        Ok(Gateway { listener, address, config, users, service, fast_lane, monitor, metrics, reload, stop })
     }
 
     /// The address bound, with the port that was chosen.

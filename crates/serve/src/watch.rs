@@ -51,7 +51,9 @@ impl Watch {
             }
         };
         let started = std::thread::Builder::new().name("fordway-watch".to_owned()).spawn(watch);
-        started.map_err(|error| Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error))?;
+        started.map_err(|error| {
+            Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
+        })?;
         Ok(Watch(reload))
     }
 }

@@ -56,7 +56,8 @@ fn a_log_that_was_moved_away_is_opened_anew() {
     let (path, old) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
     let fixture = serve_with(|config| config.access_log = Some(path.clone()));
     fixture.client.send(&Call::on("GET", "first")).error();
-    let is_written = |path: &std::path::Path| std::fs::read_to_string(path).is_ok_and(|text| !text.is_empty());
+    let is_written =
+        |path: &std::path::Path| std::fs::read_to_string(path).is_ok_and(|text| !text.is_empty());
     wait_for(|| is_written(&path));
     std::fs::rename(&path, &old).unwrap();
     fixture.gateway.reload_handle().trigger();

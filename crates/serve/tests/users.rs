@@ -33,7 +33,8 @@ impl Ground {
         }
         write(&file_in(dir.path()), credentials);
         std::fs::create_dir(dir.path().join("root")).unwrap();
-        let config = GatewayConfig { threads: 2, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+        let config =
+            GatewayConfig { threads: 2, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
         let gateway = Gateway::bind(users(dir.path(), &store).unwrap(), config).unwrap().spawn().unwrap();
         Ground { dir, store, gateway }
     }
@@ -69,7 +70,9 @@ fn write(path: &Path, text: &str) {
 /// A user who is whoever runs this test.
 fn user(name: &str, more: &str) -> String {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
-    format!("[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n{more}\n")
+    format!(
+        "[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n{more}\n"
+    )
 }
 
 #[track_caller]
@@ -134,7 +137,10 @@ const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
     (Writes, "PutBucketVersioning", "PUT /alpha", "versioning", VERSIONING),
 ];
 
-fn call<'a>((_, name, start, query, body): &(Kind, &str, &'a str, &'a str, &'a str), query_of_upload: &'a str) -> Call<'a> {
+fn call<'a>(
+    (_, name, start, query, body): &(Kind, &str, &'a str, &'a str, &'a str),
+    query_of_upload: &'a str,
+) -> Call<'a> {
     let (method, path) = start.split_once(' ').unwrap();
     let query = if query.ends_with("uploadId=U") { query_of_upload } else { query };
     let mut call = Call::new(method, path).query(query);
@@ -171,7 +177,9 @@ fn who_may_only_read_is_refused_every_write_and_nothing_else() {
             }
             Writes => assert_denied(&answer, name),
             // What buckets here never have is not found, which is an answer too.
-            Reads => assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text()),
+            Reads => {
+                assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text())
+            }
         }
     }
     assert_eq!(owner.send(&Call::new("GET", "/alpha/k")).ok().text(), "hello", "nothing was changed");

@@ -26,7 +26,8 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
-    let second = Gateway::bind(Users::one(identity, Arc::new(client.clone())), config).unwrap().spawn().unwrap();
+    let second =
+        Gateway::bind(Users::one(identity, Arc::new(client.clone())), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", second.local_addr());
     let behind = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 

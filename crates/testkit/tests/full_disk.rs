@@ -87,7 +87,8 @@ fn the_http_lane_on_a_full_disk() {
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
+    let gateway =
+        Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
     fills_up(&S3Store::new(config).unwrap());

@@ -41,7 +41,8 @@ fn http() -> Place {
     let identity = Identity::generate().unwrap();
     let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway = Gateway::bind(Users::one(identity, behind), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
+    let gateway =
+        Gateway::bind(Users::one(identity, behind), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
     with_bucket(Place { dir, store: Box::new(client), _gateway: Some(gateway) })

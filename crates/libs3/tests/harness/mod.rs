@@ -119,7 +119,8 @@ impl Lane {
         let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
         let identity = Identity::generate().unwrap();
         let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let gateway = Gateway::bind(Users::one(identity.clone(), Arc::new(store)), config).unwrap().spawn().unwrap();
+        let gateway =
+            Gateway::bind(Users::one(identity.clone(), Arc::new(store)), config).unwrap().spawn().unwrap();
         let host = gateway.local_addr().to_string();
         let Identity { access_key, secret_key } = identity;
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new(gateway)) }

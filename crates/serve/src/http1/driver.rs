@@ -139,7 +139,8 @@ impl Driver<'_> {
         }
         let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
         let trace = shared.monitor.start(head.method, head.target, self.remote, start);
-        let wants_timing = head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("x-fordway-timing"));
+        let wants_timing =
+            head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("x-fordway-timing"));
         if let Some(mut outgoing) = shared.fast_lane.answer(&head, &trace) {
             if wants_timing {
                 outgoing.add_header("server-timing", &trace.server_timing(Instant::now()));

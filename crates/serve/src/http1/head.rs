@@ -229,7 +229,8 @@ mod tests {
     #[track_caller]
     fn check(head: &str, look: impl FnOnce(&Head<'_>)) {
         let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
-        let (parsed, length) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().expect("the head is whole");
+        let (parsed, length) =
+            parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().expect("the head is whole");
         assert_eq!(length, head.len());
         look(&parsed);
     }

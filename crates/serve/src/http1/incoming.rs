@@ -50,7 +50,15 @@ impl Incoming {
             Framing::Length(bytes) => Left::Length(bytes),
             Framing::Chunked => Left::Chunked(Decoder::default()),
         };
-        Incoming { wire, left, expects_continue, has_failed: false, chunk: None, filled: 0, room_bytes: bytes_max }
+        Incoming {
+            wire,
+            left,
+            expects_continue,
+            has_failed: false,
+            chunk: None,
+            filled: 0,
+            room_bytes: bytes_max,
+        }
     }
 
     /// Whether every byte of the body has been taken off the socket.

@@ -116,7 +116,10 @@ impl Queue {
             batch.clear();
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
-                tracing::error!(dropped, "lines of the access log are lost: they could not be written fast enough");
+                tracing::error!(
+                    dropped,
+                    "lines of the access log are lost: they could not be written fast enough"
+                );
             }
             if is_over {
                 return;

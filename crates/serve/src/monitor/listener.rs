@@ -47,14 +47,18 @@ async fn answer(mut socket: TcpStream, health: &impl Health) -> io::Result<()> {
     }
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let (status, kind, body) = match line {
-        line if line.starts_with(b"GET /metrics ") => ("200 OK", "text/plain; version=0.0.4", health.metrics()),
+        line if line.starts_with(b"GET /metrics ") => {
+            ("200 OK", "text/plain; version=0.0.4", health.metrics())
+        }
         line if line.starts_with(b"GET /health ") => ("200 OK", "text/plain", "alive\n".to_owned()),
         line if line.starts_with(b"GET /ready ") && health.is_ready() => {
             ("200 OK", "text/plain", "ready\n".to_owned())
         }
-        line if line.starts_with(b"GET /ready ") => {
-            ("503 Service Unavailable", "text/plain", "the directory is gone, or the gateway is ending\n".to_owned())
-        }
+        line if line.starts_with(b"GET /ready ") => (
+            "503 Service Unavailable",
+            "text/plain",
+            "the directory is gone, or the gateway is ending\n".to_owned(),
+        ),
         _ => ("404 Not Found", "text/plain", "there are /metrics, /health and /ready\n".to_owned()),
     };
     let length = body.len();

@@ -145,12 +145,18 @@ impl Metrics {
     /// All of it as text. What is asked while requests are counted may be off by those.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);
-        let total = |field: fn(&Shard) -> &AtomicU64| self.0.iter().map(|shard| get(field(shard))).sum::<u64>();
+        let total =
+            |field: fn(&Shard) -> &AtomicU64| self.0.iter().map(|shard| get(field(shard))).sum::<u64>();
         self.put_requests(&mut text);
         self.put_latencies(&mut text);
         let in_flight = total(|shard| &shard.started).saturating_sub(total(|shard| &shard.finished));
         for (name, kind, help, value) in [
-            ("received_bytes_total", "counter", "Bytes of request bodies of stated length.", total(|s| &s.received_bytes)),
+            (
+                "received_bytes_total",
+                "counter",
+                "Bytes of request bodies of stated length.",
+                total(|s| &s.received_bytes),
+            ),
             ("sent_bytes_total", "counter", "Bytes of answers' bodies.", total(|shard| &shard.sent_bytes)),
             ("requests_in_flight", "gauge", "Requests that are being answered.", in_flight),
             ("connections", "gauge", "Connections that are open.", connections as u64),
@@ -231,10 +237,16 @@ mod tests {
     #[test]
     fn tables_are_in_order_and_bounds_hold() {
         assert!(OPERATIONS[2..].is_sorted() && STATUSES.is_sorted());
-        assert_eq!([Operation::GET_OBJECT, Operation::HEAD_OBJECT].map(Operation::name), ["GetObject", "HeadObject"]);
+        assert_eq!(
+            [Operation::GET_OBJECT, Operation::HEAD_OBJECT].map(Operation::name),
+            ["GetObject", "HeadObject"]
+        );
         assert_eq!(Operation::named("UploadPartCopy").name(), "UploadPartCopy");
         assert_eq!(Operation::named("PutBucketWebsite").name(), "other");
-        assert_eq!([0, 32, 33, 64, 1 << 25, (1 << 25) + 1, u64::MAX / 2].map(bound_of), [0, 0, 1, 1, 20, 21, 21]);
+        assert_eq!(
+            [0, 32, 33, 64, 1 << 25, (1 << 25) + 1, u64::MAX / 2].map(bound_of),
+            [0, 0, 1, 1, 20, 21, 21]
+        );
     }
 
     #[test]

@@ -20,7 +20,6 @@ pub(crate) use listener::{Health, serve};
 pub(crate) use metrics::{Metrics, Operation};
 pub(crate) use trace::{Signed, Trace};
 
-
 /// Takes note of requests, for all threads of a gateway.
 pub(crate) struct Monitor {
     pub(crate) metrics: Metrics,

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error, ErrorKind,
-    Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery,
-    VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
+    ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, Role};
 
@@ -165,7 +165,13 @@ impl Store for Confined {
         self.write(bucket, |store| store.delete(bucket, key, options))
     }
 
-    fn copy(&self, from: (&Bucket, &Key), bucket: &Bucket, key: &Key, options: &CopyOptions) -> Result<PutResult> {
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
         self.admit(from.0)?;
         self.write(bucket, |store| store.copy(from, bucket, key, options))
     }
@@ -204,7 +210,13 @@ impl Store for Confined {
         self.write(to.0, |store| store.copy_part(from, options, to))
     }
 
-    fn list_parts(&self, bucket: &Bucket, key: &Key, upload: &UploadId, query: &PartsQuery) -> Result<PartListing> {
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
         self.read(bucket, |store| store.list_parts(bucket, key, upload, query))
     }
 
@@ -265,10 +277,20 @@ mod tests {
 
     #[test]
     fn patterns_fit_whole_names() {
-        for (pattern, name) in [("a", "a"), ("b-*", "b-"), ("b-*", "b-x"), ("*", "abc"), ("a*c", "abc"), ("*b*", "abc"), ("a*b*c", "aXbYc")] {
+        for (pattern, name) in [
+            ("a", "a"),
+            ("b-*", "b-"),
+            ("b-*", "b-x"),
+            ("*", "abc"),
+            ("a*c", "abc"),
+            ("*b*", "abc"),
+            ("a*b*c", "aXbYc"),
+        ] {
             assert!(fits(pattern, name), "{pattern} {name}");
         }
-        for (pattern, name) in [("a", "ab"), ("b-*", "b"), ("b-*", "ab-x"), ("a*a", "a"), ("*b*c", "acb"), ("ab*b", "ab")] {
+        for (pattern, name) in
+            [("a", "ab"), ("b-*", "b"), ("b-*", "ab-x"), ("a*a", "a"), ("*b*c", "acb"), ("ab*b", "ab")]
+        {
             assert!(!fits(pattern, name), "{pattern} {name}");
         }
     }

@@ -71,15 +71,16 @@ impl Entry {
 
     /// Errors: `InvalidArgument`.
     fn check(&self, own_uid: u32) -> Result<()> {
-        let wrong = |why: String| {
-            Err(Error::new(ErrorKind::InvalidArgument, format!("user {:?}: {why}", self.name)))
-        };
+        let wrong =
+            |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("user {:?}: {why}", self.name)));
         if self.name.is_empty() || self.access_key.is_empty() || self.secret_key.is_empty() {
             return wrong("name, access_key and secret_key must not be empty".to_owned());
         }
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         if !printable(&self.access_key) || self.name.chars().any(char::is_control) {
-            return wrong("the access key is printable ASCII without a slash, the name has no line break".to_owned());
+            return wrong(
+                "the access key is printable ASCII without a slash, the name has no line break".to_owned(),
+            );
         }
         match (own_uid, self.uid) {
             (0, None) => wrong("the gateway runs as root, so say which uid and gid the user has".to_owned()),

@@ -72,7 +72,11 @@ struct State {
 impl Users {
     /// One who may do everything that the gateway's own user may.
     pub fn one(identity: Identity, store: Arc<dyn Store>) -> Self {
-        Users { by_key: RwLock::new(Arc::new(only(identity, store))), origin: None, is_available: true.into() }
+        Users {
+            by_key: RwLock::new(Arc::new(only(identity, store))),
+            origin: None,
+            is_available: true.into(),
+        }
     }
 
     /// The same for a directory, `root`, that `open` opens: if it goes away, requests are told so, and
@@ -140,7 +144,9 @@ impl Users {
                 tracing::warn!("{root} is another directory now: it is opened anew");
                 match self.open_all(origin, &state.entries) {
                     Ok(()) => state.root = place,
-                    Err(error) => tracing::error!(%error, "{root} cannot be opened; requests are answered with 503"),
+                    Err(error) => {
+                        tracing::error!(%error, "{root} cannot be opened; requests are answered with 503")
+                    }
                 }
                 self.is_available.store(state.root == place, Ordering::Relaxed);
             }

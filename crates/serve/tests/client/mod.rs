@@ -32,7 +32,10 @@ pub fn serve_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
     let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.threads = 2;
     change(&mut config);
-    let gateway = Gateway::bind(Users::one(identity.clone(), Arc::new(store.clone())), config).unwrap().spawn().unwrap();
+    let gateway = Gateway::bind(Users::one(identity.clone(), Arc::new(store.clone())), config)
+        .unwrap()
+        .spawn()
+        .unwrap();
     let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0 };
     Fixture { store, client, gateway }
 }

@@ -125,7 +125,12 @@ mod tests {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
             let monitor = Monitor { metrics: Metrics::new(), log: None };
-            let trace = monitor.start(head.method, head.target, SocketAddr::from(([127, 0, 0, 1], 1)), Instant::now());
+            let trace = monitor.start(
+                head.method,
+                head.target,
+                SocketAddr::from(([127, 0, 0, 1], 1)),
+                Instant::now(),
+            );
             self.lane.answer(&head, &trace).map(|outgoing| outgoing.status.as_u16())
         }
     }

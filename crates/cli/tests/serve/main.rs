@@ -1,0 +1,170 @@
+//! The HTTP gateway as a process: users, signals, a root that goes away, sudden death, and many of them
+//! on one directory.
+
+mod nginx;
+mod process;
+mod race;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fordway_client::s3::S3Store;
+use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+
+use process::{Process, bucket, place};
+
+fn write_credentials(path: &Path, users: &[&str]) {
+    let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
+    let text: String = users
+        .iter()
+        .map(|name| {
+            format!(
+                "[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n"
+            )
+        })
+        .collect();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+#[track_caller]
+fn wait_for(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(15), "it did not come about in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_hang_up_reads_the_users_again_and_reopens_the_log() {
+    let dir = place();
+    let (users, log) = (dir.path().join("users.toml"), dir.path().join("log"));
+    write_credentials(&users, &["one"]);
+    let options = ["--credentials", users.to_str().unwrap(), "--access-log", log.to_str().unwrap()];
+    let gateway = Process::start(dir.path(), &options);
+    assert_eq!(gateway.client_of("one", "secret").list_buckets().unwrap().len(), 1);
+    let stranger = gateway.client_of("two", "secret");
+    assert_eq!(stranger.list_buckets().err().map(|error| error.kind()), Some(ErrorKind::InvalidAccessKeyId));
+    wait_for(|| std::fs::metadata(&log).is_ok_and(|found| found.len() > 0));
+    std::fs::rename(&log, dir.path().join("log.1")).unwrap();
+    write_credentials(&users, &["one", "two"]);
+    gateway.hang_up();
+    wait_for(|| stranger.list_buckets().is_ok());
+    wait_for(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains("\"user\":\"two\"")));
+    gateway.stop_well();
+}
+
+#[test]
+fn credentials_that_cannot_be_used_are_said_at_the_start() {
+    let dir = place();
+    let users = dir.path().join("users.toml");
+    let options = ["--credentials", users.to_str().unwrap()];
+    assert!(Process::refusal(dir.path(), &options).contains("cannot be read"));
+    write_credentials(&users, &["one"]);
+    std::fs::set_permissions(&users, PermissionsExt::from_mode(0o644)).unwrap();
+    let said = Process::refusal(dir.path(), &options);
+    assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
+}
+
+#[test]
+fn a_root_that_goes_away_is_answered_with_503_and_logged() {
+    let dir = place();
+    let gateway = Process::start(dir.path(), &["--metrics", "127.0.0.1:0"]);
+    let (store, key) = (gateway.client(), Key::new("k").unwrap());
+    store.put(&bucket(), &key, b"here", &PutOptions::default()).unwrap();
+    let (root, away) = (dir.path().join("root"), dir.path().join("away"));
+    std::fs::rename(&root, &away).unwrap();
+    wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 503"));
+    let error = store.get(&bucket(), &key, &GetOptions::default()).err().expect("it is gone");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // Another directory is there, and then the one from before.
+    std::fs::create_dir_all(root.join("bucket")).unwrap();
+    wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 200"));
+    let missing = store.get(&bucket(), &key, &GetOptions::default()).err().expect("it is empty");
+    assert_eq!(missing.kind(), ErrorKind::NoSuchKey, "{missing}");
+    std::fs::remove_dir_all(&root).unwrap();
+    std::fs::rename(&away, &root).unwrap();
+    wait_for(|| store.get(&bucket(), &key, &GetOptions::default()).is_ok());
+    let log = gateway.stop_well();
+    assert!(log.contains("is gone; requests are answered with 503 until it is back"), "{log}");
+    assert!(log.contains("is another directory now"), "{log}");
+}
+
+/// Killed while eight clients write: whatever was acknowledged is there and whole.
+#[test]
+fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
+    let dir = place();
+    let gateway = Process::start(dir.path(), &["--durability", "data"]);
+    let (told, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            let (store, told, stop) = (gateway.client(), told.clone(), stop.clone());
+            std::thread::spawn(move || write_until(client, &store, &told, &stop))
+        })
+        .collect();
+    wait_for(|| told.lock().unwrap().len() > 100);
+    gateway.kill();
+    stop.store(true, Ordering::Relaxed);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let again = Process::start(dir.path(), &[]);
+    let store = again.client();
+    let told = told.lock().unwrap();
+    for (name, seed, size) in told.iter() {
+        let object = store.get(&bucket(), &Key::new(name.as_str()).unwrap(), &GetOptions::default());
+        let object = object.unwrap_or_else(|error| panic!("{name} was acknowledged: {error}"));
+        let body = object.content.into_vec().unwrap();
+        assert!(body.len() == *size && body.iter().all(|byte| byte == seed), "{name} is not what was put");
+    }
+    let all = store.list(&bucket(), &ListQuery { max_keys: 1_000_000, ..Default::default() }).unwrap();
+    assert!(
+        all.entries.len() >= told.len() && all.entries.len() <= told.len() + 8,
+        "one more per client at most"
+    );
+    for entry in &all.entries {
+        let key = Key::new(entry.name()).unwrap();
+        let body = store.get(&bucket(), &key, &GetOptions::default()).unwrap().content.into_vec().unwrap();
+        assert!(
+            [SMALL, LARGE].contains(&body.len()) && body.iter().all(|byte| *byte == body[0]),
+            "{key:?} is torn"
+        );
+    }
+}
+
+const SMALL: usize = 4096;
+const LARGE: usize = 700_000;
+
+fn write_until(client: u8, store: &S3Store, told: &Mutex<BTreeSet<(String, u8, usize)>>, stop: &AtomicBool) {
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let (name, seed) = (format!("c{client}/{number}"), (number % 251 + 1) as u8);
+        let size = if number % 4 == 0 { LARGE } else { SMALL };
+        match store.put(
+            &bucket(),
+            &Key::new(name.as_str()).unwrap(),
+            &vec![seed; size],
+            &PutOptions::default(),
+        ) {
+            Ok(_) => drop(told.lock().unwrap().insert((name, seed, size))),
+            // The gateway is dead.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Asks an address for a path, without a signature.
+fn ask(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

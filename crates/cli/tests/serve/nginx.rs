@@ -1,0 +1,115 @@
+//! nginx as balancer and cache in front of two gateways, with the configuration that is shipped.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+
+use crate::process::{KEYS, Process, bucket, client, place};
+use crate::{ask, wait_for};
+
+/// nginx; ended when dropped.
+struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where nginx is; Debian has it outside of PATH.
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn nginx() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let found = dirs.map(|dir| dir.join("nginx")).find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: nginx is not installed");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to have nginx");
+    }
+    found
+}
+
+/// Starts it with the shipped configuration, but for addresses and places.
+fn start(program: &Path, dir: &Path, gateways: &[Process; 2]) -> (Nginx, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/nginx/fordway.conf");
+    let mut text = std::fs::read_to_string(shipped).unwrap();
+    let cache = dir.join("cache").display().to_string();
+    for (from, to) in [
+        ("127.0.0.1:8000", format!("127.0.0.1:{port}")),
+        ("127.0.0.1:9000", gateways[0].endpoint.replace("http://", "")),
+        ("127.0.0.1:9001", gateways[1].endpoint.replace("http://", "")),
+        ("/var/cache/nginx/fordway", cache),
+    ] {
+        assert!(text.contains(from), "{from}");
+        text = text.replace(from, &to);
+    }
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {}/{kind};\n", dir.display()))
+        .concat();
+    let around = format!(
+        "daemon off; master_process off; pid {0}/pid; error_log stderr; events {{}}\n\
+         http {{ access_log off;\n{temporary}{text}\n}}",
+        dir.display()
+    );
+    std::fs::write(dir.join("nginx.conf"), around).unwrap();
+    let mut command = Command::new(program);
+    command.arg("-c").arg(dir.join("nginx.conf")).arg("-p").arg(dir);
+    let nginx =
+        Nginx(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let address = format!("127.0.0.1:{port}");
+    wait_for(|| std::net::TcpStream::connect(&address).is_ok());
+    (nginx, address)
+}
+
+#[test]
+fn a_balancer_and_cache_changes_nothing_but_where_bytes_come_from() {
+    let Some(program) = nginx() else { return };
+    let dir = place();
+    let gateways = [Process::start(dir.path(), &[]), Process::start(dir.path(), &[])];
+    let (_nginx, address) = start(&program, dir.path(), &gateways);
+    let store = client(&format!("http://{address}"), KEYS);
+    let put = |key: &str, body: &[u8]| {
+        store.put(&bucket(), &Key::new(key).unwrap(), body, &PutOptions::default()).unwrap();
+    };
+    let get = |key: &str| {
+        let object = store.get(&bucket(), &Key::new(key).unwrap(), &GetOptions::default())?;
+        object.content.into_vec()
+    };
+    for key in ["plain", "dir/a b+ü", "g//h", "tilde~(1)"] {
+        put(key, key.as_bytes());
+        for _ in 0..3 {
+            assert_eq!(get(key).unwrap(), key.as_bytes(), "{key}");
+        }
+    }
+    put("empty", b"");
+    assert_eq!(get("empty").unwrap(), b"");
+    let large = vec![7; 3_000_000];
+    put("large", &large);
+    assert_eq!(get("large").unwrap(), large);
+    let range = GetOptions { range: Some(fordway_store::ByteRange::Last(3)), ..Default::default() };
+    let last = store.get(&bucket(), &Key::new("plain").unwrap(), &range).unwrap();
+    assert_eq!(last.content.into_vec().unwrap(), b"ain");
+    assert_eq!(store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), 6);
+    assert_eq!(get("none").err().map(|error| error.kind()), Some(ErrorKind::NoSuchKey));
+
+    assert!(std::fs::read_dir(dir.path().join("cache")).unwrap().count() > 0, "nothing was cached");
+    // What is cached is served to whom the gateway lets, and only while it is the object.
+    let unsigned = ask(&address, "/bucket/plain");
+    assert!(unsigned.starts_with("HTTP/1.1 403") && unsigned.contains("AccessDenied"), "{unsigned}");
+    let stranger = client(&format!("http://{address}"), (KEYS.0, "wrong"));
+    let refused = stranger.get(&bucket(), &Key::new("plain").unwrap(), &GetOptions::default());
+    assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::SignatureDoesNotMatch));
+    put("plain", b"new");
+    assert_eq!(get("plain").unwrap(), b"new");
+
+    let [first, second] = gateways;
+    first.kill();
+    for _ in 0..5 {
+        assert_eq!(get("plain").unwrap(), b"new", "the other gateway goes on");
+    }
+    drop(second);
+}

@@ -1,0 +1,251 @@
+//! Several users of one HTTP gateway. As whom a thread acts can be changed by root only: elsewhere these
+//! tests are skipped, and say so.
+
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind, Expected, GetOptions, Key,
+    ListQuery, PartOptions, PutOptions, Result, Store, Tags, VersionId, Versioning, VersionsQuery,
+};
+
+const ALICE: u32 = 54_321;
+const BOB: u32 = 54_322;
+/// A group that Bob is in beside his own.
+const SHARED: u32 = 54_330;
+
+#[allow(clippy::print_stderr)]
+fn is_root() -> bool {
+    let is_root = fordway_sys::user_id() == 0;
+    if !is_root {
+        eprintln!("skipped: only root can be several users");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+    }
+    is_root
+}
+
+/// A directory that everybody may make buckets in, and a gateway on it that Alice and Bob may call. One
+/// thread serves both, so that whatever sticks to a thread shows.
+struct Ground {
+    dir: tempfile::TempDir,
+    gateway: RunningGateway,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir(&root).unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&root, Permissions::from_mode(0o1777)).unwrap();
+        let users = Users::from_file(&credentials(dir.path()), &root, open(&root)).unwrap();
+        let config =
+            GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
+        let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+        Ground { dir, gateway }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().join("root").join(path)
+    }
+
+    fn client(&self, name: &str) -> S3Store {
+        let endpoint = format!("http://{}", self.gateway.local_addr());
+        S3Store::new(S3Config::new(&endpoint, "us-east-1", Credentials::keys(name, "secret", "this test")))
+            .unwrap()
+    }
+
+    fn allow(&self, path: &str, mode: u32) {
+        fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[track_caller]
+    fn assert_owner(&self, path: &str, uid: u32) {
+        let found = fs::metadata(self.path(path)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (uid, uid), "{path}");
+    }
+}
+
+fn open(root: &Path) -> OpenStore {
+    let root = root.to_owned();
+    Arc::new(move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?)))
+}
+
+fn credentials(dir: &Path) -> PathBuf {
+    let path = dir.join("users.toml");
+    let user = |name: &str, uid: u32, more: &str| {
+        format!(
+            "[[user]]\nname='{name}'\naccess_key='{name}'\nsecret_key='secret'\nuid={uid}\ngid={uid}\n{more}\n"
+        )
+    };
+    let text =
+        user("alice", ALICE, "") + &user("bob", BOB, &format!("groups=[{SHARED}]")) + &user("root", 0, "");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+fn bucket() -> Bucket {
+    Bucket::new("alice").unwrap()
+}
+
+fn own() -> Bucket {
+    Bucket::new("bob").unwrap()
+}
+
+fn put(store: &S3Store, name: &str, body: &[u8]) -> Result<()> {
+    store.put(&bucket(), &key(name), body, &PutOptions::default()).map(drop)
+}
+
+fn read(store: &S3Store, name: &str) -> Result<Vec<u8>> {
+    store.get(&bucket(), &key(name), &GetOptions::default())?.content.into_vec()
+}
+
+/// Every way to get at the content of `name`, with what it answers.
+fn all_ways(store: &S3Store, name: &str, version: Option<&VersionId>) -> Vec<(&'static str, Result<()>)> {
+    let (bucket, key) = (bucket(), key(name));
+    let get = GetOptions { version: version.cloned(), ..Default::default() };
+    let range = GetOptions { range: Some(fordway_store::ByteRange::From(0)), ..get.clone() };
+    let copy = CopyOptions { source_version: version.cloned(), ..Default::default() };
+    let upload = store.create_upload(&own(), &key, &PutOptions::default()).unwrap();
+    vec![
+        ("get", store.get(&bucket, &key, &get).map(drop)),
+        ("get of a range", store.get(&bucket, &key, &range).map(drop)),
+        ("tags", store.tags(&bucket, &key, version).map(drop)),
+        ("copy", store.copy((&bucket, &key), &own(), &key, &copy).map(drop)),
+        ("copy of a part", store.copy_part((&bucket, &key), &get, (&own(), &key, &upload, 1)).map(drop)),
+    ]
+}
+
+#[track_caller]
+fn denied(what: &str, result: Result<impl Sized>) {
+    let error = result.err().unwrap_or_else(|| panic!("{what} succeeded"));
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
+}
+
+#[test]
+fn the_kernel_decides_about_objects_and_directories() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, bob) = (ground.client("alice"), ground.client("bob"));
+    alice.create_bucket(&bucket()).unwrap();
+    bob.create_bucket(&own()).unwrap();
+    let large = vec![7; 1 << 20];
+    for name in ["open", "closed", "dir/in"] {
+        put(&alice, name, name.as_bytes()).unwrap();
+    }
+    put(&alice, "large", &large).unwrap();
+    for path in ["alice", "alice/open", "alice/large", "alice/dir", "alice/dir/in"] {
+        ground.assert_owner(path, ALICE);
+    }
+    ground.assert_owner("bob", BOB);
+    for (path, mode) in [("alice/closed", 0o600), ("alice/large", 0o600), ("alice/dir", 0o700)] {
+        ground.allow(path, mode);
+    }
+    assert_eq!(read(&bob, "open").unwrap(), b"open");
+    for name in ["closed", "large", "dir/in"] {
+        all_ways(&bob, name, None).into_iter().for_each(|(way, answer)| denied(way, answer));
+    }
+    denied("head", bob.head(&bucket(), &key("dir/in"), &GetOptions::default()));
+    denied("put", put(&bob, "new", b"b"));
+    denied("overwrite", put(&bob, "open", b"b"));
+    denied("a large put", put(&bob, "new", &large));
+    denied("set_tags", bob.set_tags(&bucket(), &key("open"), None, &Tags::default()));
+    denied("delete", bob.delete(&bucket(), &key("open"), &DeleteOptions::default()));
+    let many = bob.delete_many(&bucket(), &[key("open"), key("dir/in")]);
+    many.into_iter().for_each(|answer| denied("delete_many", answer));
+    denied("delete_bucket", bob.delete_bucket(&bucket()));
+    denied("create_upload", bob.create_upload(&bucket(), &key("up"), &PutOptions::default()));
+    let listed = bob.list(&bucket(), &ListQuery::prefix("dir/")).map(|page| page.entries.len()).unwrap_or(0);
+    assert_eq!(listed, 0, "the names in a closed directory are nobody else's business");
+
+    assert_eq!(read(&alice, "closed").unwrap(), b"closed");
+    assert_eq!(read(&alice, "large").unwrap(), large);
+    assert_eq!(alice.list(&bucket(), &ListQuery::prefix("dir/")).unwrap().entries.len(), 1);
+    // Who is root in the file is root.
+    assert_eq!(read(&ground.client("root"), "closed").unwrap(), b"closed");
+}
+
+/// What one user was shown must not help another, on the same thread and a moment later.
+#[test]
+fn nothing_remembered_gets_past_the_kernel() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, bob) = (ground.client("alice"), ground.client("bob"));
+    alice.create_bucket(&bucket()).unwrap();
+    put(&alice, "dir/k", b"a").unwrap();
+    ground.allow("alice/dir", 0o700);
+    for _ in 0..200 {
+        assert_eq!(read(&alice, "dir/k").unwrap(), b"a");
+        denied("get", read(&bob, "dir/k"));
+    }
+    // A further group of the caller counts.
+    chown(ground.path("alice/dir"), None, Some(SHARED)).unwrap();
+    ground.allow("alice/dir", 0o750);
+    assert_eq!(read(&bob, "dir/k").unwrap(), b"a");
+}
+
+#[test]
+fn uploads_belong_to_who_made_them() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, bob) = (ground.client("alice"), ground.client("bob"));
+    alice.create_bucket(&bucket()).unwrap();
+    let upload = alice.create_upload(&bucket(), &key("up"), &PutOptions::default()).unwrap();
+    let mut part = alice.part_writer(&bucket(), &key("up"), &upload, 1, &PartOptions::default()).unwrap();
+    part.write(&vec![3; 700_000]).unwrap();
+    let made = part.commit(&Expected::default()).unwrap();
+    let parts = [CompletedPart { number: 1, etag: made.etag, checksum: None }];
+    let complete = CompleteOptions::default();
+    denied("complete", bob.complete_upload(&bucket(), &key("up"), &upload, &parts, &complete));
+    denied("abort", bob.abort_upload(&bucket(), &key("up"), &upload));
+    let theirs = bob
+        .part_writer(&bucket(), &key("up"), &upload, 1, &PartOptions::default())
+        .and_then(|mut part| part.write(b"bob's").and_then(|()| part.commit(&Expected::default())));
+    denied("a part", theirs);
+    alice.complete_upload(&bucket(), &key("up"), &upload, &parts, &complete).unwrap();
+    ground.assert_owner("alice/up", ALICE);
+    assert_eq!(read(&alice, "up").unwrap(), vec![3; 700_000]);
+}
+
+#[test]
+fn versions_are_as_private_as_the_object() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, bob) = (ground.client("alice"), ground.client("bob"));
+    alice.create_bucket(&bucket()).unwrap();
+    bob.create_bucket(&own()).unwrap();
+    alice.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+    put(&alice, "k", b"old").unwrap();
+    put(&alice, "k", b"new").unwrap();
+    let all = alice.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
+    assert_eq!(all.len(), 2);
+    let old = all[1].version.clone();
+    ground.allow("alice", 0o700);
+    all_ways(&bob, "k", Some(&old)).into_iter().for_each(|(way, answer)| denied(way, answer));
+    denied("list_versions", bob.list_versions(&bucket(), &VersionsQuery::default()));
+    denied("list", bob.list(&bucket(), &ListQuery::default()));
+    let delete = DeleteOptions { version: Some(old.clone()), ..Default::default() };
+    denied("delete of a version", bob.delete(&bucket(), &key("k"), &delete));
+    denied("set_versioning", bob.set_versioning(&bucket(), Versioning::Suspended));
+    let object = alice.get(&bucket(), &key("k"), &GetOptions::version(old)).unwrap();
+    assert_eq!(object.content.into_vec().unwrap(), b"old");
+}
