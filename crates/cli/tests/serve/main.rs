@@ -82,12 +82,12 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     let (root, away) = (dir.path().join("root"), dir.path().join("away"));
     std::fs::rename(&root, &away).unwrap();
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 503"));
-    let error = store.get(&bucket(), &key, &GetOptions::default()).err().expect("it is gone");
+    let error = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is gone");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     // Another directory is there, and then the one from before.
     std::fs::create_dir_all(root.join("bucket")).unwrap();
     wait_for(|| gateway.ask_metrics("/ready").starts_with("HTTP/1.1 200"));
-    let missing = store.get(&bucket(), &key, &GetOptions::default()).err().expect("it is empty");
+    let missing = store.get(&bucket(), &key, &GetOptions::default()).expect_err("it is empty");
     assert_eq!(missing.kind(), ErrorKind::NoSuchKey, "{missing}");
     std::fs::remove_dir_all(&root).unwrap();
     std::fs::rename(&away, &root).unwrap();

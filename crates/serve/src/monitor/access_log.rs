@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -135,7 +135,7 @@ enum Sink {
 
 impl Sink {
     fn open(path: &Path) -> io::Result<Self> {
-        if path == PathBuf::from("-") {
+        if path == Path::new("-") {
             return Ok(Sink::Output(io::stdout()));
         }
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(Sink::File)

@@ -135,7 +135,13 @@ fn text_of(path: &Path) -> Result<String> {
     };
     let file = File::open(path).map_err(failed)?;
     // Of the open file: nobody can put another in its place meanwhile.
-    let mode = file.metadata().map_err(failed)?.mode();
+    let found = file.metadata().map_err(failed)?;
+    if found.uid() != user_id() && found.uid() != 0 {
+        let why =
+            format!("{} belongs to another user, who could name anyone in it; chown it", path.display());
+        return Err(Error::new(ErrorKind::AccessDenied, why));
+    }
+    let mode = found.mode();
     if mode & 0o077 != 0 {
         let why = format!(
             "{} holds secrets and may be read or written by others (mode {:o}); do `chmod 600` first",

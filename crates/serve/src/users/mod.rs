@@ -133,23 +133,15 @@ impl Users {
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
         let root = origin.root.display();
+        let found = place_of(&origin.root);
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match place_of(&origin.root) {
+        match found {
             Ok(place) if place == state.root => {
                 if !self.is_available.swap(true, Ordering::Relaxed) {
                     tracing::warn!("{root} is back");
                 }
             }
-            Ok(place) => {
-                tracing::warn!("{root} is another directory now: it is opened anew");
-                match self.open_all(origin, &state.entries) {
-                    Ok(()) => state.root = place,
-                    Err(error) => {
-                        tracing::error!(%error, "{root} cannot be opened; requests are answered with 503")
-                    }
-                }
-                self.is_available.store(state.root == place, Ordering::Relaxed);
-            }
+            Ok(place) => self.move_to(origin, &mut state, place),
             Err(error) => {
                 if self.is_available.swap(false, Ordering::Relaxed) {
                     tracing::error!(
@@ -160,6 +152,24 @@ impl Users {
             }
         }
         self.is_available()
+    }
+
+    /// Opens another directory that is in the place of the one before.
+    fn move_to(&self, origin: &Origin, state: &mut State, place: (u64, u64)) {
+        let root = origin.root.display();
+        let was_available = self.is_available.load(Ordering::Relaxed);
+        match self.open_all(origin, &state.entries) {
+            Ok(()) => {
+                tracing::warn!("{root} is another directory now, and was opened anew");
+                state.root = place;
+                self.is_available.store(true, Ordering::Relaxed);
+            }
+            Err(error) if was_available => {
+                tracing::error!(%error, "{root} is another directory now; requests are answered with 503 until it can be opened");
+                self.is_available.store(false, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
     }
 
     /// Errors: as [`Users::from_file`].
