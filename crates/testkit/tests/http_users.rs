@@ -11,9 +11,11 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind, Expected, GetOptions, Key,
-    ListQuery, PartOptions, PutOptions, Result, Store, Tags, VersionId, Versioning, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, Expected,
+    GetOptions, Key, ListQuery, PartOptions, PutOptions, Result, Store, Tags, VersionId, Versioning,
+    VersionsQuery,
 };
+use fordway_testkit::conformance::Fixture;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
@@ -70,6 +72,39 @@ impl Ground {
         let found = fs::metadata(self.path(path)).unwrap();
         assert_eq!((found.uid(), found.gid()), (uid, uid), "{path}");
     }
+}
+
+/// The whole suite as a user that the gateway is not; where it cannot be another, as its own.
+mod as_a_user_of_the_file {
+    use super::*;
+
+    fn open_as_bob() -> Fixture {
+        let (dir, uid, gid) = (tempfile::tempdir().unwrap(), fordway_sys::user_id(), fordway_sys::group_id());
+        let (uid, gid) = if uid == 0 { (BOB, BOB) } else { (uid, gid) };
+        let (root, path) = (dir.path().join("root"), dir.path().join("users.toml"));
+        fs::create_dir(&root).unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&root, Permissions::from_mode(0o1777)).unwrap();
+        let text =
+            format!("[[user]]\nname='bob'\naccess_key='bob'\nsecret_key='secret'\nuid={uid}\ngid={gid}\n");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let users = Users::from_file(&path, &root, open_md5(&root)).unwrap();
+        let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+        let endpoint = format!("http://{}", gateway.local_addr());
+        let keys = Credentials::keys("bob", "secret", "this test");
+        let client = S3Store::new(S3Config::new(&endpoint, "us-east-1", keys)).unwrap();
+        Fixture::new(client, (gateway, dir))
+    }
+
+    fn open_md5(root: &Path) -> OpenStore {
+        let root = root.to_owned();
+        let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
+        Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?)))
+    }
+
+    fordway_testkit::conformance_suite!(open_as_bob());
 }
 
 fn open(root: &Path) -> OpenStore {
