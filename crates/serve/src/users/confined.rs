@@ -106,6 +106,8 @@ fn fits(pattern: &str, name: &str) -> bool {
     name.ends_with(end)
 }
 
+/// Batches are done one by one, as [`Store`] has it: a store may share them out to threads that know
+/// nothing of the role.
 impl Store for Confined {
     fn lane(&self) -> &'static str {
         self.inner.lane()
