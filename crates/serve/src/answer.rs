@@ -12,6 +12,7 @@ use s3s::service::S3Service;
 use crate::http1::FastLane;
 use crate::identity;
 use crate::payload::Payload;
+use crate::tls::Tls;
 
 /// Time limits of a connection.
 pub(crate) struct Limits {
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) region: String,
     pub(crate) limits: Limits,
     pub(crate) fast_lane: FastLane,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// The body of an answer.

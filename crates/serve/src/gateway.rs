@@ -12,9 +12,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::answer::{Limits, Shared};
+use crate::domains::Domains;
 use crate::http1::FastLane;
 use crate::identity::is_region;
-use crate::{Identity, http1, s3};
+use crate::{Identity, Tls, connection, s3};
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
 const READERS_MAX: usize = 32;
@@ -28,6 +29,11 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The key pair that requests must be signed with.
     pub identity: Identity,
+    /// What clients are shown; without it they are spoken to in the clear.
+    pub tls: Option<Tls>,
+    /// Host names before which a bucket may stand, as `BUCKET.s3.example.org`; others name no bucket,
+    /// and leave that to the path.
+    pub domains: Vec<String>,
     /// The region that clients are told; signatures of any region are accepted.
     pub region: String,
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
@@ -46,12 +52,14 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, 60 s for a head, 30 s
+    /// Defaults: no TLS, no domain, region `us-east-1`, a thread per core, 16,384 connections, 60 s for a head, 30 s
     /// for a stall, 10 s to drain.
     pub fn new(listen: SocketAddr, identity: Identity) -> Self {
         GatewayConfig {
             listen,
             identity,
+            tls: None,
+            domains: Vec::new(),
             region: "us-east-1".to_owned(),
             signature_v2: false,
             threads: 0,
@@ -107,19 +115,21 @@ pub struct Gateway {
 
 impl Gateway {
     /// Binds the address; clients may connect from now on and wait until the gateway runs.
-    /// Errors: `InvalidArgument` for an address that is taken or not this machine's and for a region
-    /// that is not lower-case letters, digits and hyphens, `AccessDenied`, `Io`.
+    /// Errors: `InvalidArgument` for an address that is taken or not this machine's, for a region that
+    /// is not lower-case letters, digits and hyphens and for a domain that is no host name,
+    /// `AccessDenied`, `Io`.
     pub fn bind(store: Arc<dyn Store>, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
+        let domains = Domains::new(&config.domains)?;
         let failed = |error| cannot_listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let fast_lane = FastLane::new(store.clone(), config.identity.clone());
-        let service = s3::service(store, &config);
+        let fast_lane = FastLane::new(store.clone(), config.identity.clone(), domains.clone());
+        let service = s3::service(store, &config, domains);
         Ok(Gateway { listener, address, config, service, fast_lane, stop: Stop::new() })
     }
 
@@ -181,6 +191,7 @@ impl Gateway {
         let shared = Arc::new(Shared {
             service: self.service,
             fast_lane: self.fast_lane,
+            tls: self.config.tls,
             region: self.config.region,
             limits: Limits {
                 header_timeout: self.config.header_timeout,
@@ -196,7 +207,7 @@ impl Gateway {
             };
             let (shared, stopped) = (shared.clone(), stopped.clone());
             worker.runtime.spawn(async move {
-                http1::serve(socket, &shared, stopped).await;
+                connection::serve(socket, &shared, stopped).await;
                 drop(slot);
             });
         }

@@ -25,6 +25,7 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
+use crate::domains::Domains;
 use crate::identity::{SignedOnly, SingleKey};
 pub(crate) use objects::DEFAULT_TYPE;
 
@@ -37,7 +38,7 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The service that answers requests for `store`, signed with `identity`.
-pub(crate) fn service(store: Arc<dyn Store>, config: &GatewayConfig) -> S3Service {
+pub(crate) fn service(store: Arc<dyn Store>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let identity = &config.identity;
     let owner =
         Owner { id: Some(identity.access_key.clone()), display_name: Some(identity.access_key.clone()) };
@@ -51,6 +52,7 @@ pub(crate) fn service(store: Arc<dyn Store>, config: &GatewayConfig) -> S3Servic
     builder.set_auth(SingleKey::new(identity));
     builder.set_access(SignedOnly { allow_version_2: config.signature_v2 });
     builder.set_validation(StoreNames);
+    builder.set_host(domains);
     builder.build()
 }
 

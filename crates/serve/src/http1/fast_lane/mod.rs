@@ -1,9 +1,10 @@
 //! Reads that need no S3 layer: signed GET and HEAD of an object, or of ranges of it, as nearly all
 //! clients send them.
 //!
-//! Nothing is ever refused here, but for several ranges at once, which the S3 layer does not know. A request is answered if its signature is right and everything about
-//! it is plain; whatever else it may be, a bad signature and a missing object included, goes the
-//! common way, which answers as if this one were not there.
+//! Nothing is ever refused here, but for several ranges at once, which the S3 layer does not know. A
+//! request is answered if its signature is right and everything about it is plain; whatever else it
+//! may be, a bad signature and a missing object included, goes the common way, which answers as if
+//! this one were not there.
 
 mod plain;
 mod ranges;
@@ -19,17 +20,19 @@ use super::head::Head;
 use super::outgoing::Outgoing;
 use crate::Identity;
 use crate::answer::Reply;
+use crate::domains::Domains;
 use plain::Plain;
 use signature::Verifier;
 
 pub(crate) struct FastLane {
     store: Arc<dyn Store>,
     verifier: Verifier,
+    domains: Domains,
 }
 
 impl FastLane {
-    pub(crate) fn new(store: Arc<dyn Store>, identity: Identity) -> Self {
-        FastLane { store, verifier: Verifier::new(identity) }
+    pub(crate) fn new(store: Arc<dyn Store>, identity: Identity, domains: Domains) -> Self {
+        FastLane { store, verifier: Verifier::new(identity), domains }
     }
 
     /// The answer to a plain read; `None` for all else.
@@ -38,7 +41,7 @@ impl FastLane {
         if !self.verifier.has_signed(head, &plain) {
             return None;
         }
-        let (bucket, key) = plain.names()?;
+        let (bucket, key) = plain.names(&self.domains)?;
         match (plain.is_head, &*plain.ranges) {
             (true, _) => self.head(&bucket, &key, &plain),
             (false, [] | [_]) => self.get(&bucket, &key, &plain),
@@ -89,7 +92,8 @@ mod tests {
             store.create_bucket(&bucket).unwrap();
             store.put(&bucket, &Key::new("a b").unwrap(), b"hello", &PutOptions::default()).unwrap();
             let identity = Identity::generate().unwrap();
-            Lane { lane: FastLane::new(Arc::new(store), identity.clone()), identity }
+            let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
+            Lane { lane: FastLane::new(Arc::new(store), identity.clone(), domains), identity }
         }
 
         /// A request with these headers signed, and further text in its head that is not.
