@@ -16,7 +16,7 @@ mod transfer;
 mod units;
 mod wildcard;
 
-pub use args::{Cli, GlobalArgs};
+pub use args::{Cli, Command, GlobalArgs};
 pub use commands::run;
 pub use context::Context;
 pub use exit::Exit;

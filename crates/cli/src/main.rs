@@ -4,12 +4,14 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fordway_cli::{Cli, Context, Exit, Format, GlobalArgs, Interrupt, Output};
+use fordway_cli::{Cli, Command, Context, Exit, Format, GlobalArgs, Interrupt, Output};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_logging();
+    start_logging(&cli.command);
     let interrupt = Interrupt::default();
     let context = surroundings(&cli.global, interrupt.clone());
     stop_on_signals(interrupt);
@@ -17,15 +19,25 @@ fn main() -> ExitCode {
 }
 
 /// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
-/// removed; a second one ends a process that hangs in a read.
+/// removed; a second one ends a process that hangs in a read. To a gateway SIGHUP means something else.
 fn stop_on_signals(interrupt: Interrupt) {
-    let handler = move || {
-        if interrupt.raise() {
-            std::process::exit(Exit::Interrupted as i32);
+    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            // Signals then end the process as they always do.
+            tracing::warn!(%error, "signals are not handled");
+            return;
         }
     };
-    if let Err(error) = ctrlc::set_handler(handler) {
-        // Signals then end the process as they always do.
+    let wait = move || {
+        for signal in signals.forever() {
+            let is_taken = signal == SIGHUP && interrupt.hang_up();
+            if !is_taken && interrupt.raise() {
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait) {
         tracing::warn!(%error, "signals are not handled");
     }
 }
@@ -49,9 +61,12 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
     Context::new(open, output, std::io::stdin(), interrupt)
 }
 
-/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; nothing is logged without it.
-fn start_logging() {
-    if let Ok(filter) = EnvFilter::try_from_env("FORDWAY_LOG") {
+/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error. Without it gateways log
+/// what their operator should know, and other commands nothing.
+fn start_logging(command: &Command) {
+    let is_gateway = matches!(command, Command::Serve(_) | Command::Node(_));
+    let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| is_gateway.then(|| "warn".to_owned()));
+    if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
         // The S3 layer logs every 404 as an error of its own.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),

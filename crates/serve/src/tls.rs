@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -57,8 +57,9 @@ fn read(certificate: &Path, key: &Path) -> Result<ServerConfig> {
         let detail = format!("{} {what}", path.display());
         move |error| Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
     };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
+        .and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
         .map_err(refused(certificate, "is not a PEM file with a certificate"))?;
     let secret =
         PrivateKeyDer::from_pem_file(key).map_err(refused(key, "is not a PEM file with a private key"))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Tls};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -33,8 +33,11 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let mut config = GatewayConfig::new(args.listen, identity.clone());
     config.threads = args.threads;
     config.signature_v2 = args.signature_v2;
+    config.domains.clone_from(&args.domains);
+    config.tls = tls(args, &context.interrupt)?;
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
     let gateway = Gateway::bind(Arc::new(store), config)?;
-    if !args.listen.ip().is_loopback() {
+    if !args.listen.ip().is_loopback() && args.tls_cert.is_none() {
         context
             .output
             .note("listening beyond this machine without TLS: requests and data can be read on the way");
@@ -42,7 +45,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let root = args.root.display().to_string();
     let ready = Ready {
         root: &root,
-        endpoint: format!("http://{}", gateway.local_addr()),
+        endpoint: format!("{scheme}://{}", gateway.local_addr()),
         generated: is_generated.then_some(&identity),
     };
     context.output.record(&ready)?;
@@ -51,6 +54,18 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
     Ok(Exit::Ok)
+}
+
+/// The certificate, if there is to be one, which a hang-up has read again.
+fn tls(args: &ServeArgs, interrupt: &Interrupt) -> Result<Option<Tls>> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    let tls = Tls::load(certificate, key)?;
+    let shown = tls.clone();
+    interrupt.on_hang_up(move || match shown.reload() {
+        Ok(()) => tracing::info!("certificate and key were read again"),
+        Err(error) => tracing::error!(%error, "the certificate is shown as before"),
+    });
+    Ok(Some(tls))
 }
 
 /// What is printed when the gateway can be used.
