@@ -26,11 +26,13 @@ pub(super) fn response(response: Response<Reply>, is_head: bool) -> Response<Rep
     Response::from_parts(parts, ReplyBody::new(reply))
 }
 
+/// A piece, and what comes after it, on their way from a file.
+type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>;
+
 /// What a client has not taken yet.
 pub(super) enum ReplyBody {
     Content(Pieces),
-    /// A piece, and what comes after it, on their way from a file.
-    Reading(Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>),
+    Reading(Reading),
     Document(s3s::Body),
     Nothing,
 }
