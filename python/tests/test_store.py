@@ -1,5 +1,6 @@
 """The Python API on a real directory."""
 
+import os
 import pickle
 import socket
 import threading
@@ -135,6 +136,39 @@ def test_threads_share_a_store(store: fordway.Store) -> None:
     assert sum(1 for _ in store.list(BUCKET)) == 200
 
 
+def increment(store: fordway.Store, times: int) -> None:
+    """Counts in one object, losing nothing to others who do so too."""
+    for _ in range(times):
+        while True:
+            seen = store.head(BUCKET, "count").etag
+            count = int(store.get(BUCKET, "count"))
+            try:
+                # A head and a get are two moments: the condition is what makes them one.
+                store.put(BUCKET, "count", str(count + 1).encode(), if_match=seen)
+                break
+            except errors.PreconditionFailedError:
+                pass
+
+
+def test_forked_children_and_their_parent_exclude_each_other(store: fordway.Store) -> None:
+    store.put(BUCKET, "count", b"0")
+    increment(store, 1)
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                increment(store, 200)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    increment(store, 200)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    assert store.get(BUCKET, "count") == b"801"
+
+
 def test_the_endpoint_picks_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "relative/path")
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
@@ -144,8 +178,10 @@ def test_the_endpoint_picks_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert fordway.open().lane == "embedded"
     with pytest.raises(errors.FordwayError, match="missing"):
         fordway.open(str(tmp_path / "missing"))
-    with pytest.raises(NotImplementedError):
-        fordway.open("unix:///run/no.sock")
+    nobody = fordway.open(f"unix://{tmp_path}/no.sock")
+    assert nobody.lane == "node"
+    with pytest.raises(errors.UnavailableError, match=r"no\.sock"):
+        nobody.list_buckets()
 
 
 def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

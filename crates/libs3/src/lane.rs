@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 use std::time::Duration;
 
 use fordway_client::s3::{Addressing, Credentials};
 use fordway_lanes::{Lane, Options};
 use fordway_store::{Bucket, Result};
+use fordway_sys::Process;
 
 use crate::arguments::checked;
 use crate::failure::Outcome;
@@ -171,16 +172,14 @@ impl Address<&str> {
 #[derive(Default)]
 struct Pool {
     lanes: Mutex<HashMap<OwnedAddress, Lane>>,
-    /// Forks that led to the process it is of.
-    forks: u64,
+    /// Whose it is.
+    opened_by: Option<Process>,
     /// That of the parent process, for tools that look for leaks.
     _of_parent: Option<&'static Pool>,
 }
 
 /// NULL before the first use.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
-/// Forks that led to this process, since the first use.
-static FORKS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Where its last request went.
@@ -213,14 +212,14 @@ impl Pool {
 
 fn pool() -> &'static Pool {
     let current = POOL.load(Ordering::Acquire);
-    let forks = FORKS.load(Ordering::Acquire);
+    let process = Some(Process::current());
     // SAFETY: pools are made by `Box::into_raw` and never freed.
     let known = unsafe { current.as_ref() };
-    if let Some(pool) = known.filter(|pool| pool.forks == forks) {
+    if let Some(pool) = known.filter(|pool| pool.opened_by == process) {
         return pool;
     }
-    watch_process();
-    let new = Box::into_raw(Box::new(Pool { forks, _of_parent: known, ..Default::default() }));
+    close_at_exit();
+    let new = Box::into_raw(Box::new(Pool { opened_by: process, _of_parent: known, ..Default::default() }));
     match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: as above.
         Ok(_) => unsafe { &*new },
@@ -234,22 +233,16 @@ fn pool() -> &'static Pool {
     }
 }
 
-/// Connections and open-file locks must not be shared with a child process: it opens its own. They
-/// are closed in good order when the process ends.
-fn watch_process() {
+/// Has what is open closed in good order when the process ends.
+fn close_at_exit() {
     static REGISTERED: Once = Once::new();
-    extern "C" fn in_child() {
-        FORKS.fetch_add(1, Ordering::AcqRel);
-    }
     extern "C" fn at_exit() {
         // A thread that is still at work has its lane in hand.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
-    // SAFETY: `in_child` does nothing but count, which is allowed after a fork, and `at_exit` may do
-    // anything. If the system has no memory for a registration, a child shares the parent's lanes,
-    // or the kernel closes them at the end.
+    // SAFETY: `at_exit` may do anything. If the system has no memory for the registration, the kernel
+    // closes them.
     REGISTERED.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
         libc::atexit(at_exit);
     });
 }

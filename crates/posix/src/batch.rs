@@ -6,6 +6,9 @@
 //! (1.2 to 1.5 and 1.1 of a loop's time when they were shared out), so for those the loop stays.
 //! `bench/store-vs-posix` measures what is in use.
 
+use std::sync::OnceLock;
+
+use fordway_sys::Process;
 use rayon::prelude::*;
 
 /// From so many writes on, a batch is shared out.
@@ -19,8 +22,15 @@ pub(crate) fn each<T: Sync, R: Send>(
     shared_from: usize,
     act: impl Fn(&T) -> R + Sync + Send,
 ) -> Vec<R> {
-    if items.len() < shared_from || rayon::current_num_threads() < 2 {
+    if items.len() < shared_from || !has_threads() {
         return items.iter().map(act).collect();
     }
     items.par_iter().with_min_len(AT_LEAST).map(act).collect()
+}
+
+/// Whether there are threads to share with. A child process has none of those that its parent started.
+fn has_threads() -> bool {
+    static STARTED_BY: OnceLock<Process> = OnceLock::new();
+    let is_ours = STARTED_BY.get_or_init(Process::current).is_current();
+    is_ours && rayon::current_num_threads() > 1
 }

@@ -75,7 +75,7 @@ impl Inner {
     }
 
     fn lock_table(&self, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
-        if let Some(locks) = self.lock_tables().get(bucket) {
+        if let Some(locks) = self.lock_tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
         let path = locks_path(bucket);

@@ -21,6 +21,7 @@ mod dir;
 #[cfg(feature = "faults")]
 pub mod fault;
 mod file;
+mod forks;
 mod identity;
 mod lock;
 mod map;
@@ -42,6 +43,7 @@ pub use file::{
     open_in, read_into_spare, remove_dir, remove_file, rename, set_mode, set_modified, stat, stat_in,
     sync_data, write_all_at,
 };
+pub use forks::Process;
 pub use identity::{act_as, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;

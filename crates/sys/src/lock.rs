@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::io::{Errno, Result};
 
 use crate::call;
+use crate::forks::Process;
 use crate::xattr::last_errno;
 
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
@@ -28,6 +29,7 @@ pub fn lock_file(file: impl AsFd) -> Result<()> {
 #[derive(Debug)]
 pub struct ByteLocks {
     file: OwnedFd,
+    opened_by: Process,
     stripes: Vec<Mutex<()>>,
 }
 
@@ -42,7 +44,11 @@ pub struct LockGuard<'l> {
 impl ByteLocks {
     /// Locks on `file`, which must be open for writing and is never written.
     pub fn new(file: OwnedFd) -> Self {
-        ByteLocks { file, stripes: (0..STRIPES).map(|_| Mutex::new(())).collect() }
+        ByteLocks {
+            file,
+            opened_by: Process::current(),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+        }
     }
 
     /// Waits for the byte at `offset` and holds it. Cost: one `fcntl`, and one when it is let go.
@@ -70,6 +76,12 @@ impl ByteLocks {
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Whether this process made it. One that a parent made excludes everybody but that parent, with
+    /// which the open file is shared. Cost: none.
+    pub fn is_of_this_process(&self) -> bool {
+        self.opened_by.is_current()
     }
 
     /// Whether the lock file still has a name, so that others who open it come to the same locks.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use fordway_sys::Process;
+
 use super::Origin;
 use super::connection::Connection;
 
@@ -12,19 +14,26 @@ const MAX_IDLE: usize = 64;
 
 /// Idle connections by origin, the last one used on top: it is the least likely to have been closed.
 pub(super) struct Pool {
-    idle: Mutex<HashMap<Origin, Vec<(Connection, Instant)>>>,
+    idle: Mutex<Idle>,
     idle_limit: Duration,
+}
+
+/// The connections, and whose they are.
+struct Idle {
+    opened_by: Process,
+    by_origin: HashMap<Origin, Vec<(Connection, Instant)>>,
 }
 
 impl Pool {
     pub(super) fn new(idle_limit: Duration) -> Self {
-        Pool { idle: Mutex::default(), idle_limit }
+        let idle = Idle { opened_by: Process::current(), by_origin: HashMap::new() };
+        Pool { idle: Mutex::new(idle), idle_limit }
     }
 
     /// A connection that was used within the idle limit; older ones are closed on the way.
     pub(super) fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut idle = self.locked();
-        let waiting = idle.get_mut(origin)?;
+        let waiting = idle.by_origin.get_mut(origin)?;
         match waiting.pop() {
             Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
             Some(_) => {
@@ -41,17 +50,23 @@ impl Pool {
         connection.is_reused = true;
         let now = Instant::now();
         let mut idle = self.locked();
-        match idle.get_mut(origin) {
+        match idle.by_origin.get_mut(origin) {
             Some(waiting) if waiting.len() < MAX_IDLE => waiting.push((connection, now)),
             Some(_) => {}
             None => {
-                idle.insert(origin.clone(), vec![(connection, now)]);
+                idle.by_origin.insert(origin.clone(), vec![(connection, now)]);
             }
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Origin, Vec<(Connection, Instant)>>> {
+    fn locked(&self) -> MutexGuard<'_, Idle> {
         // A panic elsewhere leaves the map whole: each change is one operation.
-        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !idle.opened_by.is_current() {
+            // After a fork the parent uses them too: two requests on one would be mixed up.
+            idle.by_origin.clear();
+            idle.opened_by = Process::current();
+        }
+        idle
     }
 }

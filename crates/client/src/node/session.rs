@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::Errno;
+use fordway_sys::{Errno, Process};
 use fordway_wire::node::{Request, Take};
 
 use super::LANE;
@@ -35,10 +35,16 @@ impl Call<'_> {
     }
 }
 
+/// Connections at rest, and whose they are.
+struct Idle {
+    opened_by: Process,
+    connections: Vec<Connection>,
+}
+
 /// A gateway, and the connections to it.
 pub(super) struct Session {
     pub(super) address: NodeAddress,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Idle>,
     /// Whether it was ever there.
     was_reached: AtomicBool,
 }
@@ -52,7 +58,8 @@ pub(super) struct Lease {
 
 impl Session {
     pub(super) fn new(address: NodeAddress) -> Self {
-        Session { address, idle: Mutex::default(), was_reached: AtomicBool::new(false) }
+        let idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+        Session { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
     }
 
     /// Asks for what one message answers, without content.
@@ -104,12 +111,12 @@ impl Session {
         match failure {
             Failure::Answered(error) | Failure::Unusable(error) => (error, false),
             Failure::NotSent(errno) => {
-                self.locked().clear();
+                self.locked().connections.clear();
                 (broke("before the request was sent: it was not done", errno), true)
             }
             Failure::Unknown(errno) => {
                 // The others lead to the same gateway.
-                self.locked().clear();
+                self.locked().connections.clear();
                 let why = match call.is_idempotent {
                     true => "before the answer came",
                     false => {
@@ -123,7 +130,7 @@ impl Session {
 
     /// A connection at rest, or a new one.
     fn lease(self: &Arc<Self>) -> Result<Lease> {
-        let idle = self.locked().pop();
+        let idle = self.locked().connections.pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
@@ -135,8 +142,13 @@ impl Session {
         Ok(Lease { session: self.clone(), connection: Some(connection) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, Idle> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !idle.opened_by.is_current() {
+            // After a fork the parent uses them too: two requests on one would be mixed up.
+            *idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+        }
+        idle
     }
 }
 
@@ -174,7 +186,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(Connection::is_at_rest) {
-            let mut idle = self.session.locked();
+            let idle = &mut self.session.locked().connections;
             if idle.len() < IDLE_MAX {
                 idle.push(connection);
             }
