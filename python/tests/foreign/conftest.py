@@ -28,7 +28,8 @@ LARGE_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True)
 class Gateway:
     """Where the gateway is, who may call it, the directory it serves (if that is known), and the
-    certificate that its own is signed with (where that is none the system trusts)."""
+    certificate that its own is signed with (where that is none the system trusts).
+    """
 
     endpoint: str
     access_key: str
@@ -40,15 +41,19 @@ class Gateway:
     def environment(self) -> dict[str, str]:
         """The process environment in which S3 clients find the gateway and nothing of the user's own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        return kept | {
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        } | dict.fromkeys(self.ca_variables, str(self.ca))
+        return (
+            kept
+            | {
+                "AWS_ACCESS_KEY_ID": self.access_key,
+                "AWS_SECRET_ACCESS_KEY": self.secret_key,
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": self.endpoint,
+                "AWS_CONFIG_FILE": os.devnull,
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+                "AWS_EC2_METADATA_DISABLED": "true",
+            }
+            | dict.fromkeys(self.ca_variables, str(self.ca))
+        )
 
     @property
     def ca_variables(self) -> list[str]:
