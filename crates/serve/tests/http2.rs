@@ -158,6 +158,31 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
+/// One that waits while others have the whole of a slow link is not cut off as soon as that, but in the end.
+#[test]
+fn a_request_among_others_that_move_is_waited_for_longer() {
+    const STALL: Duration = Duration::from_millis(100);
+    let fixture = serve_with(|config| config.stall_timeout = STALL);
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let start = Instant::now();
+        let put = Call::on("PUT", "half").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
+        let (mut answer, mut upload) = http2.start(&put, false).await;
+        push(&mut upload, &[1; 500], false).await.unwrap();
+        let busy = Call::on("PUT", "busy").payload("UNSIGNED-PAYLOAD").body(vec![1; 1_000_000]);
+        let (_busy, mut other) = http2.start(&busy, false).await;
+        let error = loop {
+            push(&mut other, &[1; 100], false).await.unwrap();
+            if let Ok(answer) = tokio::time::timeout(STALL / 5, &mut answer).await {
+                break answer.expect_err("half of it is missing");
+            }
+        };
+        assert!(error.is_reset(), "{error}");
+        let took = start.elapsed();
+        assert!(took >= 9 * STALL && took < 50 * STALL, "{took:?}");
+    });
+}
+
 #[test]
 fn a_connection_without_requests_ends() {
     let fixture = serve_with(|config| config.header_timeout = WAIT);

@@ -82,7 +82,9 @@ impl Lanes {
                     LaneArg::Http => {
                         "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory"
                     }
-                    _ => "S3 REST over HTTP/1.1 and TLS on loopback to a gateway process on the same directory",
+                    _ => {
+                        "S3 REST over HTTP/1.1 and TLS on loopback to a gateway process on the same directory"
+                    }
                 };
                 let lane = described(lane, description);
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
