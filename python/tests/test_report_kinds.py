@@ -17,7 +17,7 @@ from test_report import Page
 from fordway.report import cli, figures_ranks, kinds, likwid, runfile
 
 FORDWAY = os.environ.get("FORDWAY_BIN") or shutil.which("fordway")
-LANES = ["posix", "embedded", "http"]
+LANES = ["posix", "embedded", "node", "http"]
 
 
 class Answers(BaseHTTPRequestHandler):
