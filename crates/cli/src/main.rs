@@ -11,32 +11,33 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let is_gateway = matches!(cli.command, Command::Serve(_) | Command::Node(_));
-    let reloads = matches!(cli.command, Command::Serve(_));
-    start_logging(is_gateway);
+    start_logging(&cli.command);
     let interrupt = Interrupt::default();
     let context = surroundings(&cli.global, interrupt.clone());
-    heed_signals(interrupt, reloads);
+    stop_on_signals(interrupt);
     fordway_cli::run(cli, &context).into()
 }
 
 /// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
-/// removed; a second one ends a process that hangs in a read. With `reloads`, SIGHUP asks for files to
-/// be read anew instead.
-fn heed_signals(interrupt: Interrupt, reloads: bool) {
-    let heed = move |mut signals: Signals| {
+/// removed; a second one ends a process that hangs in a read. To a gateway SIGHUP means something else.
+fn stop_on_signals(interrupt: Interrupt) {
+    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            // Signals then end the process as they always do.
+            tracing::warn!(%error, "signals are not handled");
+            return;
+        }
+    };
+    let wait = move || {
         for signal in signals.forever() {
-            if signal == SIGHUP && reloads {
-                interrupt.ask_for_reload();
-            } else if interrupt.raise() {
+            let is_taken = signal == SIGHUP && interrupt.hang_up();
+            if !is_taken && interrupt.raise() {
                 std::process::exit(Exit::Interrupted as i32);
             }
         }
     };
-    let start =
-        |signals| std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(move || heed(signals));
-    if let Err(error) = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(start) {
-        // Signals then end the process as they always do.
+    if let Err(error) = std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait) {
         tracing::warn!(%error, "signals are not handled");
     }
 }
@@ -60,11 +61,12 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
     Context::new(open, output, std::io::stdin(), interrupt)
 }
 
-/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error; without it, gateways log
-/// warnings and errors, and other commands nothing.
-fn start_logging(is_gateway: bool) {
-    let chosen = EnvFilter::try_from_env("FORDWAY_LOG").ok();
-    if let Some(filter) = chosen.or_else(|| is_gateway.then(|| EnvFilter::new("warn"))) {
+/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error. Without it gateways log
+/// what their operator should know, and other commands nothing.
+fn start_logging(command: &Command) {
+    let is_gateway = matches!(command, Command::Serve(_) | Command::Node(_));
+    let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| is_gateway.then(|| "warn".to_owned()));
+    if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
         // The S3 layer logs every 404 as an error of its own.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),

@@ -74,6 +74,23 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
+/// The gateway with a certificate of its own is a row beside the one without.
+#[test]
+fn tls_is_a_row() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let ran = compare(dir.path(), &["--lane", "http", "--lane", "https"]).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = Run::read(&dir.path().join("compare.run")).unwrap();
+    let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+    assert_eq!(lanes, ["http", "https"]);
+    assert!(run.lanes[1].description.contains("TLS"));
+    for row in &run.summaries {
+        assert!(row.operations > 0 && row.errors == 0, "{} {}", row.phase, row.lane);
+        assert!(row.server_cpu_ns_per_op.is_some(), "{} {}", row.phase, row.lane);
+    }
+}
+
 /// JSON is a row a line, and nothing else.
 #[test]
 fn json_is_rows() {

@@ -12,6 +12,7 @@ use s3s::service::S3Service;
 use crate::http1::FastLane;
 use crate::monitor::{Monitor, Trace};
 use crate::payload::Payload;
+use crate::tls::Tls;
 use crate::{Users, identity};
 
 /// Limits of a connection.
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) fast_lane: FastLane,
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<Monitor>,
+    pub(crate) tls: Option<Tls>,
 }
 
 /// The body of an answer.
@@ -116,6 +118,14 @@ fn other_region(region: &str) -> Response<Reply> {
     let message = format!("the signature's region is wrong; sign for {region}");
     let extra = format!("<Region>{region}</Region>");
     error_document(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", &message, &extra)
+}
+
+/// Why a request is refused whose body is over the limit.
+pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
+
+/// The answer to such a request.
+pub(crate) fn too_large() -> Response<Reply> {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, TOO_LARGE)
 }
 
 /// The answer to what could not even be read as a request.

@@ -13,11 +13,12 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::answer::{Limits, Shared};
+use crate::domains::Domains;
 use crate::http1::FastLane;
 use crate::identity::is_region;
 use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
 use crate::watch::{Reload, Watch, Words, words};
-use crate::{Users, http1, s3};
+use crate::{Tls, Users, connection, s3};
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
 const READERS_MAX: usize = 32;
@@ -29,6 +30,11 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 pub struct GatewayConfig {
     /// The address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
+    /// What clients are shown; without it they are spoken to in the clear.
+    pub tls: Option<Tls>,
+    /// Host names before which a bucket may stand, as `BUCKET.s3.example.org`; others name no bucket,
+    /// and leave that to the path.
+    pub domains: Vec<String>,
     /// Where `/metrics`, `/health` and `/ready` are asked for, without a signature.
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
@@ -55,11 +61,13 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
+    /// Defaults: no TLS, no domain, region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
     /// any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
+            tls: None,
+            domains: Vec::new(),
             metrics: None,
             access_log: None,
             head_bytes_max: 64 * 1024,
@@ -123,20 +131,22 @@ pub struct Gateway {
 
 impl Gateway {
     /// Binds the address; clients may connect from now on and wait until the gateway runs.
-    /// Errors: `InvalidArgument` for an address that is taken or not this machine's and for a region
-    /// that is not lower-case letters, digits and hyphens, `AccessDenied`, `Io`.
+    /// Errors: `InvalidArgument` for an address that is taken or not this machine's, for a region that
+    /// is not lower-case letters, digits and hyphens and for a domain that is no host name,
+    /// `AccessDenied`, `Io`.
     pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
+        let domains = Domains::new(&config.domains)?;
         let (listener, address) = listen(config.listen)?;
         let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
         let users = Arc::new(users);
-        let service = s3::service(users.clone(), &config);
-        let fast_lane = FastLane::new(users.clone());
+        let service = s3::service(users.clone(), &config, domains.clone());
+        let fast_lane = FastLane::new(users.clone(), domains);
         let (reload, stop) = (words(), Stop::new());
         Ok(Gateway { listener, address, config, users, service, fast_lane, monitor, metrics, reload, stop })
     }
@@ -232,6 +242,7 @@ impl Gateway {
             fast_lane: self.fast_lane,
             users: self.users,
             monitor: self.monitor,
+            tls: self.config.tls,
             region: self.config.region,
             limits: Limits {
                 header_timeout: self.config.header_timeout,
@@ -249,7 +260,7 @@ impl Gateway {
             };
             let (shared, stopped) = (shared.clone(), stopped.clone());
             worker.runtime.spawn(async move {
-                http1::serve(socket, &shared, stopped).await;
+                connection::serve(socket, &shared, stopped).await;
                 drop(slot);
             });
         }

@@ -6,7 +6,11 @@
 //! call itself.
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
+//! * `connection`, `socket`, `tls`: one client, with TLS or without, and which HTTP it speaks
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
+//! * `http2`: HTTP/2, many requests at once on one socket
+//! * `content`, `buffers`, `patience`: what both versions read, keep in memory and wait for
+//! * `domains`: buckets that the host names
 //! * `answer`: from a request to its answer
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
@@ -18,17 +22,26 @@
 //! (targets starting with `s3s`): a subscriber will want to silence those.
 
 mod answer;
+mod buffers;
+mod connection;
+mod content;
+mod domains;
 mod gateway;
 mod http1;
+mod http2;
 mod identity;
 mod monitor;
 pub mod node;
+mod patience;
 mod payload;
 mod s3;
+mod socket;
+mod tls;
 mod users;
 mod watch;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;
+pub use tls::Tls;
 pub use users::{OpenStore, Users};
 pub use watch::Reload;

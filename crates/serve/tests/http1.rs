@@ -3,33 +3,11 @@
 mod client;
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use client::{BUCKET, Call, Client, bucket, key, read_answer, serve, serve_with};
+use client::{BUCKET, Call, bucket, key, lasting, next_answer, read_answer, serve, serve_with};
 use fordway_store::{GetOptions, PutOptions, Store};
-
-/// The head of a request that wants the connection again.
-fn lasting(client: &Client, call: &Call<'_>) -> Vec<u8> {
-    let head = String::from_utf8(client.head(call)).unwrap();
-    head.replace("connection: close\r\n", "").into_bytes()
-}
-
-/// One answer off a connection that goes on: its head, and its body by `content-length`.
-fn next_answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        let got = stream.read(&mut byte).unwrap();
-        assert_eq!(got, 1, "the connection ended: {:?}", String::from_utf8_lossy(&head));
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-    stream.read_exact(&mut body).unwrap();
-    (head, body)
-}
 
 #[test]
 fn requests_sent_at_once_are_answered_in_turn() {
@@ -220,34 +198,6 @@ fn a_head_that_takes_too_long_is_told_so() {
     }
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(read_answer(&mut stream, "GET").error(), (408, "RequestTimeout".to_owned()));
-}
-
-/// Two small segments without TCP_NODELAY wait for one another for 40 ms, at some sizes only.
-#[test]
-fn no_size_stalls() {
-    let fixture = serve();
-    let mut stream = fixture.client.connect();
-    for size in (0..=20).map(|power| 1usize << power).chain([1459, 1460, 1461, 65_535, 65_537, 262_145]) {
-        let body = vec![3; size];
-        let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(body.clone());
-        let request = [lasting(&fixture.client, &put), body.clone()].concat();
-        let get = lasting(&fixture.client, &Call::on("GET", "k"));
-        let (mut puts, mut gets) = (Vec::new(), Vec::new());
-        for _ in 0..9 {
-            let start = Instant::now();
-            stream.write_all(&request).unwrap();
-            assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
-            puts.push(start.elapsed());
-            let start = Instant::now();
-            stream.write_all(&get).unwrap();
-            assert!(next_answer(&mut stream).1 == body);
-            gets.push(start.elapsed());
-        }
-        for (what, mut times) in [("PUT", puts), ("GET", gets)] {
-            times.sort();
-            assert!(times[4] < Duration::from_millis(20), "{what} of {size} bytes: {times:?}");
-        }
-    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 With FORDWAY_TEST_ENDPOINT set (and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), the gateway there is used;
 FORDWAY_TEST_ROOT names the directory it serves, and leaves files unchecked when it is unset. Otherwise
-the binary named by FORDWAY_BIN (`fordway` on PATH if unset) is started on an empty directory.
+the binary named by FORDWAY_BIN (`fordway` on PATH if unset) is started on an empty directory, once in
+the clear and once with a certificate of its own, and every test meets both.
 
 A client that is not installed is skipped by name; where CI is set, that is a failure.
 """
@@ -26,25 +27,48 @@ LARGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where the gateway is, who may call it, and the directory it serves (if that is known)."""
+    """Where the gateway is, who may call it, the directory it serves (if that is known), and the
+    certificate that its own is signed with (where that is none the system trusts).
+    """
 
     endpoint: str
     access_key: str
     secret_key: str
     root: Path | None
+    ca: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
         """The process environment in which S3 clients find the gateway and nothing of the user's own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        return kept | {
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "AWS_EC2_METADATA_DISABLED": "true",
+        return (
+            kept
+            | {
+                "AWS_ACCESS_KEY_ID": self.access_key,
+                "AWS_SECRET_ACCESS_KEY": self.secret_key,
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": self.endpoint,
+                "AWS_CONFIG_FILE": os.devnull,
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+                "AWS_EC2_METADATA_DISABLED": "true",
+            }
+            | dict.fromkeys(self.ca_variables, str(self.ca))
+        )
+
+    @property
+    def ca_variables(self) -> list[str]:
+        """What clients look at to learn whom to trust, where they must be told."""
+        return ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"] if self.ca else []
+
+    @property
+    def boto_arguments(self) -> dict:
+        """How boto3 and its kin are told of the gateway."""
+        return {
+            "endpoint_url": self.endpoint,
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+            "region_name": "us-east-1",
+            "verify": str(self.ca) if self.ca else None,
         }
 
     def assert_stored(self, bucket: str, key: str, content: bytes) -> None:
@@ -58,19 +82,26 @@ class Gateway:
             assert not (self.root / bucket / key).exists()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test of a gateway that is started here meets it with TLS too."""
+    if "gateway" in metafunc.fixturenames:
+        schemes = ["given"] if os.environ.get("FORDWAY_TEST_ENDPOINT") else ["http", "https"]
+        metafunc.parametrize("gateway", schemes, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory):
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """The gateway of this session."""
-    endpoint = os.environ.get("FORDWAY_TEST_ENDPOINT")
-    if endpoint:
+    if request.param == "given":
         root = os.environ.get("FORDWAY_TEST_ROOT")
         keys = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-        yield Gateway(endpoint, *keys, Path(root) if root else None)
-    else:
-        yield from started_gateway(tmp_path_factory.mktemp("root"))
+        yield Gateway(os.environ["FORDWAY_TEST_ENDPOINT"], *keys, Path(root) if root else None)
+        return
+    certificates = tmp_path_factory.mktemp("tls") if request.param == "https" else None
+    yield from started_gateway(tmp_path_factory.mktemp("root"), certificates)
 
 
-def started_gateway(root: Path):
+def started_gateway(root: Path, certificates: Path | None):
     """Starts `fordway serve` and ends it after the session."""
     binary = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if binary is None:
@@ -78,12 +109,29 @@ def started_gateway(root: Path):
     access_key, secret_key = "FOREIGNTESTKEY", uuid.uuid4().hex
     environment = os.environ | {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
     command = [binary, "serve", str(root), "--listen", "127.0.0.1:0"]
+    if certificates:
+        make_certificates(certificates)
+        command += ["--tls-cert", str(certificates / "cert.pem"), "--tls-key", str(certificates / "key.pem")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         ready = server.stdout.readline()
         assert ready.startswith(READY), f"not the ready line: {ready!r}"
-        yield Gateway(ready.rsplit(" at ", 1)[1].strip(), access_key, secret_key, root)
+        ca = certificates / "ca.pem" if certificates else None
+        yield Gateway(ready.rsplit(" at ", 1)[1].strip(), access_key, secret_key, root, ca)
         server.terminate()
         assert server.wait(timeout=30) == 0
+
+
+def make_certificates(directory: Path) -> None:
+    """An authority, and a certificate of it for the loopback address."""
+    made = [program("openssl"), "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]
+    made += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    authority = ["-subj", "/CN=Fordway test authority", "-keyout", "ca.key", "-out", "ca.pem"]
+    authority += ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    server = ["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem", "-CA", "ca.pem"]
+    server += ["-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    server += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    for arguments in (authority, server):
+        subprocess.run([*made, *arguments], cwd=directory, check=True, capture_output=True)
 
 
 @pytest.fixture

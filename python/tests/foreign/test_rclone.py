@@ -22,6 +22,8 @@ def rclone(gateway: Gateway):
         "RCLONE_CONFIG_FW_ENDPOINT": gateway.endpoint,
         "RCLONE_RETRIES": "1",
     }
+    # Its own transport cannot be given AWS's variable; Go's it reads.
+    environment.pop("AWS_CA_BUNDLE", None)
 
     def run(*arguments: str) -> str:
         done = subprocess.run(

@@ -12,11 +12,12 @@ from conftest import Gateway, digest, program
 @pytest.fixture
 def s3cmd(gateway: Gateway, tmp_path):
     """Runs `s3cmd ARGUMENTS` and returns what it printed."""
-    host = urlsplit(gateway.endpoint).netloc
+    scheme, host = urlsplit(gateway.endpoint)[:2]
     config = tmp_path / "s3cfg"
     config.write_text(
         f"[default]\naccess_key = {gateway.access_key}\nsecret_key = {gateway.secret_key}\n"
-        f"host_base = {host}\nhost_bucket = {host}\nuse_https = False\n"
+        f"host_base = {host}\nhost_bucket = {host}\nuse_https = {scheme == 'https'}\n"
+        f"ca_certs_file = {gateway.ca or ''}\n"
     )
     command = program("s3cmd")
 

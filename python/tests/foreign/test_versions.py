@@ -21,13 +21,7 @@ def s3(gateway: Gateway):
         import boto3
     except ImportError:
         missing("boto3")
-    return boto3.client(
-        "s3",
-        endpoint_url=gateway.endpoint,
-        aws_access_key_id=gateway.access_key,
-        aws_secret_access_key=gateway.secret_key,
-        region_name="us-east-1",
-    )
+    return boto3.client("s3", **gateway.boto_arguments)
 
 
 @pytest.fixture

@@ -77,4 +77,6 @@ pub enum LaneArg {
     Node,
     /// S3 over HTTP, from a gateway started for the purpose
     Http,
+    /// The same with TLS, and a certificate made for the purpose
+    Https,
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use fordway_client::http::TlsRoots;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::Durability;
@@ -23,21 +24,60 @@ pub(super) struct GatewayProcess {
 
 /// What a gateway is asked in.
 enum Speaks {
-    Http { endpoint: String, identity: Identity },
+    Http { endpoint: String, identity: Identity, certificate: Option<Certificate> },
     Node { socket: PathBuf, _dir: TempDir },
+}
+
+/// A certificate for the loopback address, and its key, in a directory that goes with this.
+struct Certificate(TempDir);
+
+impl Certificate {
+    fn make() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
+            .map_err(|error| Error::new(ErrorKind::Internal, "making a certificate").caused_by(error))?;
+        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = dir.map_err(|error| file_error("making", "a directory for a certificate", error))?;
+        let certificate = Certificate(dir);
+        for (path, text) in [
+            (certificate.path(), made.cert.pem()),
+            (certificate.key_path(), made.signing_key.serialize_pem()),
+        ] {
+            std::fs::write(&path, text).map_err(|error| file_error("writing", path.display(), error))?;
+        }
+        Ok(certificate)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("cert.pem")
+    }
+
+    fn key_path(&self) -> PathBuf {
+        self.0.path().join("key.pem")
+    }
 }
 
 impl GatewayProcess {
     /// Serves `root` over HTTP on a free port of the loopback interface.
     pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        let identity = Identity::generate()?;
+        Self::start_http(command("serve", root, etag, durability)?, None)
+    }
+
+    /// The same with TLS.
+    pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let certificate = Certificate::make()?;
         let mut command = command("serve", root, etag, durability)?;
+        command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
+        Self::start_http(command, Some(certificate))
+    }
+
+    fn start_http(mut command: Command, certificate: Option<Certificate>) -> Result<Self> {
+        let identity = Identity::generate()?;
         command
             .args(["--listen", "127.0.0.1:0"])
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
             .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
         let (process, endpoint) = ready(command, "http")?;
-        Ok(GatewayProcess { process, speaks: Speaks::Http { endpoint, identity } })
+        Ok(GatewayProcess { process, speaks: Speaks::Http { endpoint, identity, certificate } })
     }
 
     /// Serves `root` in the protocol of the node lane, on a socket in a directory of its own.
@@ -58,9 +98,13 @@ impl GatewayProcess {
     /// A client that it knows.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         Ok(match &self.speaks {
-            Speaks::Http { endpoint, identity: Identity { access_key, secret_key } } => {
+            Speaks::Http { endpoint, identity: Identity { access_key, secret_key }, certificate } => {
                 let keys = Credentials::keys(access_key, secret_key, "this run");
-                Arc::new(S3Store::new(S3Config::new(endpoint, "us-east-1", keys))?)
+                let mut config = S3Config::new(endpoint, "us-east-1", keys);
+                if let Some(certificate) = certificate {
+                    config.tls_roots = TlsRoots::File(certificate.path());
+                }
+                Arc::new(S3Store::new(config)?)
             }
             Speaks::Node { socket, .. } => Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone()))),
         })

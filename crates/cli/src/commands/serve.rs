@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Users};
+use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 
-/// How often a request to stop, or to reload, is looked for.
+/// How often a request to stop is looked for.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
@@ -23,8 +23,9 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
         tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
     }
     let (users, generated) = users(args)?;
-    let gateway = Gateway::bind(users, config(args))?;
-    if !args.listen.ip().is_loopback() {
+    let tls = tls(args)?;
+    let gateway = Gateway::bind(users, config(args, tls.clone()))?;
+    if !args.listen.ip().is_loopback() && tls.is_none() {
         context
             .output
             .note("listening beyond this machine without TLS: requests and data can be read on the way");
@@ -32,21 +33,23 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let root = args.root.display().to_string();
     let ready = Ready {
         root: &root,
-        endpoint: format!("http://{}", gateway.local_addr()),
+        endpoint: format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr()),
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
         generated: generated.as_ref(),
     };
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
-    reload_when_asked(reload, &context.interrupt)?;
+    reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
     Ok(Exit::Ok)
 }
 
-fn config(args: &ServeArgs) -> GatewayConfig {
+fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
     GatewayConfig {
+        tls,
+        domains: args.domains.clone(),
         metrics: args.metrics,
         access_log: args.access_log.clone(),
         threads: args.threads,
@@ -79,6 +82,24 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
     let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
     let generated = is_generated.then(|| identity.clone());
     Ok((Users::one_of(identity, &root, open)?, generated))
+}
+
+/// The certificate, if there is to be one.
+fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    Tls::load(certificate, key).map(Some)
+}
+
+/// Has a hang-up read all files again.
+fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
+    interrupt.on_hang_up(move || {
+        reload.trigger();
+        match tls.as_ref().map(Tls::reload) {
+            None => {}
+            Some(Ok(())) => tracing::info!("certificate and key were read again"),
+            Some(Err(error)) => tracing::error!(%error, "the certificate is shown as before"),
+        }
+    });
 }
 
 /// What is printed when the gateway can be used.
@@ -153,19 +174,6 @@ pub(super) fn stop_when_asked(
             std::thread::sleep(STOP_POLL);
         }
         stop();
-    })
-}
-
-/// Has a gateway read its files anew at each SIGHUP.
-fn reload_when_asked(reload: Reload, interrupt: &Interrupt) -> Result<()> {
-    let interrupt = interrupt.clone();
-    spawn("fordway-reload", move || {
-        while !interrupt.is_raised() {
-            if interrupt.takes_reload() {
-                reload.trigger();
-            }
-            std::thread::sleep(STOP_POLL);
-        }
     })
 }
 

@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
-use tokio::net::TcpStream;
 
 use super::head::{Framing, HEADERS_MAX, Refusal, parse};
 use super::incoming::{Incoming, Lent, RequestBody, take_back};
@@ -19,22 +18,28 @@ use super::outgoing::{Form, Outgoing};
 use super::wire::Wire;
 use crate::answer::{self, Shared};
 use crate::gateway::Stopped;
-use crate::monitor::{Ending, Trace};
+use crate::monitor::{self, Ending, TIMING_WANTED, Trace};
+use crate::socket::Socket;
+
+/// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection until it ends, or until `stopped` and its request in progress is answered.
-pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Shared, stopped: Stopped) {
-    let ended = async {
-        let remote = socket.peer_addr()?;
-        let wire = Wire::new(TcpStream::from_std(socket)?, shared.limits.stall_timeout);
-        Driver { shared, remote, stopped: stopped.clone() }.run(wire, pin!(stopped.over())).await
-    };
-    match ended.await {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            tracing::warn!(%error, "an object could not be read to its end");
-        }
-        Err(error) => tracing::debug!(%error, "a connection ended early"),
+/// The socket comes back, with all that was read from it, where the client begins with HTTP/2.
+/// Errors: the connection ended early; `UnexpectedEof` because an object did.
+pub(crate) async fn serve(
+    socket: Socket,
+    remote: SocketAddr,
+    shared: &Shared,
+    stopped: Stopped,
+) -> io::Result<Option<(Socket, Vec<u8>)>> {
+    let mut wire = Wire::new(socket, shared.limits.stall_timeout);
+    let driver = Driver { shared, remote, stopped: stopped.clone() };
+    let mut stop = pin!(stopped.over());
+    if driver.begins_with_http2(&mut wire, stop.as_mut()).await? {
+        return Ok(Some(wire.into_parts()));
     }
+    driver.run(wire, stop.as_mut()).await.map(|()| None)
 }
 
 struct Driver<'s> {
@@ -78,13 +83,13 @@ impl Driver<'_> {
                 Next::Answered(Answered { outgoing, keep_alive, form, trace }) => {
                     let goes_on = keep_alive && !self.stopped.is_stopped();
                     self.send(outgoing, &mut wire, goes_on, form, &trace).await?;
-                    goes_on.then_some(wire)
+                    go_on_or_close(wire, goes_on).await
                 }
                 Next::Refused(refusal) => {
                     refuse(wire, refusal).await?;
                     None
                 }
-                Next::Closed => None,
+                Next::Closed => go_on_or_close(wire, false).await,
             };
             match again {
                 Some(back) => wire = back,
@@ -93,26 +98,37 @@ impl Driver<'_> {
         }
     }
 
+    /// Whether the first bytes of a connection are those of HTTP/2.
+    async fn begins_with_http2(
+        &self,
+        wire: &mut Wire,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<bool> {
+        loop {
+            let length = wire.ahead().len().min(HTTP2_PREFACE.len());
+            if wire.ahead()[..length] != HTTP2_PREFACE[..length] {
+                return Ok(false);
+            }
+            if length == HTTP2_PREFACE.len() {
+                return Ok(true);
+            }
+            match self.read_more(wire, stop.as_mut()).await {
+                Ok(0) => return Ok(false),
+                // What follows comes to the same end, and has an answer to it.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(false),
+                read => read?,
+            };
+        }
+    }
+
     /// Waits for a whole head; between requests the wait ends when the gateway is told to stop.
     async fn next(&self, wire: &mut Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<Next> {
-        let timeout = self.shared.limits.header_timeout;
         loop {
             if let Some(next) = self.received(wire) {
                 wire.end_wait();
                 return Ok(next);
             }
-            let read = poll_fn(|context| {
-                if let Poll::Ready(read) = wire.poll_ahead(context, timeout) {
-                    return Poll::Ready(read);
-                }
-                let is_idle = wire.ahead().is_empty();
-                if is_idle && stop.as_mut().poll(context).is_ready() {
-                    Poll::Ready(Ok(0))
-                } else {
-                    Poll::Pending
-                }
-            });
-            match read.await {
+            match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(Next::Closed),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Ok(if wire.ahead().is_empty() { Next::Closed } else { Next::Refused(TOO_SLOW) });
@@ -120,6 +136,23 @@ impl Driver<'_> {
                 read => read?,
             };
         }
+    }
+
+    /// Waits for more of a head; 0 at its end, or when the gateway stops before its first byte.
+    async fn read_more(
+        &self,
+        wire: &mut Wire,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<usize> {
+        let timeout = self.shared.limits.header_timeout;
+        let read = poll_fn(|context| {
+            if let Poll::Ready(read) = wire.poll_ahead(context, timeout) {
+                return Poll::Ready(read);
+            }
+            let is_idle = wire.ahead().is_empty();
+            if is_idle && stop.as_mut().poll(context).is_ready() { Poll::Ready(Ok(0)) } else { Poll::Pending }
+        });
+        read.await
     }
 
     /// The request at the start of what was read, once its head is whole.
@@ -140,10 +173,10 @@ impl Driver<'_> {
         let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
         let trace = shared.monitor.start(head.method, head.target, self.remote, start);
         let wants_timing =
-            head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("x-fordway-timing"));
+            head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
         if let Some(mut outgoing) = shared.fast_lane.answer(&head, &trace) {
             if wants_timing {
-                outgoing.add_header("server-timing", &trace.server_timing(Instant::now()));
+                outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
             }
             let keep_alive = head.keep_alive;
             wire.consume(length);
@@ -196,7 +229,7 @@ impl Driver<'_> {
         let response = answer::answer(self.shared, request.map(|()| body), trace.clone()).await;
         let mut outgoing = Outgoing::new(response, form);
         if wants_timing {
-            outgoing.add_header("server-timing", &trace.server_timing(Instant::now()));
+            outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
         }
         let mut returned = match held.take_back() {
             Ok(returned) => returned,
@@ -213,17 +246,22 @@ impl Driver<'_> {
         if goes_on {
             return Ok(Some(returned.discard().await?));
         }
-        if let Returned::Unread(incoming) = returned {
-            incoming.into_wire().close_after_answer().await;
+        match returned {
+            Returned::Unread(incoming) => incoming.into_wire().close_after_answer().await,
+            Returned::Wire(wire) => wire.close().await,
         }
         Ok(None)
     }
 }
 
-const TOO_LARGE: Refusal = Refusal {
-    status: StatusCode::PAYLOAD_TOO_LARGE,
-    why: "the request's body is larger than this gateway takes",
-};
+const TOO_LARGE: Refusal = Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
+async fn go_on_or_close(wire: Wire, goes_on: bool) -> Option<Wire> {
+    if goes_on {
+        return Some(wire);
+    }
+    wire.close().await;
+    None
+}
 
 const TOO_SLOW: Refusal =
     Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };

@@ -8,10 +8,10 @@ use std::{io, mem};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::buffers::{CHUNK_BYTES, Chunk};
 use super::chunked::{Decoder, Step};
 use super::head::Framing;
 use super::wire::Wire;
+use crate::buffers::{CHUNK_BYTES, Chunk};
 
 /// Said by a body that stopped arriving; the S3 operation recognises it.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
@@ -102,7 +102,7 @@ impl Incoming {
     /// Gathers a whole chunk, or what there is up to the body's end.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         if mem::take(&mut self.expects_continue) && self.wire.ahead().is_empty() {
-            self.wire.send_now(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+            self.wire.send_now(context, b"HTTP/1.1 100 Continue\r\n\r\n")?;
         }
         while self.filled < CHUNK_BYTES && !self.is_done() {
             let done = match &self.left {

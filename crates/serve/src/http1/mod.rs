@@ -2,22 +2,18 @@
 //! the socket, and a request of usual size is one read and one write.
 //!
 //! * `head`, `chunked`: codecs, bytes in and meaning out
-//! * `buffers`: memory that is used again
-//! * `patience`: how long a client is waited for
 //! * `wire`: the socket, with what was read ahead and what goes out
 //! * `incoming`: bodies of requests
 //! * `outgoing`: answers
 //! * `fast_lane`: plain reads, past the S3 layer
 //! * `driver`: one request after the other
 
-mod buffers;
 mod chunked;
 mod driver;
 mod fast_lane;
 mod head;
 mod incoming;
 mod outgoing;
-mod patience;
 mod wire;
 
 pub(crate) use driver::serve;

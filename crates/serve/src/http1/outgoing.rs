@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fordway_store::{Content, FileRegion};
-use fordway_sys::{Errno, read_cached};
 use fordway_wire::date::format_http;
 use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
 
-use super::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
-use super::wire::{Wire, elsewhere, read_elsewhere};
+use super::wire::Wire;
 use crate::answer::Reply;
+use crate::buffers::{give_buffer, take_buffer};
+use crate::content::{Pieces, append};
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
 /// copy costs less than `sendfile` does up to here.
@@ -57,7 +57,7 @@ enum Body {
     Nothing,
     Bytes(Bytes),
     File(FileRegion),
-    Reader(Box<dyn Read + Send>, u64),
+    Pieces(Pieces),
     /// Of the S3 layer; the flag says whether it is sent in chunks.
     Stream(s3s::Body, bool),
     Parts(Parts),
@@ -139,7 +139,7 @@ impl Body {
             Reply::Nothing => Body::Nothing,
             Reply::Content(Content::Bytes(bytes)) => Body::Bytes(bytes),
             Reply::Content(Content::File(region)) => Body::File(region),
-            Reply::Content(Content::Stream(reader, len)) => Body::Reader(reader, len),
+            Reply::Content(stream @ Content::Stream(..)) => Body::Pieces(Pieces::new(stream)),
             Reply::Document(document) => match document.bytes() {
                 Some(bytes) => Body::Bytes(bytes),
                 None => Body::Stream(document, is_chunked),
@@ -162,7 +162,7 @@ impl Body {
                 wire.send_before_file(head).await?;
                 wire.send_file(&region.file, range_of(&region)).await
             }
-            Body::Reader(reader, len) => send_reader(wire, head, reader, len).await,
+            Body::Pieces(pieces) => send_pieces(wire, head, pieces).await,
             Body::Parts(parts) => send_parts(wire, head, parts).await,
             Body::Stream(body, is_chunked) => send_stream(wire, head, body, is_chunked).await,
         }
@@ -171,25 +171,6 @@ impl Body {
 
 fn range_of(region: &FileRegion) -> Range<u64> {
     region.offset..region.offset + region.len
-}
-
-/// Reads at most [`INLINE_BYTES`] of a file behind what is in `buffer`.
-/// Errors: `UnexpectedEof` for a file that is shorter.
-async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
-    while !range.is_empty() {
-        let left = (range.end - range.start) as usize;
-        match read_cached(file, buffer, range.start, left) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => range.start += count as u64,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                buffer.extend_from_slice(&read_elsewhere(file, range.start, left).await?);
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Small pieces are gathered in `buffer`, so that many of them leave in one call.
@@ -225,27 +206,12 @@ async fn send_part(wire: &mut Wire, buffer: &mut Vec<u8>, file: &File, range: Ra
     wire.send_file(file, range).await
 }
 
-/// Content that still arrives is waited for where nobody else waits.
-async fn send_reader(
-    wire: &mut Wire,
-    head: &[u8],
-    mut reader: Box<dyn Read + Send>,
-    mut left: u64,
-) -> io::Result<()> {
+async fn send_pieces(wire: &mut Wire, head: &[u8], mut pieces: Pieces) -> io::Result<()> {
     wire.send_before_file(head).await?;
-    while left > 0 {
-        let wanted = left.min(CHUNK_BYTES as u64) as usize;
-        let (back, chunk, count) = elsewhere(move || {
-            let mut chunk = Chunk::new();
-            let count = reader.read(&mut chunk.memory()[..wanted])?;
-            Ok((reader, chunk, count))
-        })
-        .await?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        wire.send(&chunk.into_bytes(count)).await?;
-        (reader, left) = (back, left - count as u64);
+    while pieces.len() > 0 {
+        let piece;
+        (piece, pieces) = pieces.next().await?;
+        wire.send(&piece).await?;
     }
     Ok(())
 }
@@ -312,26 +278,7 @@ fn date() -> [u8; 29] {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
-
-    /// A file that another program made shorter is an error, and what is missing is never made up.
-    #[test]
-    fn a_region_is_read_whole_or_not_at_all() {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(b"0123456789").unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let read = |range: Range<u64>| {
-            let mut buffer = b"head".to_vec();
-            runtime.block_on(append(&file, range, &mut buffer)).map(|()| buffer)
-        };
-        assert_eq!(read(3..10).unwrap(), b"head3456789");
-        assert_eq!(read(3..11).expect_err("it is shorter").kind(), io::ErrorKind::UnexpectedEof);
-        assert_eq!(runtime.block_on(read_elsewhere(&file, 3, 7)).unwrap(), &b"3456789"[..]);
-        let short = runtime.block_on(read_elsewhere(&file, 3, 8)).expect_err("it is shorter");
-        assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
-    }
 
     #[test]
     fn what_an_answer_says_of_its_length() {

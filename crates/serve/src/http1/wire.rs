@@ -4,17 +4,18 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes};
+use bytes::BufMut as _;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
-use super::patience::Patience;
+use crate::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
+use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
+use crate::patience::Patience;
+use crate::socket::Socket;
 
 /// What one read for a head takes at most: it, and the small body that often comes with it.
 const READ_BYTES: usize = 16 * 1024;
@@ -26,7 +27,7 @@ const TURN_BYTES: u64 = 4 * 1024 * 1024;
 const LINGER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Wire {
-    stream: TcpStream,
+    stream: Socket,
     ahead: Vec<u8>,
     /// Bytes of `ahead` that were used already.
     used: usize,
@@ -35,7 +36,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, stall_timeout: Duration) -> Self {
+    pub(crate) fn new(stream: Socket, stall_timeout: Duration) -> Self {
         Wire { stream, ahead: Vec::new(), used: 0, patience: Patience::default(), stall_timeout }
     }
 
@@ -113,7 +114,7 @@ impl Wire {
     fn timed<T>(
         &mut self,
         context: &mut Context<'_>,
-        operation: impl FnOnce(&mut TcpStream, &mut Context<'_>) -> Poll<io::Result<T>>,
+        operation: impl FnOnce(&mut Socket, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(done) = operation(&mut self.stream, context) {
             self.patience.end();
@@ -121,6 +122,12 @@ impl Wire {
         }
         ready!(self.patience.poll_over(context, self.stall_timeout));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// The socket and what was read from it, for who can make more of it.
+    pub(crate) fn into_parts(mut self) -> (Socket, Vec<u8>) {
+        self.ahead.drain(..self.used);
+        (self.stream, self.ahead)
     }
 
     /// Sends all of `data`. Errors: `TimedOut` and those of the socket.
@@ -131,7 +138,19 @@ impl Wire {
             };
             data = &data[poll_fn(write).await?..];
         }
-        Ok(())
+        self.flush().await
+    }
+
+    /// Has nothing wait in this process, where TLS keeps what the socket did not take.
+    async fn flush(&mut self) -> io::Result<()> {
+        match &self.stream {
+            Socket::Plain(_) => Ok(()),
+            Socket::Tls(_) => {
+                let flush =
+                    |stream: &mut Socket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
+                poll_fn(|context| self.timed(context, flush)).await
+            }
+        }
     }
 
     /// Sends all of `first` and then all of `second`, in one segment where they fit.
@@ -147,6 +166,9 @@ impl Wire {
 
     /// Sends `head`, and has the kernel wait for what follows before it sends a segment that is not full.
     pub(crate) async fn send_before_file(&mut self, mut head: &[u8]) -> io::Result<()> {
+        if let Socket::Tls(_) = self.stream {
+            return self.send(head).await;
+        }
         while !head.is_empty() {
             let sent = self.when_writable(|stream| fordway_sys::send_more(stream, head)).await?;
             head = &head[sent..];
@@ -159,9 +181,10 @@ impl Wire {
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let mut turn_bytes = 0;
         while !range.is_empty() {
-            let sent = match is_cached(file, &range)? {
-                true => self.send_cached(file, &range).await?,
-                false => self.send_waiting(file, &range).await?,
+            let sent = match &self.stream {
+                Socket::Tls(_) => self.send_piece(file, &range).await?,
+                Socket::Plain(_) if is_cached(file, &range)? => self.send_cached(file, &range).await?,
+                Socket::Plain(_) => self.send_waiting(file, &range).await?,
             };
             range.start += sent;
             turn_bytes += sent;
@@ -171,6 +194,13 @@ impl Wire {
             }
         }
         Ok(())
+    }
+
+    /// What must be encrypted passes through this process.
+    async fn send_piece(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
+        let end = range.end.min(range.start + PIECE_BYTES);
+        self.send(&read_piece(file, range.start..end).await?).await?;
+        Ok(end - range.start)
     }
 
     async fn send_cached(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
@@ -188,15 +218,21 @@ impl Wire {
         Ok(len as u64)
     }
 
+    /// Calls that TLS has nothing to do with.
     async fn when_writable(
         &mut self,
         send: impl Fn(&TcpStream) -> Result<usize, fordway_sys::Errno>,
     ) -> io::Result<usize> {
-        let attempt = |stream: &mut TcpStream, context: &mut Context<'_>| loop {
-            ready!(stream.poll_write_ready(context))?;
-            match stream.try_io(Interest::WRITABLE, || send(stream).map_err(io::Error::from)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
+        let attempt = |stream: &mut Socket, context: &mut Context<'_>| {
+            let Socket::Plain(stream) = stream else {
+                return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+            };
+            loop {
+                ready!(stream.poll_write_ready(context))?;
+                match stream.try_io(Interest::WRITABLE, || send(stream).map_err(io::Error::from)) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return Poll::Ready(done),
+                }
             }
         };
         poll_fn(|context| self.timed(context, attempt)).await
@@ -204,10 +240,20 @@ impl Wire {
 
     /// A few bytes that must go out now or never: the socket has room for them unless the client
     /// has stopped reading. Errors: `WouldBlock`.
-    pub(crate) fn send_now(&mut self, data: &[u8]) -> io::Result<()> {
-        match self.stream.try_write(data)? {
-            sent if sent == data.len() => Ok(()),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
+    pub(crate) fn send_now(&mut self, context: &mut Context<'_>, data: &[u8]) -> io::Result<()> {
+        let mut stream = Pin::new(&mut self.stream);
+        let is_sent = match stream.as_mut().poll_write(context, data)? {
+            Poll::Ready(sent) if sent == data.len() => stream.poll_flush(context)?.is_ready(),
+            _ => false,
+        };
+        if is_sent { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Ends the connection with the word that TLS has for that.
+    pub(crate) async fn close(mut self) {
+        if let Socket::Tls(_) = self.stream {
+            // A client that does not take it is gone.
+            let _ = tokio::time::timeout(LINGER, self.stream.shutdown()).await;
         }
     }
 
@@ -228,23 +274,4 @@ impl Wire {
 fn is_cached(file: &File, range: &Range<u64>) -> io::Result<bool> {
     let last = range.end.min(range.start + SEND_BYTES) - 1;
     Ok(fordway_sys::is_cached(file, range.start)? && fordway_sys::is_cached(file, last)?)
-}
-
-/// Reads at most [`CHUNK_BYTES`] where nobody waits for the device.
-/// Errors: `UnexpectedEof` for a file that is shorter.
-pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
-    let file = file.try_clone()?;
-    elsewhere(move || {
-        let mut chunk = Chunk::new();
-        file.read_exact_at(&mut chunk.memory()[..len], offset)?;
-        Ok(chunk.into_bytes(len))
-    })
-    .await
-}
-
-/// Runs what may wait for a device on a thread where nobody waits for it.
-pub(crate) async fn elsewhere<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }

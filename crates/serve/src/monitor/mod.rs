@@ -13,12 +13,17 @@ mod trace;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use http::StatusCode;
+use http::{HeaderName, StatusCode};
 
 pub(crate) use access_log::AccessLog;
 pub(crate) use listener::{Health, serve};
 pub(crate) use metrics::{Metrics, Operation};
 pub(crate) use trace::{Signed, Trace};
+
+/// The header of a request that wants to know where its time went.
+pub(crate) const TIMING_WANTED: HeaderName = HeaderName::from_static("x-fordway-timing");
+/// The header of the answer that says it.
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Takes note of requests, for all threads of a gateway.
 pub(crate) struct Monitor {

@@ -25,6 +25,7 @@ use s3s::validation::NameValidation;
 use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
+use crate::domains::Domains;
 use crate::identity::{KnownKeys, SignedOnly};
 use crate::users::{User, Users};
 pub(crate) use objects::DEFAULT_TYPE;
@@ -38,7 +39,7 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The service that answers requests of `users`.
-pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig) -> S3Service {
+pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
@@ -49,6 +50,7 @@ pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig) -> S3Service {
     builder.set_auth(KnownKeys(users.clone()));
     builder.set_access(SignedOnly { users, allow_version_2: config.signature_v2 });
     builder.set_validation(StoreNames);
+    builder.set_host(domains);
     builder.build()
 }
 

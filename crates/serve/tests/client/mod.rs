@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
+pub mod http2;
+pub mod tls;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -157,7 +160,9 @@ impl Client {
         let (day, moment) = self.now();
         let hash = call.payload.clone().unwrap_or_else(|| hex(&Sha256::digest(&call.body)));
         let mut headers = call.headers.clone();
-        headers.push(("host", self.address.to_string()));
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            headers.push(("host", self.address.to_string()));
+        }
         headers.push(("x-amz-content-sha256", hash.clone()));
         headers.push(("x-amz-date", moment.clone()));
         headers.sort();
@@ -266,6 +271,28 @@ pub fn read_answer(stream: &mut TcpStream, method: &str) -> Answer {
         assert_eq!(answer.body.len(), announced.unwrap_or(0), "{head}");
     }
     answer
+}
+
+/// The head of a request that wants the connection again.
+pub fn lasting(client: &Client, call: &Call<'_>) -> Vec<u8> {
+    let head = String::from_utf8(client.head(call)).unwrap();
+    head.replace("connection: close\r\n", "").into_bytes()
+}
+
+/// One answer off a connection that goes on: its head, and its body by `content-length`.
+pub fn next_answer(stream: &mut impl Read) -> (String, Vec<u8>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        let got = stream.read(&mut byte).unwrap();
+        assert_eq!(got, 1, "the connection ended: {:?}", String::from_utf8_lossy(&head));
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).unwrap();
+    (head, body)
 }
 
 fn canonical_query(query: &str) -> String {

@@ -76,12 +76,17 @@ impl Lanes {
                 );
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
-            LaneArg::Http => {
+            LaneArg::Http | LaneArg::Https => {
                 let gateway = self.gateway(lane, args, root)?;
-                let lane = described(
-                    lane,
-                    "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory",
-                );
+                let description = match lane {
+                    LaneArg::Http => {
+                        "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory"
+                    }
+                    _ => {
+                        "S3 REST over HTTP/1.1 and TLS on loopback to a gateway process on the same directory"
+                    }
+                };
+                let lane = described(lane, description);
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
         }
@@ -96,6 +101,7 @@ impl Lanes {
                 let (etag, durability) = (args.etag.into(), args.durability.into());
                 let gateway = match lane {
                     LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
+                    LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
                     _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));
@@ -141,6 +147,7 @@ fn lane_name(lane: LaneArg) -> &'static str {
         LaneArg::Embedded => "embedded",
         LaneArg::Node => "node",
         LaneArg::Http => "http",
+        LaneArg::Https => "https",
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reads that need no S3 layer: signed GET and HEAD of an object, or of ranges of it, as nearly all
 //! clients send them.
 //!
-//! Nothing is ever refused here, but for several ranges at once, which the S3 layer does not know. A request is answered if its signature is right and everything about
-//! it is plain; whatever else it may be, a bad signature and a missing object included, goes the
-//! common way, which answers as if this one were not there.
+//! Nothing is ever refused here, but for several ranges at once, which the S3 layer does not know. A
+//! request is answered if its signature is right and everything about it is plain; whatever else it
+//! may be, a bad signature and a missing object included, goes the common way, which answers as if
+//! this one were not there.
 
 mod plain;
 mod ranges;
@@ -21,17 +22,19 @@ use super::head::Head;
 use super::outgoing::Outgoing;
 use crate::Users;
 use crate::answer::Reply;
+use crate::domains::Domains;
 use crate::monitor::{Operation, Signed, Trace};
 use plain::Plain;
 pub(crate) use signature::Verifier;
 
 pub(crate) struct FastLane {
     users: Arc<Users>,
+    domains: Domains,
 }
 
 impl FastLane {
-    pub(crate) fn new(users: Arc<Users>) -> Self {
-        FastLane { users }
+    pub(crate) fn new(users: Arc<Users>, domains: Domains) -> Self {
+        FastLane { users, domains }
     }
 
     /// The answer to a plain read; `None` for all else.
@@ -43,7 +46,7 @@ impl FastLane {
         if !user.verifier.has_signed(head, &plain, &authorization) {
             return None;
         }
-        let (bucket, key) = plain.names()?;
+        let (bucket, key) = plain.names(&self.domains)?;
         let operation = if plain.is_head { Operation::HEAD_OBJECT } else { Operation::GET_OBJECT };
         trace.signed(Signed { user: user.clone(), operation, names: None, at: Instant::now() });
         let store = &*user.store;
@@ -102,7 +105,9 @@ mod tests {
             store.create_bucket(&bucket).unwrap();
             store.put(&bucket, &Key::new("a b").unwrap(), b"hello", &PutOptions::default()).unwrap();
             let identity = Identity::generate().unwrap();
-            Lane { lane: FastLane::new(Arc::new(Users::one(identity.clone(), Arc::new(store)))), identity }
+            let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
+            let users = Arc::new(Users::one(identity.clone(), Arc::new(store)));
+            Lane { lane: FastLane::new(users, domains), identity }
         }
 
         /// A request with these headers signed, and further text in its head that is not.

@@ -4,6 +4,7 @@ use fordway_store::{Bucket, ByteRange, Conditions, ETag, Key};
 use fordway_wire::byteranges::parse_ranges;
 use percent_encoding::percent_decode_str;
 
+use crate::domains::Domains;
 use crate::http1::head::{Framing, Head};
 
 /// Headers that change nothing about the answer.
@@ -23,6 +24,7 @@ const WITHOUT_EFFECT: &[&str] = &[
 /// A read of an object with nothing unusual about it; the signature is still to be checked.
 pub(super) struct Plain<'h> {
     pub(super) is_head: bool,
+    host: &'h str,
     path: &'h str,
     /// None for the whole object.
     pub(super) ranges: Vec<ByteRange>,
@@ -65,6 +67,7 @@ impl<'h> Plain<'h> {
         }
         let plain = Plain {
             is_head,
+            host: host?,
             path: head.target,
             ranges: range.map_or(Some(Vec::new()), parse_ranges)?,
             if_match: if_match.map_or(Some(None), |tag| unquoted(tag).map(Some))?,
@@ -73,7 +76,7 @@ impl<'h> Plain<'h> {
             amz_date: amz_date?,
             payload_hash: payload_hash?,
         };
-        let is_usual = host.is_some() && (checksum.is_none() || plain.wants_checksum);
+        let is_usual = checksum.is_none() || plain.wants_checksum;
         (is_usual && !(is_head && range.is_some())).then_some(plain)
     }
 
@@ -83,8 +86,12 @@ impl<'h> Plain<'h> {
     }
 
     /// The object; `None` where the names are not an object's.
-    pub(super) fn names(&self) -> Option<(Bucket, Key)> {
-        let (bucket, key) = self.path.strip_prefix('/')?.split_once('/')?;
+    pub(super) fn names(&self, domains: &Domains) -> Option<(Bucket, Key)> {
+        let path = self.path.strip_prefix('/')?;
+        let (bucket, key) = match domains.bucket_of(self.host) {
+            Some(bucket) => (bucket, path),
+            None => path.split_once('/')?,
+        };
         let key = percent_decode_str(key).decode_utf8().ok()?;
         Some((Bucket::new(bucket).ok()?, Key::new(key).ok().filter(|key| !key.as_str().is_empty())?))
     }

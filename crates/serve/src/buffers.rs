@@ -32,6 +32,25 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     keep(&SPARE_BUFFERS, SPARE_BUFFERS_MAX, buffer);
 }
 
+/// The content of a small buffer, which goes back to the stock when nobody needs it any more.
+pub(crate) fn lend_buffer(buffer: Vec<u8>) -> Bytes {
+    Bytes::from_owner(Lent(buffer))
+}
+
+struct Lent(Vec<u8>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        give_buffer(std::mem::take(&mut self.0));
+    }
+}
+
 fn keep(stock: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, count_max: usize, memory: Vec<u8>) {
     // At the end of a thread its stock may be gone already; the memory is simply freed then.
     let _ = stock.try_with(|spare| {
@@ -104,5 +123,9 @@ mod tests {
         assert_eq!((again.as_ptr(), again.capacity(), again.len()), (memory, capacity, 0));
         give_buffer(Vec::with_capacity(SPARE_BUFFER_BYTES_MAX + 1));
         assert!(take_buffer().capacity() <= SPARE_BUFFER_BYTES_MAX);
+        let lent = lend_buffer(again);
+        drop(lent);
+        let again = take_buffer();
+        assert_eq!(again.as_ptr(), memory);
     }
 }

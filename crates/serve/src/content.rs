@@ -1,0 +1,173 @@
+//! Pieces of content on their way to a client that the kernel cannot send by itself.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use bytes::Bytes;
+use fordway_store::{Content, FileRegion};
+use fordway_sys::{Errno, read_cached};
+
+use crate::buffers::{CHUNK_BYTES, Chunk, lend_buffer, take_buffer};
+
+/// What is read of a file, or handed on, at a time.
+pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
+
+/// Content that is read piece by piece.
+pub(crate) enum Pieces {
+    File(FileRegion),
+    /// With the bytes that are left.
+    Reader(Box<dyn Read + Send>, u64),
+    Bytes(Bytes),
+}
+
+impl Pieces {
+    pub(crate) fn new(content: Content) -> Self {
+        match content {
+            Content::Bytes(bytes) => Pieces::Bytes(bytes),
+            Content::File(region) => Pieces::File(region),
+            Content::Stream(reader, len) => Pieces::Reader(reader, len),
+        }
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Pieces::File(region) => region.len,
+            Pieces::Reader(_, left) => *left,
+            Pieces::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The next bytes, and what comes after them; something must be left.
+    /// Errors: `UnexpectedEof` for content that is shorter than it was said to be.
+    pub(crate) async fn next(self) -> io::Result<(Bytes, Self)> {
+        match self {
+            Pieces::Bytes(mut bytes) => {
+                let piece = bytes.split_to(bytes.len().min(PIECE_BYTES as usize));
+                Ok((piece, Pieces::Bytes(bytes)))
+            }
+            Pieces::File(FileRegion { file, offset, len }) => {
+                let count = len.min(PIECE_BYTES);
+                let piece = read_piece(&file, offset..offset + count).await?;
+                let rest = FileRegion { file, offset: offset + count, len: len - count };
+                Ok((piece, Pieces::File(rest)))
+            }
+            Pieces::Reader(reader, left) => {
+                let (reader, piece) = read_some(reader, left).await?;
+                let left = left - piece.len() as u64;
+                Ok((piece, Pieces::Reader(reader, left)))
+            }
+        }
+    }
+}
+
+/// At most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` for a file that is shorter.
+pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Bytes> {
+    let mut buffer = take_buffer();
+    append(file, range, &mut buffer).await?;
+    Ok(lend_buffer(buffer))
+}
+
+/// Some bytes of content that still arrives, which is waited for where nobody else waits.
+async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(Box<dyn Read + Send>, Bytes)> {
+    let wanted = left.min(CHUNK_BYTES as u64) as usize;
+    elsewhere(move || {
+        let mut chunk = Chunk::new();
+        let count = reader.read(&mut chunk.memory()[..wanted])?;
+        match count {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok((reader, chunk.into_bytes(count))),
+        }
+    })
+    .await
+}
+
+/// Reads at most [`CHUNK_BYTES`] of a file behind what is in `buffer`.
+/// Errors: `UnexpectedEof` for a file that is shorter.
+pub(crate) async fn append(file: &File, mut range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    while !range.is_empty() {
+        let left = (range.end - range.start) as usize;
+        match read_cached(file, buffer, range.start, left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => range.start += count as u64,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                buffer.extend_from_slice(&read_elsewhere(file, range.start, left).await?);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads at most [`CHUNK_BYTES`] where nobody waits for the device.
+/// Errors: `UnexpectedEof` for a file that is shorter.
+pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
+    let file = file.try_clone()?;
+    elsewhere(move || {
+        let mut chunk = Chunk::new();
+        file.read_exact_at(&mut chunk.memory()[..len], offset)?;
+        Ok(chunk.into_bytes(len))
+    })
+    .await
+}
+
+/// Runs what may wait for a device on a thread where nobody waits for it.
+async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A file that another program made shorter is an error, and what is missing is never made up.
+    #[test]
+    fn a_region_is_read_whole_or_not_at_all() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = |range: Range<u64>| {
+            let mut buffer = b"head".to_vec();
+            runtime.block_on(append(&file, range, &mut buffer)).map(|()| buffer)
+        };
+        assert_eq!(read(3..10).unwrap(), b"head3456789");
+        assert_eq!(read(3..11).expect_err("it is shorter").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(runtime.block_on(read_elsewhere(&file, 3, 7)).unwrap(), &b"3456789"[..]);
+        let short = runtime.block_on(read_elsewhere(&file, 3, 8)).expect_err("it is shorter");
+        assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn all_kinds_of_content_come_whole_and_in_order() {
+        let content: Vec<u8> = (0..700_000_u32).map(|number| (number / 7) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        let len = content.len() as u64 - 5;
+        let kinds = [
+            Content::Bytes(Bytes::copy_from_slice(&content[5..])),
+            Content::File(FileRegion { file, offset: 5, len }),
+            Content::Stream(Box::new(io::Cursor::new(content.clone().split_off(5))), len),
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for kind in kinds {
+            let (mut pieces, mut taken) = (Pieces::new(kind), Vec::new());
+            while pieces.len() > 0 {
+                let piece;
+                (piece, pieces) = runtime.block_on(pieces.next()).unwrap();
+                taken.extend_from_slice(&piece);
+            }
+            assert!(taken == content[5..]);
+        }
+        let short = Pieces::Reader(Box::new(io::empty()), 1);
+        let error = runtime.block_on(short.next()).err().expect("it is shorter");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

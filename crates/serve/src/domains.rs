@@ -1,0 +1,90 @@
+//! Virtual-host addressing: `BUCKET.DOMAIN` as the host names the bucket, and the path only the key.
+
+use fordway_store::{Error, ErrorKind, Result};
+use s3s::S3Result;
+use s3s::host::{S3Host, VirtualHost};
+
+/// The names that buckets may stand before, in lower case.
+#[derive(Clone, Debug)]
+pub(crate) struct Domains(Vec<String>);
+
+impl Domains {
+    /// Errors: `InvalidArgument` for what is no host name.
+    pub(crate) fn new(names: &[String]) -> Result<Self> {
+        let names = names.iter().map(|name| match is_host_name(name) {
+            true => Ok(name.to_ascii_lowercase()),
+            false => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{name:?} is not a domain; give a host name without a port, as s3.example.org"),
+            )),
+        });
+        Ok(Domains(names.collect::<Result<_>>()?))
+    }
+
+    /// The bucket that stands before one of the domains in a `Host` header, if any does.
+    pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
+        let name = without_port(host);
+        self.0.iter().find_map(|domain| {
+            let start = name.len().checked_sub(domain.len())?;
+            let (before, end) = name.split_at_checked(start)?;
+            let bucket = before.strip_suffix('.')?;
+            (end.eq_ignore_ascii_case(domain) && !bucket.is_empty()).then_some(bucket)
+        })
+    }
+}
+
+impl S3Host for Domains {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
+        let named = VirtualHost::new(host);
+        Ok(match self.bucket_of(host) {
+            Some(bucket) => named.with_bucket(bucket),
+            None => named,
+        })
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+fn is_host_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    name.split('.').all(|label| !label.is_empty() && label.bytes().all(is_letter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_stands_before_the_domain() {
+        let names = ["S3.example.org", "localhost"].map(str::to_owned);
+        let domains = Domains::new(&names).unwrap();
+        for (host, bucket) in [
+            ("data.s3.example.org", Some("data")),
+            ("my.data.s3.Example.org:9000", Some("my.data")),
+            ("data.localhost:", Some("data")),
+            ("s3.example.org", None),
+            (".s3.example.org", None),
+            ("datas3.example.org", None),
+            ("data.example.org", None),
+            ("127.0.0.1:9000", None),
+            ("[::1]:9000", None),
+            ("é.localhost", Some("é")),
+            ("", None),
+        ] {
+            assert_eq!(domains.bucket_of(host), bucket, "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_domain_is_refused() {
+        for name in ["", "s3.example.org:9000", "http://s3", "*.s3", "s3..org", ".s3"] {
+            let error = Domains::new(&[name.to_owned()]).expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! HTTP/2 on one socket (RFC 9113): frames and flow control by hyper, the limits and the content by
+//! ourselves.
+//!
+//! * `incoming`: bodies of requests, in pieces as large as a store likes to write
+//! * `outgoing`: bodies of answers, read as the client takes them
+//! * `streams`: requests in progress, and those that do not move any more
+//! * `rewound`: a socket of which the start was read already
+
+mod incoming;
+mod outgoing;
+mod rewound;
+mod streams;
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http2::{Builder, Connection};
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+
+use crate::answer::{self, Shared};
+use crate::gateway::Stopped;
+use crate::monitor::{self, Ending};
+use crate::patience::Patience;
+use crate::socket::Socket;
+use outgoing::ReplyBody;
+use rewound::Rewound;
+use streams::Streams;
+
+/// Requests in progress on one connection.
+const STREAMS_MAX: u32 = 256;
+/// What a client may send on one request before it is read; 1 ms away, that is 1 GiB/s.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all requests before it is read: a bound on what it makes us keep.
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+/// The largest piece of a body that a client may send in one frame.
+const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// What is kept of an answer that the client does not take yet.
+const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
+/// Requests that a client took back before they were looked at, and errors of its own making, after
+/// which the connection ends: nobody who means well comes near (CVE-2023-44487, CVE-2025-8671).
+const RESETS_MAX: usize = 64;
+
+/// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its
+/// requests in progress are answered. Errors: those of the socket and of the protocol.
+pub(crate) async fn serve(
+    socket: Socket,
+    ahead: Vec<u8>,
+    remote: SocketAddr,
+    shared: &Arc<Shared>,
+    stopped: Stopped,
+) -> io::Result<()> {
+    let streams = Streams::new(shared.limits.stall_timeout);
+    let service = service_fn(|request| exchange(shared.clone(), remote, request));
+    let io = TokioIo::new(Rewound::new(socket, ahead));
+    let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
+    run(connection, &streams, shared.limits.header_timeout, stopped).await
+}
+
+/// `head_bytes_max` counts as RFC 9113 has it (section 6.5.2).
+fn builder(streams: &Streams, head_bytes_max: usize) -> Builder<Streams> {
+    let mut builder = Builder::new(streams.clone());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(RESETS_MAX);
+    builder
+}
+
+/// Drives a connection. One without a request for `idle_timeout`, be it that no head arrives or that
+/// none is ever finished, is told to go, and is cut after as long again.
+async fn run<S>(
+    mut connection: Pin<&mut Connection<TokioIo<Rewound>, S, Streams>>,
+    streams: &Streams,
+    idle_timeout: Duration,
+    stopped: Stopped,
+) -> io::Result<()>
+where
+    S: HttpService<Incoming, ResBody = ReplyBody, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    let mut stop = pin!(stopped.over());
+    let mut idle = Idle { patience: Patience::default(), timeout: idle_timeout };
+    let mut is_ending = false;
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            return Poll::Ready(ended.map_err(io::Error::other));
+        }
+        let is_idle = idle.poll(context, streams).is_ready();
+        if is_ending && is_idle {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if !is_ending && (is_idle || stop.as_mut().poll(context).is_ready()) {
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+            // It and the timer want to be looked at from now on.
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+struct Idle {
+    patience: Patience,
+    timeout: Duration,
+}
+
+impl Idle {
+    /// Ready once for every time that no request was in progress for the whole of `timeout`.
+    fn poll(&mut self, context: &mut Context<'_>, streams: &Streams) -> Poll<()> {
+        if streams.are_open() {
+            self.patience.end();
+        }
+        let over = self.patience.poll_over(context, self.timeout);
+        if over.is_ready() {
+            self.patience.end();
+        }
+        over
+    }
+}
+
+async fn exchange(
+    shared: Arc<Shared>,
+    remote: SocketAddr,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let trace = Arc::new(shared.monitor.start(method, path, remote, Instant::now()));
+    trace.parsed(request.body().size_hint().exact().unwrap_or(0));
+    let is_head = request.method() == Method::HEAD;
+    let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
+    let mut response = match request.body().size_hint().lower() > shared.limits.body_bytes_max {
+        true => answer::too_large(),
+        false => answer::answer(&shared, request.map(incoming::body), trace.clone()).await,
+    };
+    let ready = Instant::now();
+    if let Some(timing) = HeaderValue::from_str(&trace.server_timing(ready)).ok().filter(|_| wants_timing) {
+        response.headers_mut().insert(monitor::SERVER_TIMING, timing);
+    }
+    // What becomes of the body is known to nobody here: frames of many answers share the socket.
+    let (status, body_bytes) = (response.status(), response.body().len());
+    shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
+    Ok(outgoing::response(response, is_head))
+}

@@ -1,0 +1,133 @@
+//! TLS by rustls: the certificate that clients are shown, and its exchange for a newer one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use crate::socket::Socket;
+
+/// What clients are offered, the better one first (ALPN, RFC 7301).
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// A certificate and its key, from two PEM files. Clones show the same certificate.
+#[derive(Clone, Debug)]
+pub struct Tls(Arc<Files>);
+
+#[derive(Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads `certificate` (the server's own first, then those that lead to a trusted one) and `key`.
+    /// Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not belong together.
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
+        let current = RwLock::new(Arc::new(read(certificate, key)?));
+        Ok(Tls(Arc::new(Files { certificate: certificate.to_owned(), key: key.to_owned(), current })))
+    }
+
+    /// Reads both files again, for connections that are made from now on.
+    /// Errors: as [`Tls::load`]; what was shown before stays.
+    pub fn reload(&self) -> Result<()> {
+        let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;
+        Ok(())
+    }
+
+    /// Shakes hands. Errors: `TimedOut`, and what the client did wrong.
+    pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<Socket> {
+        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(current).accept(socket)).await;
+        Ok(Socket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<ServerConfig> {
+    let refused = |path: &Path, what: &str| {
+        let detail = format!("{} {what}", path.display());
+        move |error| Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+    };
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
+        .and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
+        .map_err(refused(certificate, "is not a PEM file with a certificate"))?;
+    let secret =
+        PrivateKeyDer::from_pem_file(key).map_err(refused(key, "is not a PEM file with a private key"))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
+        .with_no_client_auth()
+        .with_single_cert(chain, secret);
+    let mut config = config.map_err(|error| {
+        let detail = format!(
+            "the certificate in {} and the key in {} cannot be used together",
+            certificate.display(),
+            key.display()
+        );
+        Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+    })?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(directory: &Path, names: [&str; 2]) -> [PathBuf; 2] {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let texts = [made.cert.pem(), made.signing_key.serialize_pem()];
+        std::array::from_fn(|number| {
+            let path = directory.join(names[number]);
+            std::fs::write(&path, &texts[number]).unwrap();
+            path
+        })
+    }
+
+    fn shown(tls: &Tls) -> *const ServerConfig {
+        Arc::as_ptr(&tls.0.current.read().unwrap())
+    }
+
+    #[test]
+    fn a_broken_newer_file_leaves_the_old_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let [certificate, key] = write(directory.path(), ["cert", "key"]);
+        let tls = Tls::load(&certificate, &key).unwrap();
+        let first = shown(&tls);
+        std::fs::write(&certificate, "half a certif").unwrap();
+        let error = tls.reload().expect_err("it is broken");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains(&certificate.display().to_string()), "{error}");
+        assert_eq!(shown(&tls), first);
+        write(directory.path(), ["cert", "key"]);
+        tls.reload().unwrap();
+        assert_ne!(shown(&tls), first);
+    }
+
+    #[test]
+    fn files_that_cannot_serve_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let [certificate, key] = write(directory.path(), ["cert", "key"]);
+        let [_, other_key] = write(directory.path(), ["cert2", "key2"]);
+        for (certificate, key) in [
+            (&certificate, &other_key),
+            (&key, &key),
+            (&certificate, &certificate),
+            (&directory.path().join("none"), &key),
+        ] {
+            let error = Tls::load(certificate, key).expect_err("they do not fit");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A certificate of its own for a gateway, and a client that trusts it.
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fordway_serve::Tls;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::Client;
+
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+pub struct Certificate {
+    directory: tempfile::TempDir,
+    der: CertificateDer<'static>,
+}
+
+impl Certificate {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let der = write(&directory);
+        Certificate { directory, der }
+    }
+
+    /// Writes another one into the same files.
+    pub fn renew(&mut self) {
+        self.der = write(&self.directory);
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("cert.pem")
+    }
+
+    pub fn load(&self) -> Tls {
+        Tls::load(&self.path(), &self.directory.path().join("key.pem")).unwrap()
+    }
+
+    /// What trusts this one and offers `protocol`.
+    pub fn client_config(&self, protocol: &str) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.into()];
+        Arc::new(config)
+    }
+
+    /// A connection for HTTP/1.1; an error where the server shows another certificate.
+    pub fn connect(&self, client: &Client) -> std::io::Result<TlsStream> {
+        let session = ClientConnection::new(self.client_config("http/1.1"), name()).unwrap();
+        let mut stream = StreamOwned::new(session, client.connect());
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(stream)
+    }
+}
+
+pub fn name() -> ServerName<'static> {
+    ServerName::try_from("localhost").unwrap()
+}
+
+fn write(directory: &tempfile::TempDir) -> CertificateDer<'static> {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    std::fs::write(directory.path().join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(directory.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    made.cert.der().clone()
+}

@@ -1,0 +1,54 @@
+//! Buckets that the host names.
+
+mod client;
+
+use client::{Call, Fixture, key, serve_with};
+use fordway_store::{Bucket, Store};
+
+fn serve() -> Fixture {
+    let fixture = serve_with(|config| config.domains = vec!["s3.example.org".to_owned()]);
+    fixture.store.create_bucket(&Bucket::new("data").unwrap()).unwrap();
+    fixture
+}
+
+/// With a header that the fast lane does not know, and without: both ways must agree.
+#[test]
+fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
+    let fixture = serve();
+    let at = |method: &'static str, host: &str, path: &str| Call::new(method, path).header("host", host);
+    for host in ["data.s3.example.org", "data.s3.example.org:9000", "data.S3.Example.ORG"] {
+        fixture.client.send(&at("PUT", host, "/a%20b/c").body("hello")).ok();
+        fixture.store.head(&Bucket::new("data").unwrap(), &key("a b/c"), &Default::default()).unwrap();
+        let get = fixture.client.send(&at("GET", host, "/a%20b/c")).ok();
+        let slow = fixture.client.send(&at("GET", host, "/a%20b/c").header("x-other", "1")).ok();
+        assert_eq!((get.text(), slow.text()), ("hello".to_owned(), "hello".to_owned()));
+        let listed = fixture.client.send(&at("GET", host, "/").query("list-type=2")).ok();
+        assert_eq!(listed.elements("Key"), ["a b/c"]);
+        let path = fixture.client.send(&at("GET", host, "/data/a%20b/c"));
+        assert_eq!(path.error(), (404, "NoSuchKey".to_owned()));
+        fixture.client.send(&at("DELETE", host, "/a%20b/c")).ok();
+    }
+}
+
+#[test]
+fn other_hosts_leave_the_bucket_to_the_path() {
+    let fixture = serve();
+    for host in ["s3.example.org", "localhost:9000", "other.example.org", "127.0.0.1:9000"] {
+        let put = Call::new("PUT", "/data/k").header("host", host).body("hello");
+        fixture.client.send(&put).ok();
+        let get = fixture.client.send(&Call::new("GET", "/data/k").header("host", host)).ok();
+        assert_eq!(get.text(), "hello", "{host}");
+    }
+    let other = Call::new("GET", "/k").header("host", "none.s3.example.org");
+    assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
+}
+
+/// The host is signed: a bucket cannot be changed on the way.
+#[test]
+fn a_signature_for_one_bucket_is_none_for_another() {
+    let fixture = serve();
+    let get = Call::new("GET", "/k").header("host", "data.s3.example.org");
+    let head = String::from_utf8(fixture.client.head(&get)).unwrap();
+    let moved = head.replace("host: data.", "host: other.");
+    assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
+}

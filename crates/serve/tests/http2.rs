@@ -1,0 +1,262 @@
+//! HTTP/2 as it may come over the wire, good and bad.
+
+mod client;
+
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+use client::http2::{Http2, push, run, take};
+use client::tls::Certificate;
+use client::{BUCKET, Call, bucket, key, serve, serve_with};
+use fordway_store::{GetOptions, PutOptions, Store};
+
+const WAIT: Duration = Duration::from_millis(300);
+
+/// A few operations with all that matters about them.
+async fn tour(http2: &Http2) {
+    let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
+    let put = Call::on("PUT", "a b%2B").header("x-amz-meta-colour", "blue");
+    assert_eq!(
+        http2.send(&Call { path: format!("/{BUCKET}/a%20b%2B"), ..put }.body(&content[..])).await.status,
+        200
+    );
+    let get = || Call::on("GET", "a%20b%2B");
+    let whole = http2.send(&get()).await.ok();
+    assert!(whole.body == content);
+    assert_eq!(whole.header("content-length"), Some("3000000"));
+    assert_eq!(whole.header("x-amz-meta-colour"), Some("blue"));
+    let part = http2.send(&get().header("range", "bytes=10-1999999")).await;
+    assert!(part.status == 206 && part.body == content[10..2_000_000]);
+    let head = http2.send(&Call::on("HEAD", "a%20b%2B")).await.ok();
+    assert_eq!((head.header("content-length"), head.body.len()), (Some("3000000"), 0));
+    assert_eq!(http2.send(&Call::on("HEAD", "none")).await.status, 404);
+    assert_eq!(http2.send(&Call::on("GET", "none")).await.error(), (404, "NoSuchKey".to_owned()));
+    let etag = whole.header("etag").unwrap();
+    assert_eq!(http2.send(&get().header("if-none-match", etag)).await.status, 304);
+    let listed = http2.send(&Call::new("GET", format!("/{BUCKET}")).query("list-type=2")).await.ok();
+    assert_eq!(listed.elements("Key"), ["a b+"]);
+    assert_eq!(http2.send(&Call::on("DELETE", "a%20b%2B")).await.status, 204);
+    let mut forged = http2.request(&get());
+    forged.headers_mut().insert("range", http::HeaderValue::from_static("bytes=0-0"));
+    forged.headers_mut().insert("x-amz-content-sha256", http::HeaderValue::from_static("UNSIGNED-PAYLOAD"));
+    let (answer, _) = http2.send.clone().send_request(forged, true).unwrap();
+    assert_eq!(answer.await.unwrap().status(), 403);
+}
+
+#[test]
+fn with_prior_knowledge_and_by_alpn() {
+    let fixture = serve();
+    run(async { tour(&Http2::connect(&fixture.client).await).await });
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| config.tls = Some(certificate.load()));
+    run(async { tour(&Http2::connect_tls(&fixture.client, &certificate).await).await });
+}
+
+#[test]
+fn an_empty_object_and_one_of_unknown_length() {
+    let fixture = serve();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        http2.send(&Call::on("PUT", "empty")).await.ok();
+        assert_eq!(http2.send(&Call::on("GET", "empty")).await.ok().body, b"");
+        let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD");
+        let mut request = http2.request(&put);
+        request.headers_mut().remove("content-length");
+        let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
+        for piece in [&b"one "[..], b"two ", b"three"] {
+            // A server that refuses it takes no more of it.
+            let _ = push(&mut upload, piece, false).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let _ = upload.send_data(Default::default(), true);
+        // S3 wants to know a length beforehand: what counts is that nothing else happens.
+        let status = response.await.unwrap().status().as_u16();
+        let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).map(|info| info.size);
+        match status {
+            200 => assert_eq!(stored.unwrap(), 13),
+            _ => assert!(status == 411 && stored.is_err(), "{status}"),
+        }
+    });
+}
+
+/// The preface may come in any pieces, and what only begins like it is HTTP/1.1 or nothing.
+#[test]
+fn the_preface_is_told_from_other_requests() {
+    let fixture = serve();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for cut in [1, 3, 10, 23] {
+        let mut stream = fixture.client.connect();
+        stream.write_all(&preface[..cut]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        stream.write_all(&preface[cut..]).unwrap();
+        // Empty SETTINGS; the server's own come back, as a frame of type 4.
+        stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        assert_eq!(head[3], 4, "{head:?}");
+    }
+    for other in [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\rX",
+        "PRI /x HTTP/1.1\r\nhost: h\r\n\r\n",
+        "PRI * HTTP/2.0\r\nh: 1\r\n\r\n",
+    ] {
+        let mut stream = fixture.client.connect();
+        stream.write_all(other.as_bytes()).unwrap();
+        let mut answer = [0; 9];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 ", "{other}");
+    }
+}
+
+#[test]
+fn two_hundred_requests_at_once_on_one_connection() {
+    let fixture = serve();
+    let content = vec![7; 100_000];
+    fixture.store.put(&bucket(), &key("k"), &content, &PutOptions::default()).unwrap();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let mut started = Vec::new();
+        for _ in 0..200 {
+            let answer = http2.start(&Call::on("GET", "k"), true).await.0;
+            started.push(tokio::spawn(async { take(&mut answer.await.unwrap().into_body()).await.unwrap() }));
+        }
+        for taken in started {
+            assert!(taken.await.unwrap() == content);
+        }
+    });
+}
+
+/// A stalled request ends alone: the others of its connection go on.
+#[test]
+fn a_client_that_neither_sends_nor_takes_is_cut_off() {
+    let fixture = serve_with(|config| config.stall_timeout = WAIT);
+    let content = vec![7; 4_000_000];
+    fixture.store.put(&bucket(), &key("large"), &content, &PutOptions::default()).unwrap();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let start = Instant::now();
+        let put = Call::on("PUT", "half").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
+        let (answer, mut upload) = http2.start(&put, false).await;
+        push(&mut upload, &[1; 500], false).await.unwrap();
+        let (download, _) = http2.start(&Call::on("GET", "large"), true).await;
+        let mut body = download.await.unwrap().into_body();
+        // Its window is never opened again.
+        let mut taken = 0;
+        let error = loop {
+            match body.data().await.expect("it cannot end well") {
+                Ok(piece) => taken += piece.len(),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.is_reset() && taken <= 1 << 20, "{error}");
+        let error = answer.await.expect_err("half of it is missing");
+        assert!(error.is_reset(), "{error}");
+        let took = start.elapsed();
+        assert!(took >= WAIT && took < 10 * WAIT, "{took:?}");
+        assert!(fixture.store.head(&bucket(), &key("half"), &GetOptions::default()).is_err());
+        assert_eq!(http2.send(&Call::on("HEAD", "large")).await.status, 200);
+    });
+}
+
+/// One that waits while others have the whole of a slow link is not cut off as soon as that, but in the end.
+#[test]
+fn a_request_among_others_that_move_is_waited_for_longer() {
+    const STALL: Duration = Duration::from_millis(100);
+    let fixture = serve_with(|config| config.stall_timeout = STALL);
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let start = Instant::now();
+        let put = Call::on("PUT", "half").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
+        let (mut answer, mut upload) = http2.start(&put, false).await;
+        push(&mut upload, &[1; 500], false).await.unwrap();
+        let busy = Call::on("PUT", "busy").payload("UNSIGNED-PAYLOAD").body(vec![1; 1_000_000]);
+        let (_busy, mut other) = http2.start(&busy, false).await;
+        let error = loop {
+            push(&mut other, &[1; 100], false).await.unwrap();
+            if let Ok(answer) = tokio::time::timeout(STALL / 5, &mut answer).await {
+                break answer.expect_err("half of it is missing");
+            }
+        };
+        assert!(error.is_reset(), "{error}");
+        let took = start.elapsed();
+        assert!(took >= 9 * STALL && took < 50 * STALL, "{took:?}");
+    });
+}
+
+#[test]
+fn a_connection_without_requests_ends() {
+    let fixture = serve_with(|config| config.header_timeout = WAIT);
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let start = Instant::now();
+        let ended = http2.ended.await.unwrap();
+        assert!(ended.is_ok_and(|()| start.elapsed() >= WAIT && start.elapsed() < 10 * WAIT));
+    });
+    // Half of a head, for ever: a HEADERS frame that says it goes on.
+    let mut stream = fixture.client.connect();
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\0\0\0\0\x01\x82")
+        .unwrap();
+    let start = Instant::now();
+    let _ = stream.read_to_end(&mut Vec::new());
+    assert!(start.elapsed() >= WAIT && start.elapsed() < 10 * WAIT, "{:?}", start.elapsed());
+}
+
+#[test]
+fn requests_in_progress_are_finished_when_the_gateway_stops() {
+    let fixture = serve();
+    run(async {
+        let mut http2 = Http2::connect(&fixture.client).await;
+        let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
+        let (answer, mut upload) = http2.start(&put, false).await;
+        push(&mut upload, &[1; 500], false).await.unwrap();
+        // So that the server has begun with it.
+        http2.send(&Call::on("HEAD", "k")).await;
+        fixture.gateway.stop_handle().trigger();
+        // GOAWAY: no further request is taken.
+        while std::future::poll_fn(|context| http2.send.poll_ready(context)).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        push(&mut upload, &[1; 500], true).await.unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        http2.ended.await.unwrap().unwrap();
+    });
+    fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
+}
+
+/// Rapid reset (CVE-2023-44487): each request is taken back in the segment that it comes in.
+#[test]
+fn requests_taken_back_at_once_end_the_connection() {
+    let fixture = serve();
+    let mut stream = fixture.client.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    for first in (1_u32..200_000).step_by(128) {
+        let frames = (first..first + 128).step_by(2).flat_map(|stream_id| {
+            let id = stream_id.to_be_bytes();
+            // GET http://h/ in static table entries, then RST_STREAM with CANCEL.
+            let head = [&[0, 0, 6, 1, 5][..], &id, &[0x82, 0x84, 0x86, 0x41, 1, b'h']].concat();
+            [head, [&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, 8]].concat()].concat()
+        });
+        if stream.write_all(&frames.collect::<Vec<_>>()).is_err() {
+            break;
+        }
+    }
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    // A GOAWAY frame that says ENHANCE_YOUR_CALM.
+    let is_goaway = |frame: &[u8]| frame[3] == 7 && frame[13..17] == [0, 0, 0, 11];
+    assert!(answer.windows(17).any(is_goaway), "{} bytes", answer.len());
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused() {
+    let fixture = serve();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let call = Call::on("GET", "k").header("x-long", "a".repeat(70_000));
+        let answer = http2.send(&call).await;
+        assert_eq!(answer.status, 431);
+        assert_eq!(http2.send(&Call::on("GET", "k")).await.status, 404);
+    });
+}

@@ -1,0 +1,81 @@
+//! HTTP/1.1 over TLS, and the exchange of certificates.
+
+mod client;
+
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+use client::tls::{Certificate, TlsStream};
+use client::{Call, Fixture, lasting, next_answer, serve_with};
+
+fn serve_tls(certificate: &Certificate) -> Fixture {
+    serve_with(|config| config.tls = Some(certificate.load()))
+}
+
+fn ask(stream: &mut TlsStream, fixture: &Fixture, call: &Call<'_>) -> (String, Vec<u8>) {
+    stream.write_all(&lasting(&fixture.client, call)).unwrap();
+    stream.write_all(&call.body).unwrap();
+    next_answer(stream)
+}
+
+#[test]
+fn a_tour_over_one_connection() {
+    let certificate = Certificate::new();
+    let fixture = serve_tls(&certificate);
+    let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
+    let mut stream = certificate.connect(&fixture.client).unwrap();
+    let put = Call::on("PUT", "k").body(&content[..]);
+    assert!(ask(&mut stream, &fixture, &put).0.starts_with("HTTP/1.1 200"));
+    assert!(ask(&mut stream, &fixture, &Call::on("GET", "k")).1 == content);
+    let (head, body) = ask(&mut stream, &fixture, &Call::on("GET", "k").header("range", "bytes=7-1000006"));
+    assert!(head.starts_with("HTTP/1.1 206") && body == content[7..1_000_007]);
+    assert!(ask(&mut stream, &fixture, &Call::on("GET", "none")).0.starts_with("HTTP/1.1 404"));
+    // The client that waits to be asked for its body is asked.
+    let put = Call::on("PUT", "k").header("expect", "100-continue").body("hello");
+    stream.write_all(&lasting(&fixture.client, &put)).unwrap();
+    assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 100"));
+    stream.write_all(&put.body).unwrap();
+    assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
+    // The end is said in TLS's own words: without them this read would fail.
+    stream.write_all(&fixture.client.head(&Call::on("GET", "k"))).unwrap();
+    let mut last = Vec::new();
+    stream.read_to_end(&mut last).unwrap();
+    assert!(last.ends_with(b"\r\n\r\nhello"));
+}
+
+#[test]
+fn a_newer_certificate_is_shown_to_newer_connections() {
+    let mut certificate = Certificate::new();
+    let tls = certificate.load();
+    let fixture = serve_with(|config| config.tls = Some(tls.clone()));
+    let mut old = certificate.connect(&fixture.client).unwrap();
+    certificate.renew();
+    assert!(certificate.connect(&fixture.client).is_err(), "the old one is still shown");
+    std::fs::write(certificate.path(), "no certificate").unwrap();
+    assert!(tls.reload().is_err());
+    certificate.renew();
+    tls.reload().unwrap();
+    let mut new = certificate.connect(&fixture.client).unwrap();
+    for stream in [&mut old, &mut new] {
+        assert!(ask(stream, &fixture, &Call::on("GET", "none")).0.starts_with("HTTP/1.1 404"));
+    }
+}
+
+#[test]
+fn who_does_not_shake_hands_is_not_waited_for() {
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| {
+        config.tls = Some(certificate.load());
+        config.header_timeout = Duration::from_millis(300);
+    });
+    let start = Instant::now();
+    let silent = fixture.client.connect();
+    let mut clear = fixture.client.connect();
+    clear.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+    for mut stream in [clear, silent] {
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
