@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use crc_fast::CrcAlgorithm;
 use md5::Digest as _;
+use sha2::Digest as _;
 
 use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
 
