@@ -13,7 +13,7 @@ SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/sha
 RUN ?= out/compare.run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run libs3 mpi test lint bench soak clean
+.PHONY: help setup build run libs3 capi mpi test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
@@ -39,6 +39,9 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
 	tools/build-libs3 out
 
+capi: ## build the C API (fordway.h, libfordway), into out/lib and out/include
+	tools/build-capi out
+
 # What is linked to one MPI does not run under another: each has a directory of its own.
 MPICC ?= mpicc
 MPIRUN ?= mpirun
@@ -51,7 +54,7 @@ mpi: setup ## build fordway-mpi for the MPI of MPICC and MPIRUN (Debian's Open M
 	cargo build --release --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
 	cargo test --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
 
-test: setup libs3 ## run all tests, those in Rust and those in Python
+test: setup libs3 capi ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python
@@ -62,11 +65,12 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo metadata --locked --format-version 1 --manifest-path crates/mpi/Cargo.toml >/dev/null
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo xtask arrows
+	cargo xtask header --check
 	$(VENV)/bin/ruff check python
 	$(VENV)/bin/ruff format --check python
 
 bench: build ## run the benchmarks in bench/
-	@set -e; for script in bench/*; do test ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
+	@set -e; for script in bench/*; do test -d "$$script" -o ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
 
 soak: export FORDWAY_SOAK := 1
 soak: build ## run the long tests: many random operations on every lane

@@ -81,3 +81,22 @@ EOF
     server=$! url=https://localhost:$port ca_bundle=$scratch/caddy/pki/authorities/local/root.crt
     wait_for "$url/$2" "$scratch/caddy.log"
 }
+
+# make_certificate: for the loopback address; sets ca_bundle (whom to trust), beside which is key.pem.
+make_certificate() {
+    ca_bundle=$scratch/cert.pem
+    openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=localhost \
+        -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+        -keyout "$scratch/key.pem" -out "$ca_bundle" 2>"$scratch/openssl.log"
+}
+
+# start_gateway DIR OPTION...: our own gateway on DIR; sets server and url.
+start_gateway() {
+    local _
+    : >"$scratch/ready"
+    "$fordway" serve "$@" --listen 127.0.0.1:0 --etag fast --durability none >"$scratch/ready" 2>"$scratch/gateway.log" &
+    server=$!
+    for _ in {1..100}; do [[ -s $scratch/ready ]] && break; sleep 0.1; done
+    url=$(head -n 1 "$scratch/ready")
+    url=${url##* at }
+}

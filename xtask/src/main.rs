@@ -1,9 +1,11 @@
 //! Chores of the repository that want more than a line of shell: `cargo xtask NAME`.
 
 mod arrows;
+mod header;
 mod test;
 
 use std::env;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -12,6 +14,7 @@ const USAGE: &str = "\
 usage: cargo xtask NAME
 
   arrows           check that crates use only what their room allows
+  header [--check] write the header of the C API, or check that it is what the code says
   test [PYTHON]    run all Rust tests, then those of Python with the interpreter PYTHON
                    (default .venv/bin/python), and print the sum
 ";
@@ -27,9 +30,15 @@ fn main() -> ExitCode {
     }
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
 fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["arrows"] => arrows::check_workspace(),
+        ["header"] => header::write(&root()),
+        ["header", "--check"] => header::check(&root()),
         ["test"] => test::run_all(".venv/bin/python"),
         ["test", python] => test::run_all(python),
         _ => bail!("{USAGE}"),

@@ -51,13 +51,15 @@ fn answer_all(client: &UnixStream, dir: &File) -> Result<()> {
     let (cores, lookout) = (std::thread::available_parallelism()?.get(), lookout()?);
     let (mut request, mut content) = ([0; MESSAGE_BYTES], vec![7; 4096]);
     loop {
-        let looks_out = !lookout.is_zero() && 2 * OPEN.load(Ordering::Relaxed) <= cores;
+        // A client that was passed a descriptor is busy for longer than looking out lasts.
+        let is_large = request[0] == Ask::Descriptor as u8;
+        let looks_out = !lookout.is_zero() && !is_large && 2 * OPEN.load(Ordering::Relaxed) <= cores;
         let received = wait(looks_out, |wait| receive(client, &mut request, wait));
         if received.is_err() || received == Ok(0) {
             OPEN.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
-        let reply = [u8::from(looks_out); MESSAGE_BYTES];
+        let reply = [u8::from(looks_out && request[0] != Ask::Descriptor as u8); MESSAGE_BYTES];
         match request[0] {
             0 => send_all(client, &reply, &content, None)?,
             1 => {

@@ -107,6 +107,11 @@ fn lookout() -> Result<Duration> {
     Ok(Duration::from_micros(std::env::var("LOOKOUT_US").map_or(Ok(20), |us| us.parse())?))
 }
 
+/// Whether a comparison is to be made: all are, unless `ONLY` is a part of other titles.
+fn is_wanted(title: &str) -> bool {
+    std::env::var("ONLY").map_or(true, |part| title.contains(&part))
+}
+
 fn node_store(socket: &Path) -> NodeStore {
     NodeStore::new(NodeAddress::Unix(socket.to_owned()))
 }

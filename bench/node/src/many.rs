@@ -10,7 +10,7 @@ use fordway_measure::{median, median_interval};
 use fordway_store::{GetOptions, Key, Store};
 
 use crate::bare::{Ask, Client};
-use crate::{SMALL, bucket, node_store, small};
+use crate::{SMALL, bucket, is_wanted, node_store, small};
 
 /// How long all clients work in a round.
 const ROUND_MS: u64 = 500;
@@ -60,6 +60,10 @@ fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
 }
 
 pub(crate) fn compare(gateway: &Path, bare: &Path, rounds: usize) -> Result<()> {
+    let title = "4 KiB get by many processes, operations a second of all together";
+    if !is_wanted(title) {
+        return Ok(());
+    }
     let mut found: [Vec<f64>; 4] = Default::default();
     for _ in 0..rounds.max(5) {
         found[0].push(throughput("echo", bare, 8)?);
@@ -67,7 +71,7 @@ pub(crate) fn compare(gateway: &Path, bare: &Path, rounds: usize) -> Result<()> 
         found[2].push(throughput("node", gateway, 64)?);
         found[3].push(throughput("echo", bare, 64)?);
     }
-    println!("4 KiB get by many processes, operations a second of all together");
+    println!("{title}");
     for (name, at, beside) in [
         ("bare echo, 8 clients", 0, 0),
         ("node get, 8 clients, beside that", 1, 0),

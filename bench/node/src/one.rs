@@ -11,7 +11,7 @@ use fordway_store::{GetOptions, Key, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 
 use crate::bare::{Ask, Client};
-use crate::{SMALL, bucket, node_store, small};
+use crate::{SMALL, bucket, is_wanted, node_store, small};
 
 /// One way to do something; what is timed is one call of it.
 type Way<'w> = (&'static str, Box<dyn FnMut() -> Result<()> + 'w>);
@@ -24,6 +24,9 @@ struct Shape {
 
 /// Runs `ways` in blocks; prints the time of each per object, and each beside the first.
 fn ways(title: &str, shape: &Shape, mut ways: Vec<Way<'_>>, rounds: usize) -> Result<()> {
+    if !is_wanted(title) {
+        return Ok(());
+    }
     let mut times: Vec<Vec<f64>> = ways.iter().map(|_| Vec::new()).collect();
     let mut shuffle = Shuffle::new(7);
     // The first round warms up.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 
+use crate::web;
+
 /// A place that data comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
@@ -29,6 +31,13 @@ impl Address {
                 ("", "") => Ok(Address::Service),
                 (bucket, key) => Ok(Address::S3(Bucket::new(bucket)?, key.to_owned())),
             };
+        }
+        if web::is_address(text) {
+            let why = format!(
+                "{text:?} is a file at a web server, which `cat`, `stat`, `read` and `cp` (one, to a file) take; \
+                 servers are not listed or written to, unless by S3: s3://BUCKET/KEY with --endpoint"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if let Some((scheme, _)) = text.split_once("://") {
             let why = format!(

@@ -14,6 +14,7 @@ mod interrupt;
 mod output;
 mod transfer;
 mod units;
+mod web;
 mod wildcard;
 
 pub use args::{Cli, Command, GlobalArgs};

@@ -5,14 +5,29 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// Reads `90s`, `30m`, `24h`, `7d` or `2w`.
+/// Reads `30ms`, `90s`, `30m`, `24h`, `7d` or `2w`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let lower = text.trim().to_ascii_lowercase();
-    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
-    let unit = units.iter().find_map(|(name, seconds)| Some((lower.strip_suffix(name)?, *seconds)));
-    let seconds = unit.and_then(|(digits, seconds)| digits.parse::<u64>().ok()?.checked_mul(seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| {
-        format!("{text:?} is not a time; write a whole number with a unit, such as 30m, 24h or 7d")
+    // Before seconds and minutes: their names end the others'.
+    let units = [("us", 1), ("ms", 1_000), ("s", SECOND_US), ("m", 60 * SECOND_US), ("h", 3_600 * SECOND_US)];
+    let long_units = [("d", 86_400 * SECOND_US), ("w", 604_800 * SECOND_US)];
+    let unit = units.iter().chain(&long_units).find_map(|(name, us)| Some((lower.strip_suffix(name)?, *us)));
+    let us = unit.and_then(|(digits, us)| digits.parse::<u64>().ok()?.checked_mul(us));
+    us.map(Duration::from_micros).ok_or_else(|| {
+        format!("{text:?} is not a time; write a whole number with a unit, such as 30ms, 90s, 24h or 7d")
+    })
+}
+
+const SECOND_US: u64 = 1_000_000;
+
+/// Reads `1gbit`, `100mbit` or `64kbit`, in bits per second.
+pub(crate) fn parse_bit_rate(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let units = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+    let unit = units.iter().find_map(|(name, factor)| Some((lower.strip_suffix(name)?, *factor)));
+    let rate = unit.and_then(|(digits, factor)| digits.parse::<u64>().ok()?.checked_mul(factor));
+    rate.filter(|rate| *rate > 0).ok_or_else(|| {
+        format!("{text:?} is not a rate; write a whole number with a unit, such as 1gbit or 100mbit")
     })
 }
 
@@ -63,8 +78,19 @@ mod tests {
             assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         assert_eq!(parse_duration("2w"), parse_duration("14d"));
+        assert_eq!(parse_duration("2000ms"), parse_duration("2s"));
+        assert_eq!(parse_duration("150us"), Ok(Duration::from_micros(150)));
         for bad in ["", "7", "d", "-1d", "1.5h", "1d2h", "99999999999999999w"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bit_rates_are_read() {
+        let read = ["1gbit", "100Mbit", "64kbit"].map(|text| parse_bit_rate(text).unwrap());
+        assert_eq!(read, [1_000_000_000, 100_000_000, 64_000]);
+        for bad in ["", "1", "gbit", "0gbit", "1.5gbit", "1gb", "99999999999gbit"] {
+            assert!(parse_bit_rate(bad).is_err(), "{bad}");
         }
     }
 

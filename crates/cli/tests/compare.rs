@@ -74,17 +74,18 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// The gateway with a certificate of its own is a row beside the one without.
+/// The gateway with a certificate of its own, and in HTTP/2, are rows beside the plain one.
 #[test]
-fn tls_is_a_row() {
+fn tls_and_http2_are_rows() {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
-    let ran = compare(dir.path(), &["--lane", "http", "--lane", "https"]).output().unwrap();
+    let ran =
+        compare(dir.path(), &["--lane", "http", "--lane", "https", "--lane", "http2"]).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let run = Run::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
-    assert_eq!(lanes, ["http", "https"]);
-    assert!(run.lanes[1].description.contains("TLS"));
+    assert_eq!(lanes, ["http", "https", "http2"]);
+    assert!(run.lanes[1].description.contains("TLS") && run.lanes[2].description.contains("HTTP/2"));
     for row in &run.summaries {
         assert!(row.operations > 0 && row.errors == 0, "{} {}", row.phase, row.lane);
         assert!(row.server_cpu_ns_per_op.is_some(), "{} {}", row.phase, row.lane);

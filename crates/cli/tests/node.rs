@@ -1,7 +1,9 @@
 //! The node gateway as a process: ready line, commands through it, signals, and its sudden death.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_store::{Bucket, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_wire::node::{Hello, Request, VERSION, WELCOME_BYTES};
 
 /// A gateway; killed when dropped.
 struct Gateway {
@@ -76,6 +79,68 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     assert!(
         String::from_utf8_lossy(&after.stderr).contains("start the gateway with `fordway node ROOT --socket")
     );
+}
+
+#[test]
+fn its_counters_can_be_asked_for() {
+    let dir = place();
+    let _gateway = Gateway::start(dir.path(), &[]);
+    let file = dir.path().join("file");
+    std::fs::write(&file, vec![7; 1000]).unwrap();
+    assert!(fordway(dir.path(), &["cp", file.to_str().unwrap(), "s3://bucket/k"]).status.success());
+    let socket = dir.path().join("socket");
+    let status = |more: &[&str]| {
+        let words = [&["node", "--status", "--socket", socket.to_str().unwrap()], more].concat();
+        let output = Command::new(env!("CARGO_BIN_EXE_fordway")).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    assert_eq!((&found["bytes_in"], &found["requests_put"]), (&1000.into(), &1.into()), "{found}");
+    assert!(found["connections_open"].as_u64() >= Some(1) && found["uptime_s"].is_u64(), "{found}");
+    assert!(status(&[]).lines().any(|line| line.split_whitespace().eq(["bytes_in", "1000", "Bytes"])));
+    let both = fordway(dir.path(), &["node", "/tmp", "--status"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+/// Clients that announce much and send most of it, or ask for much and read nothing, make the gateway
+/// keep no more than it was told that it may.
+#[test]
+fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
+    let dir = place();
+    let gateway = Gateway::start(dir.path(), &["--memory", "32MiB"]);
+    let store = NodeStore::new(NodeAddress::Unix(dir.path().join("socket")));
+    store.put(&bucket(), &Key::new("k").unwrap(), &[1; 60_000], &PutOptions::default()).unwrap();
+    let mut long = Vec::new();
+    Request::Append {}.put(&mut long, 1, 16 << 20);
+    long.resize(16 << 20, 0);
+    let mut many = Vec::new();
+    let (bucket, key) = (Cow::Owned(bucket()), Cow::Owned(Key::new("k").unwrap()));
+    let get = Request::Get { bucket, key, options: Cow::Owned(GetOptions::default()) };
+    (0..50_000).for_each(|id| get.put(&mut many, id, 0));
+    let clients: Vec<UnixStream> = (0..40)
+        .map(|at| {
+            let mut socket = UnixStream::connect(dir.path().join("socket")).unwrap();
+            socket.write_all(&Hello { version: VERSION, takes_descriptors: true }.to_bytes()).unwrap();
+            socket.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+            socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            socket.write_all(if at % 2 == 0 { &long } else { &many }).unwrap_or_default();
+            socket
+        })
+        .collect();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.process.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident_kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    // Twenty messages of 16 MiB are 320 MiB, and the answers 60 GB.
+    assert!(resident_kib < (32 + 40 / 2 + 30) << 10, "{resident_kib} KiB");
+    assert_eq!(
+        store
+            .head(&Bucket::new("bucket").unwrap(), &Key::new("k").unwrap(), &GetOptions::default())
+            .unwrap()
+            .size,
+        60_000
+    );
+    drop(clients);
 }
 
 #[test]

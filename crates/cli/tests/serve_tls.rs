@@ -115,3 +115,37 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert_eq!(ran.status.code(), Some(2));
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
+
+/// Our own load over each version of HTTP, HTTP/3 included, on one gateway.
+#[cfg(feature = "http3")]
+#[test]
+fn every_version_is_spoken_at_one_port() {
+    let place = Place::new();
+    place.write_certificate();
+    std::fs::write(place.path("root/bucket/k"), vec![7; 300_000]).unwrap();
+    let mut gateway = Gateway(place.command().arg("--http3").spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1;
+    let url = format!("{endpoint}/bucket/k");
+    let load = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["--json", "bench", "rest", &url, "--http", "1.1,2,3", "--requests", "20", "--warm-up", "0s"])
+        .args(["--streams", "4", "--sign", "--ca-bundle"])
+        .arg(place.path("cert"))
+        .env("AWS_ACCESS_KEY_ID", KEYS[0])
+        .env("AWS_SECRET_ACCESS_KEY", KEYS[1])
+        .env("AWS_REGION", "us-east-1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(load.stderr).unwrap();
+    assert!(load.status.success(), "{said}");
+    let rows = String::from_utf8(load.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in &rows {
+        assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(20), Some(0)), "{row}");
+        assert_eq!(row["bytes"], 20 * 300_000, "{row}");
+    }
+    gateway.signal("-TERM");
+    assert!(gateway.0.wait().unwrap().success());
+}

@@ -1,7 +1,10 @@
 //! How long to wait before a request is sent again.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use fordway_wire::date;
+use fordway_wire::range::digits;
 
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
@@ -17,6 +20,12 @@ pub(crate) fn backoff(tries: u32, retry_after: Option<Duration>) -> Duration {
     retry_after.map_or(wait, |wish| wish.min(LONGEST).max(wait))
 }
 
+/// The wait that a `Retry-After` header asks for: seconds, or a date.
+pub(crate) fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());
+    digits(text.trim()).map(Duration::from_secs).or_else(until_date)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,5 +38,13 @@ mod tests {
         }
         assert_eq!(backoff(1, Some(Duration::from_secs(2))), Duration::from_secs(2));
         assert_eq!(backoff(1, Some(Duration::from_secs(600))), LONGEST);
+    }
+
+    #[test]
+    fn servers_wish_in_seconds_or_by_date() {
+        let now = date::parse_http("Fri, 24 May 2013 00:00:00 GMT").unwrap();
+        let wish = |text| retry_after(text, now).map(|wish| wish.as_secs());
+        assert_eq!([wish("7"), wish("Fri, 24 May 2013 00:01:05 GMT")], [Some(7), Some(65)]);
+        assert_eq!([wish("Fri, 24 May 2013 00:00:00 GMT"), wish("soon"), wish("-1")], [Some(0), None, None]);
     }
 }

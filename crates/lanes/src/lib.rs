@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fordway_client::http::vector::RemoteFile;
 use fordway_client::node::{NodeAddress, NodeStore, Secret};
 use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
 use fordway_posix::PosixStore;
@@ -47,6 +48,19 @@ impl Presigner for S3Store {
     }
 }
 
+/// Opens objects for reads of many ranges, and ahead of who reads; only lanes where a request is worth
+/// saving have one.
+pub trait FileOpener: Send + Sync {
+    /// The version of an object that is there now. Errors: as of [`Store::head`].
+    fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
+}
+
+impl FileOpener for S3Store {
+    fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
+        S3Store::open_file(self, bucket, key)
+    }
+}
+
 /// An opened endpoint.
 #[derive(Clone)]
 pub struct Lane {
@@ -54,6 +68,8 @@ pub struct Lane {
     pub store: Arc<dyn Store>,
     /// Signs URLs, where the lane has URLs.
     pub presigner: Option<Arc<dyn Presigner>>,
+    /// Opens objects, where that is more than a name for calls of the store.
+    pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least so many bytes go in parts, several at once; `None` where one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
 }
@@ -61,7 +77,7 @@ pub struct Lane {
 impl Lane {
     /// A lane within this process or node, where one stream is as fast as many.
     pub fn local(store: Arc<dyn Store>) -> Self {
-        Lane { store, presigner: None, multipart_threshold_bytes: None }
+        Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
     }
 }
 
@@ -147,7 +163,7 @@ fn secret(host: &str, config: S3Config) -> Result<Secret> {
 fn open_http(config: S3Config) -> Result<Lane> {
     let store = Arc::new(S3Store::new(config)?);
     let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
-    Ok(Lane { presigner: Some(store.clone()), store, multipart_threshold_bytes })
+    Ok(Lane { presigner: Some(store.clone()), opener: Some(store.clone()), store, multipart_threshold_bytes })
 }
 
 /// An endpoint, read but not opened.

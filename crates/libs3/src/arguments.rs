@@ -42,6 +42,10 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 
 /// The text that a C string is. Errors: what is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> Outcome<&str> {
+    if bytes.to_bytes().is_ascii() {
+        // SAFETY: ASCII is UTF-8. Nearly all names are, and this tells it in half the time.
+        return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
+    }
     bytes.to_str().map_err(|_| {
         let shown = bytes.to_string_lossy();
         let why = format!("{shown:?} is not UTF-8, which names and metadata of objects must be");

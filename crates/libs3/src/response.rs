@@ -8,7 +8,7 @@ use std::ptr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
-use fordway_store::{ETag, ObjectInfo, PutResult};
+use fordway_store::{ETag, Metadata, ObjectInfo, PutResult};
 
 use crate::abi::{Abi, ErrorDetails, NameValue, ResponseHandler, ResponseProperties, StatusNumber};
 use crate::failure::{Failure, Outcome};
@@ -32,33 +32,40 @@ pub(crate) struct Responder {
 
 /// What is known of a request's success, for the properties callback.
 #[derive(Default)]
-pub(crate) struct Properties {
-    content_type: Option<Cow<'static, CStr>>,
+pub(crate) struct Properties<'a> {
+    /// What describes the content, if any follows.
+    metadata: Option<&'a Metadata>,
     content_bytes: u64,
-    etag: Option<ETag>,
+    etag: Option<&'a ETag>,
     modified_s: Option<i64>,
-    user: Vec<(CString, CString)>,
 }
 
-impl Properties {
+impl<'a> Properties<'a> {
     /// Of an object of which `content_bytes` bytes follow.
-    pub(crate) fn of_object(info: &ObjectInfo, content_bytes: u64) -> Self {
-        let content_type = info.metadata.content_type.as_deref();
-        let user = info.metadata.user.iter().map(|(name, value)| (c_text(name), c_text(value)));
+    pub(crate) fn of_object(info: &'a ObjectInfo, content_bytes: u64) -> Self {
         Properties {
-            content_type: Some(
-                content_type.map_or(Cow::Borrowed(DEFAULT_CONTENT_TYPE), |said| c_text(said).into()),
-            ),
+            metadata: Some(&info.metadata),
             content_bytes,
-            etag: Some(info.etag.clone()),
+            etag: Some(&info.etag),
             modified_s: Some(seconds(info.modified)),
-            user: user.collect(),
         }
     }
 
     /// Of something just written.
-    pub(crate) fn of_written(made: &PutResult) -> Self {
-        Properties { etag: Some(made.etag.clone()), ..Default::default() }
+    pub(crate) fn of_written(made: &'a PutResult) -> Self {
+        Properties { etag: Some(&made.etag), ..Default::default() }
+    }
+
+    fn content_type(&self) -> Option<Cow<'static, CStr>> {
+        let said = self.metadata?.content_type.as_deref();
+        Some(said.map_or(Cow::Borrowed(DEFAULT_CONTENT_TYPE), |said| c_text(said).into()))
+    }
+
+    fn user(&self) -> Vec<(CString, CString)> {
+        let Some(metadata) = self.metadata.filter(|metadata| !metadata.user.is_empty()) else {
+            return Vec::new();
+        };
+        metadata.user.iter().map(|(name, value)| (c_text(name), c_text(value))).collect()
     }
 }
 
@@ -74,17 +81,17 @@ impl Responder {
 
     /// Tells that the request succeeded. `describe` is called only if somebody listens.
     /// Errors: `Callback`.
-    pub(crate) fn succeeded(&self, describe: impl FnOnce() -> Properties) -> Outcome {
+    pub(crate) fn succeeded<'a>(&self, describe: impl FnOnce() -> Properties<'a>) -> Outcome {
         let Some(callback) = self.handler.properties else { return Ok(()) };
         let told = describe();
-        let pairs =
-            told.user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
+        let (content_type, user) = (told.content_type(), told.user());
+        let pairs = user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
         let pairs: Vec<NameValue> = pairs.collect();
-        let etag = told.etag.as_ref().map(QuotedTag::new);
+        let etag = told.etag.map(QuotedTag::new);
         let properties = ResponseProperties {
             request_id: ptr::null(),
             request_id2: ptr::null(),
-            content_type: told.content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
+            content_type: content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
             content_length: told.content_bytes,
             server: SERVER.as_ptr(),
             etag: etag.as_ref().map_or(ptr::null(), QuotedTag::as_ptr),

@@ -64,6 +64,13 @@ impl Dir {
         !self.is_fresh && self.is_removed()
     }
 
+    /// Whether both are one directory, still there. Cost: two `fstat`, or one.
+    pub(crate) fn is_same_as(&self, other: &Dir) -> bool {
+        let Ok(this) = stat(self) else { return false };
+        let is_same = || stat(other).is_ok_and(|of| (of.device, of.inode) == (this.device, this.inode));
+        this.links > 0 && (Arc::ptr_eq(&self.file, &other.file) || is_same())
+    }
+
     /// Whether it was removed, even if just after it was opened. Cost: one `fstat`.
     pub(crate) fn is_removed(&self) -> bool {
         stat(self).map_or(true, |stat| stat.links == 0)

@@ -66,6 +66,9 @@ impl Place<'_> {
 /// the text of no name, or (in first place) ours.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     let text = key.as_str();
+    if !is_text_of_a_name(text) {
+        return None;
+    }
     let mut name_start = 0;
     for at in memchr::memchr_iter(b'/', text.as_bytes()) {
         let segment = &text[name_start..at];
@@ -84,9 +87,9 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
     })
 }
 
-/// Whether a file or directory can have the name that `segment` spells.
+/// Whether a file or directory can have the name that `segment`, the text of one, spells.
 fn is_path_segment(segment: &str) -> bool {
-    let is_name = !matches!(segment, "" | "." | "..") && is_text_of_a_name(segment);
+    let is_name = !matches!(segment, "" | "." | "..");
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 

@@ -146,6 +146,22 @@ impl Staged {
         Ok(())
     }
 
+    /// Turns to `place`, the path of another object, if that is in the directory that the file was made
+    /// in: its group, its access list and its quota are that directory's. Cost: two `fstat`.
+    pub(crate) fn retarget(&mut self, place: Place<'_>) -> bool {
+        if !self.is_plain || place.dir != self.place.dir {
+            return false;
+        }
+        // The path may lead elsewhere by now.
+        match self.inner.dirs.open(&self.inner.root, &place.dir) {
+            Ok(parent) if parent.is_same_as(&self.parent) => {
+                (self.parent, self.place) = (parent, place.into_owned());
+                true
+            }
+            Ok(_) | Err(_) => false,
+        }
+    }
+
     /// Counts bytes that came by another way than [`Staged::write`].
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.written += bytes;

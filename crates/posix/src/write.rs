@@ -143,6 +143,14 @@ impl Writer for ObjectWriter {
         self.staged.filled(bytes)
     }
 
+    fn retarget(&mut self, key: &Key) -> bool {
+        let is_fit = plain(&self.bucket, key).is_some_and(|place| self.staged.retarget(place));
+        if is_fit {
+            self.key = key.clone();
+        }
+        is_fit
+    }
+
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
         let (bucket, key) = (self.bucket.clone(), self.key.clone());
         self.finish(expected)

@@ -9,10 +9,13 @@ use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use s3s::service::S3Service;
 
+use crate::caller::Caller;
+use crate::content::Parts;
 use crate::http1::FastLane;
 use crate::monitor::{Monitor, Trace};
 use crate::payload::Payload;
 use crate::tls::Tls;
+use crate::unsigned::unsigned;
 use crate::{Users, identity};
 
 /// Limits of a connection.
@@ -36,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<Monitor>,
     pub(crate) tls: Option<Tls>,
+    /// Where HTTP/3 is spoken too, in the words of `Alt-Svc` (RFC 7838).
+    pub(crate) http3: Option<HeaderValue>,
 }
 
 /// The body of an answer.
@@ -43,6 +48,8 @@ pub(crate) enum Reply {
     Nothing,
     /// An object's.
     Content(Content),
+    /// Pieces of an object's.
+    Parts(Parts),
     /// Of the S3 layer.
     Document(s3s::Body),
 }
@@ -53,6 +60,7 @@ impl Reply {
         match self {
             Reply::Nothing => Some(0),
             Reply::Content(content) => Some(content.len()),
+            Reply::Parts(parts) => Some(parts.len()),
             Reply::Document(document) => document.size_hint().exact(),
         }
     }
@@ -61,11 +69,16 @@ impl Reply {
 /// Answers a request, of which `trace` takes note; what goes wrong is part of the answer.
 pub(crate) async fn answer(
     shared: &Shared,
+    caller: &Caller,
     mut request: Request<s3s::Body>,
     trace: Arc<Trace>,
 ) -> Response<Reply> {
     if !shared.users.is_available() {
         return unavailable();
+    }
+    if let Caller::Peer(user) = caller {
+        request = unsigned(request);
+        request.extensions_mut().insert(user.clone());
     }
     request.extensions_mut().insert(trace);
     let is_of_all_buckets = request.uri().path() == "/";
@@ -107,7 +120,7 @@ fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
     let reply = match parts.extensions.remove::<Payload>() {
-        Some(payload) => payload.take().map_or(Reply::Nothing, Reply::Content),
+        Some(payload) => payload.take().unwrap_or(Reply::Nothing),
         None => Reply::Document(body),
     };
     Response::from_parts(parts, reply)

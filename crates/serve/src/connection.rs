@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 
 use crate::answer::Shared;
+use crate::caller::Caller;
 use crate::gateway::Stopped;
 use crate::socket::Socket;
 use crate::{http1, http2};
@@ -22,17 +23,28 @@ pub(crate) async fn serve(socket: std::net::TcpStream, shared: &Arc<Shared>, sto
 }
 
 async fn speak(socket: std::net::TcpStream, shared: &Arc<Shared>, stopped: Stopped) -> io::Result<()> {
-    let remote = socket.peer_addr()?;
+    let caller = Caller::Remote(socket.peer_addr()?);
     let plain = TcpStream::from_std(socket)?;
     let socket = match &shared.tls {
         None => Socket::Plain(plain),
         Some(tls) => tls.accept(plain, shared.limits.header_timeout).await?,
     };
-    if socket.chose_http2() {
-        return http2::serve(socket, Vec::new(), remote, shared, stopped).await;
+    match socket.chose_http2() {
+        true => http2::serve(socket, Vec::new(), caller, shared, stopped).await,
+        false => exchange(socket, Vec::new(), caller, shared, stopped).await,
     }
-    match http1::serve(socket, remote, shared, stopped.clone()).await? {
-        Some((socket, ahead)) => http2::serve(socket, ahead, remote, shared, stopped).await,
+}
+
+/// Serves a connection in the clear, of which `ahead` was read already, in the HTTP that it begins with.
+pub(crate) async fn exchange(
+    socket: Socket,
+    ahead: Vec<u8>,
+    caller: Caller,
+    shared: &Arc<Shared>,
+    stopped: Stopped,
+) -> io::Result<()> {
+    match http1::serve(socket, ahead, &caller, shared, stopped.clone()).await? {
+        Some((socket, ahead)) => http2::serve(socket, ahead, caller, shared, stopped).await,
         None => Ok(()),
     }
 }

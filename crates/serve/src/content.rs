@@ -1,5 +1,6 @@
 //! Pieces of content on their way to a client that the kernel cannot send by itself.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -20,6 +21,68 @@ pub(crate) enum Pieces {
     /// With the bytes that are left.
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
+    Parts(Parts),
+}
+
+/// Content that can be read at several places.
+pub(crate) enum Source {
+    File(FileRegion),
+    Bytes(Bytes),
+}
+
+/// Pieces of one object, each with what stands before it, and what stands behind the last.
+pub(crate) struct Parts {
+    pub(crate) source: Source,
+    pub(crate) parts: VecDeque<(String, Range<u64>)>,
+    pub(crate) end: String,
+    left: u64,
+}
+
+impl Parts {
+    pub(crate) fn new(source: Source, parts: VecDeque<(String, Range<u64>)>, end: String) -> Self {
+        let of_part = |(before, range): &(String, Range<u64>)| before.len() as u64 + range.end - range.start;
+        let left = parts.iter().map(of_part).sum::<u64>() + end.len() as u64;
+        Parts { source, parts, end, left }
+    }
+
+    /// Bytes that are left, with all that stands between the pieces.
+    pub(crate) fn len(&self) -> u64 {
+        self.left
+    }
+
+    /// Gathers some of them. Errors: `UnexpectedEof` for content that is shorter.
+    async fn next(mut self) -> io::Result<(Bytes, Self)> {
+        let mut buffer = take_buffer();
+        while (buffer.len() as u64) < PIECE_BYTES {
+            let Some((before, range)) = self.parts.pop_front() else {
+                buffer.extend_from_slice(std::mem::take(&mut self.end).as_bytes());
+                break;
+            };
+            buffer.extend_from_slice(before.as_bytes());
+            let room = PIECE_BYTES.saturating_sub(buffer.len() as u64);
+            let middle = range.end.min(range.start + room);
+            append_part(&self.source, range.start..middle, &mut buffer).await?;
+            if middle < range.end {
+                self.parts.push_front((String::new(), middle..range.end));
+            }
+        }
+        self.left -= buffer.len() as u64;
+        Ok((lend_buffer(buffer), self))
+    }
+}
+
+/// Reads a small part of content behind what is in `buffer`.
+/// Errors: `UnexpectedEof` for a file that is shorter.
+pub(crate) async fn append_part(source: &Source, range: Range<u64>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    match source {
+        Source::Bytes(bytes) => {
+            buffer.extend_from_slice(&bytes[range.start as usize..range.end as usize]);
+            Ok(())
+        }
+        Source::File(FileRegion { file, offset, .. }) => {
+            append(file, offset + range.start..offset + range.end, buffer).await
+        }
+    }
 }
 
 impl Pieces {
@@ -37,6 +100,7 @@ impl Pieces {
             Pieces::File(region) => region.len,
             Pieces::Reader(_, left) => *left,
             Pieces::Bytes(bytes) => bytes.len() as u64,
+            Pieces::Parts(parts) => parts.len(),
         }
     }
 
@@ -47,6 +111,10 @@ impl Pieces {
             Pieces::Bytes(mut bytes) => {
                 let piece = bytes.split_to(bytes.len().min(PIECE_BYTES as usize));
                 Ok((piece, Pieces::Bytes(bytes)))
+            }
+            Pieces::Parts(parts) => {
+                let (piece, rest) = parts.next().await?;
+                Ok((piece, Pieces::Parts(rest)))
             }
             Pieces::File(FileRegion { file, offset, len }) => {
                 let count = len.min(PIECE_BYTES);
@@ -166,6 +234,19 @@ mod tests {
             }
             assert!(taken == content[5..]);
         }
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&content).unwrap();
+        let region = FileRegion { file, offset: 5, len };
+        let parts = [("a".to_owned(), 10..200_000), ("b".to_owned(), 300_000..300_001)].into();
+        let (mut pieces, mut taken) =
+            (Pieces::Parts(Parts::new(Source::File(region), parts, "end".to_owned())), Vec::new());
+        assert_eq!(pieces.len(), 1 + 199_990 + 1 + 1 + 3);
+        while pieces.len() > 0 {
+            let piece;
+            (piece, pieces) = runtime.block_on(pieces.next()).unwrap();
+            taken.extend_from_slice(&piece);
+        }
+        assert!(taken == [b"a", &content[15..200_005], b"b", &content[300_005..300_006], b"end"].concat());
         let short = Pieces::Reader(Box::new(io::empty()), 1);
         let error = runtime.block_on(short.next()).err().expect("it is shorter");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);

@@ -21,6 +21,11 @@ impl Domains {
         Ok(Domains(names.collect::<Result<_>>()?))
     }
 
+    /// None, so that only paths name buckets.
+    pub(crate) fn none() -> Self {
+        Domains(Vec::new())
+    }
+
     /// The bucket that stands before one of the domains in a `Host` header, if any does.
     pub(crate) fn bucket_of<'h>(&self, host: &'h str) -> Option<&'h str> {
         let name = without_port(host);

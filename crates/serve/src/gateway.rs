@@ -15,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use crate::answer::{Limits, Shared};
 use crate::domains::Domains;
 use crate::http1::FastLane;
+#[cfg(feature = "http3")]
+use crate::http3;
 use crate::identity::is_region;
 use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
 use crate::watch::{Reload, Watch, Words, words};
@@ -32,6 +34,9 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// What clients are shown; without it they are spoken to in the clear.
     pub tls: Option<Tls>,
+    /// Whether HTTP/3 is spoken too, at the same address by UDP; needs `tls`.
+    #[cfg(feature = "http3")]
+    pub http3: bool,
     /// Host names before which a bucket may stand, as `BUCKET.s3.example.org`; others name no bucket,
     /// and leave that to the path.
     pub domains: Vec<String>,
@@ -61,12 +66,14 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Defaults: no TLS, no domain, region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
+    /// Defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections, heads of 64 KiB, bodies of
     /// any size, 60 s for a head, 30 s for a stall, 10 s to drain; no access log, no metrics.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
             tls: None,
+            #[cfg(feature = "http3")]
+            http3: false,
             domains: Vec::new(),
             metrics: None,
             access_log: None,
@@ -88,7 +95,7 @@ impl GatewayConfig {
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Stop(Arc::new(watch::Sender::new(false)))
     }
 
@@ -101,6 +108,12 @@ impl Stop {
 /// The other end of [`Stop`].
 #[derive(Clone)]
 pub(crate) struct Stopped(watch::Receiver<bool>);
+
+impl From<&Stop> for Stopped {
+    fn from(stop: &Stop) -> Self {
+        Stopped(stop.0.subscribe())
+    }
+}
 
 impl Stopped {
     /// Whether the gateway was told to stop.
@@ -125,7 +138,10 @@ pub struct Gateway {
     fast_lane: FastLane,
     monitor: Arc<Monitor>,
     metrics: Option<TcpListener>,
-    reload: (Reload, Words),
+    #[cfg(feature = "http3")]
+    http3: Option<(std::net::UdpSocket, Tls)>,
+    reload: Reload,
+    words: Option<Words>,
     stop: Stop,
 }
 
@@ -141,14 +157,30 @@ impl Gateway {
         }
         let domains = Domains::new(&config.domains)?;
         let (listener, address) = listen(config.listen)?;
+        #[cfg(feature = "http3")]
+        let http3 = listen_http3(address, &config)?;
         let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
         let users = Arc::new(users);
         let service = s3::service(users.clone(), &config, domains.clone());
         let fast_lane = FastLane::new(users.clone(), domains);
-        let (reload, stop) = (words(), Stop::new());
-        Ok(Gateway { listener, address, config, users, service, fast_lane, monitor, metrics, reload, stop })
+        let ((reload, words), stop) = (words(), Stop::new());
+        Ok(Gateway {
+            listener,
+            address,
+            config,
+            users,
+            service,
+            fast_lane,
+            monitor,
+            metrics,
+            #[cfg(feature = "http3")]
+            http3,
+            reload,
+            words: Some(words),
+            stop,
+        })
     }
 
     /// The address bound, with the port that was chosen.
@@ -168,7 +200,7 @@ impl Gateway {
 
     /// What has this gateway read its files anew.
     pub fn reload_handle(&self) -> Reload {
-        self.reload.0.clone()
+        self.reload.clone()
     }
 
     /// Serves until [`Stop::trigger`], then for at most `drain_timeout` more.
@@ -200,48 +232,27 @@ impl Gateway {
     }
 
     async fn serve(mut self, workers: &[Worker]) -> Result<()> {
-        let (connections_max, drain_timeout) =
-            (self.config.connections_max.max(1), self.config.drain_timeout);
+        let connections_max = self.config.connections_max.max(1);
         let slots = Arc::new(Semaphore::new(connections_max as usize));
-        let vitals = Vitals {
-            monitor: self.monitor.clone(),
-            users: self.users.clone(),
-            slots: slots.clone(),
-            connections_max: connections_max as usize,
-            stopped: Stopped(self.stop.0.subscribe()),
-        };
-        if let Some(metrics) = self.metrics.take() {
-            let failed = |error| Error::new(ErrorKind::Io, "listening for metrics").caused_by(error);
-            let listener = tokio::net::TcpListener::from_std(metrics).map_err(failed)?;
-            tokio::spawn(monitor::serve(listener, Arc::new(vitals)));
-        }
-        self.accept_until_stopped(workers, &slots).await?;
-        let all = slots.acquire_many(connections_max);
-        if tokio::time::timeout(drain_timeout, all).await.is_err() {
-            let open = connections_max as usize - slots.available_permits();
-            tracing::warn!(connections = open, "closing connections that did not end in time");
-        }
-        Ok(())
-    }
-
-    /// Deals connections out in turn: with few of them, the kernel's own balancing between
-    /// listeners often puts most on one thread.
-    async fn accept_until_stopped(self, workers: &[Worker], slots: &Arc<Semaphore>) -> Result<()> {
-        let (users, monitor) = (self.users.clone(), self.monitor.clone());
-        let (reload, words) = self.reload;
-        let _watch = Watch::start(reload, words, move |is_asked| {
-            users.look(is_asked);
-            if let Some(log) = monitor.log.as_ref().filter(|_| is_asked) {
-                log.reopen();
-            }
-        })?;
+        self.serve_metrics(&slots)?;
+        let watch = self.watch()?;
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|error| cannot_listen(self.address, error))?;
+        let drain_timeout = self.config.drain_timeout;
+        #[cfg(feature = "http3")]
+        let http3 =
+            self.http3.map(|(socket, tls)| http3::Listener::start(socket, tls, self.config.header_timeout));
+        #[cfg(feature = "http3")]
+        let http3 = http3.transpose()?;
         let shared = Arc::new(Shared {
             service: self.service,
             fast_lane: self.fast_lane,
             users: self.users,
             monitor: self.monitor,
+            #[cfg(feature = "http3")]
+            http3: http3.as_ref().and_then(|_| elsewhere(self.address)),
+            #[cfg(not(feature = "http3"))]
+            http3: None,
             tls: self.config.tls,
             region: self.config.region,
             limits: Limits {
@@ -251,21 +262,124 @@ impl Gateway {
                 body_bytes_max: self.config.body_bytes_max,
             },
         });
-        let stopped = Stopped(self.stop.0.subscribe());
-        let mut over = pin!(stopped.clone().over());
-        for worker in workers.iter().cycle() {
+        let clients = Clients { workers, slots: &slots, shared, stopped: Stopped::from(&self.stop) };
+        #[cfg(feature = "http3")]
+        tokio::join!(clients.accept(&listener), clients.accept_http3(http3.as_ref()));
+        #[cfg(not(feature = "http3"))]
+        clients.accept(&listener).await;
+        // Nobody finds the gateway from now on, and nothing but connections holds the access log.
+        drop((listener, watch));
+        let all = slots.acquire_many(connections_max);
+        if tokio::time::timeout(drain_timeout, all).await.is_err() {
+            let open = connections_max as usize - slots.available_permits();
+            tracing::warn!(connections = open, "closing connections that did not end in time");
+        }
+        #[cfg(feature = "http3")]
+        if let Some(http3) = http3 {
+            http3.close().await;
+        }
+        Ok(())
+    }
+
+    /// Answers who asks for metrics and health, where they are to be had.
+    fn serve_metrics(&mut self, slots: &Arc<Semaphore>) -> Result<()> {
+        let Some(metrics) = self.metrics.take() else { return Ok(()) };
+        let vitals = Vitals {
+            monitor: self.monitor.clone(),
+            users: self.users.clone(),
+            slots: slots.clone(),
+            connections_max: self.config.connections_max.max(1) as usize,
+            stopped: Stopped::from(&self.stop),
+        };
+        let failed = |error| Error::new(ErrorKind::Io, "listening for metrics").caused_by(error);
+        let listener = tokio::net::TcpListener::from_std(metrics).map_err(failed)?;
+        tokio::spawn(monitor::serve(listener, Arc::new(vitals)));
+        Ok(())
+    }
+
+    /// Looks after the directory and the files of the gateway.
+    fn watch(&mut self) -> Result<Option<Watch>> {
+        let Some(words) = self.words.take() else { return Ok(None) };
+        let (users, monitor) = (self.users.clone(), self.monitor.clone());
+        let watch = Watch::start(self.reload.clone(), words, move |is_asked| {
+            users.look(is_asked);
+            if let Some(log) = monitor.log.as_ref().filter(|_| is_asked) {
+                log.reopen();
+            }
+        });
+        watch.map(Some)
+    }
+}
+
+/// Takes clients in.
+struct Clients<'w> {
+    workers: &'w [Worker],
+    slots: &'w Arc<Semaphore>,
+    shared: Arc<Shared>,
+    stopped: Stopped,
+}
+
+impl Clients<'_> {
+    /// Deals connections out in turn until the gateway is stopped: with few of them, the kernel's own
+    /// balancing between listeners often puts most on one thread.
+    async fn accept(&self, listener: &tokio::net::TcpListener) {
+        let mut over = pin!(self.stopped.clone().over());
+        for worker in self.workers.iter().cycle() {
             let (socket, slot) = tokio::select! {
-                accepted = next_connection(&listener, slots) => accepted,
+                accepted = next_connection(listener, self.slots) => accepted,
                 () = over.as_mut() => break,
             };
-            let (shared, stopped) = (shared.clone(), stopped.clone());
+            let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
             worker.runtime.spawn(async move {
                 connection::serve(socket, &shared, stopped).await;
                 drop(slot);
             });
         }
-        Ok(())
     }
+
+    /// The same for those that come by UDP. The thread that reads the socket deals datagrams out.
+    #[cfg(feature = "http3")]
+    async fn accept_http3(&self, listener: Option<&http3::Listener>) {
+        let Some(listener) = listener else { return };
+        let mut over = pin!(self.stopped.clone().over());
+        for worker in self.workers.iter().rev().cycle() {
+            let accepted = async {
+                let accepted = listener.accept().await?;
+                let slot = self.slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
+                Some((accepted, slot))
+            };
+            let accepted = tokio::select! {
+                accepted = accepted => accepted,
+                () = over.as_mut() => None,
+            };
+            let Some((accepted, slot)) = accepted else { break };
+            let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
+            worker.runtime.spawn(async move {
+                http3::serve(accepted, &shared, stopped).await;
+                drop(slot);
+            });
+        }
+        listener.refuse_all();
+    }
+}
+
+/// What clients over TCP are told of HTTP/3: it is at the same port.
+#[cfg(feature = "http3")]
+fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
+    http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()
+}
+
+/// The socket of HTTP/3. Errors: as [`Gateway::bind`]; `InvalidArgument` without a certificate.
+#[cfg(feature = "http3")]
+fn listen_http3(address: SocketAddr, config: &GatewayConfig) -> Result<Option<(std::net::UdpSocket, Tls)>> {
+    if !config.http3 {
+        return Ok(None);
+    }
+    let tls = config.tls.clone().ok_or_else(|| {
+        let why = "HTTP/3 is always encrypted; give a certificate and its key";
+        Error::new(ErrorKind::InvalidArgument, why)
+    })?;
+    Ok(Some((http3::Listener::bind(address)?, tls)))
 }
 
 /// What is said of a gateway to whoever asks for metrics and health.
@@ -396,7 +510,9 @@ impl Worker {
     }
 }
 
-fn new_runtime() -> Result<Runtime> {
+/// A runtime of one thread that serves connections.
+/// Errors: `Io`.
+pub(crate) fn new_runtime() -> Result<Runtime> {
     let mut builder = Builder::new_current_thread();
     builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
     builder.build().map_err(no_thread)

@@ -8,15 +8,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, DATE};
+use http::{Extensions, HeaderMap, Uri};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
-use s3s::{S3Result, s3_error};
+use s3s::{S3Request, S3Result, s3_error};
 
 use crate::Users;
 use crate::monitor::{Operation, Signed, Trace};
+use crate::users::User;
 
 /// An access key and its secret.
 #[derive(Clone)]
@@ -55,8 +56,9 @@ pub(crate) struct KnownKeys(pub(crate) Arc<Users>);
 #[async_trait::async_trait]
 impl S3Auth for KnownKeys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        match self.0.find(access_key) {
-            Some(user) => Ok(SecretKey::from(user.keys.secret_key.as_str())),
+        let user = self.0.find(access_key);
+        match user.as_ref().and_then(|user| user.keys.as_ref()) {
+            Some(keys) => Ok(SecretKey::from(keys.secret_key.as_str())),
             None => {
                 Err(s3_error!(InvalidAccessKeyId, "the access key is not known here; check the access key"))
             }
@@ -67,43 +69,80 @@ impl S3Auth for KnownKeys {
 /// How far a client's clock may be off (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Lets every request pass that is signed in a way that cannot be replayed for ever, and says whose it
-/// is, by an extension of the request.
-pub(crate) struct SignedOnly {
-    pub(crate) users: Arc<Users>,
-    /// Whether signatures of version 2 are taken.
-    pub(crate) allow_version_2: bool,
+/// Says whose a request is, by an extension of it, and lets no other pass.
+#[derive(Clone)]
+pub(crate) enum Admission {
+    /// Those pass that are signed in a way that cannot be replayed for ever.
+    Signed {
+        users: Arc<Users>,
+        /// Whether signatures of version 2 are taken.
+        allow_version_2: bool,
+    },
+    /// All pass: whose they are was known before they came.
+    Peers,
 }
 
 #[async_trait::async_trait]
-impl S3Access for SignedOnly {
+impl S3Access for Admission {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let Some(credentials) = request.credentials() else {
+        let known = request.extensions_mut().get::<Arc<User>>().cloned();
+        let access_key = request.credentials().map(|credentials| credentials.access_key.as_str());
+        let user = self.admit(known, access_key, request.headers(), request.uri())?;
+        let (operation, names) = (Operation::named(request.s3_op().name()), names(request.s3_path()));
+        Self::take_note(request.extensions_mut(), &user, operation, || Some(names));
+        request.extensions_mut().insert(user);
+        Ok(())
+    }
+}
+
+impl Admission {
+    /// Whose a request is that goes past the operations. Errors: as for all others.
+    pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
+        let known = request.extensions.get::<Arc<User>>().cloned();
+        let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
+        self.admit(known, access_key, &request.headers, &request.uri)
+    }
+
+    fn admit(
+        &self,
+        known: Option<Arc<User>>,
+        access_key: Option<&str>,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> S3Result<Arc<User>> {
+        let Admission::Signed { users, allow_version_2 } = self else {
+            return known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"));
+        };
+        let Some(access_key) = access_key else {
             return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
         };
-        let Some(user) = self.users.find(&credentials.access_key) else {
+        let Some(user) = users.find(access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
-        if let Some(trace) = request.extensions_mut().remove::<Arc<Trace>>() {
-            trace.signed(Signed {
-                user: user.clone(),
-                operation: Operation::named(request.s3_op().name()),
-                names: trace.asked.is_some().then(|| names(request.s3_path())),
-                at: Instant::now(),
-            });
+        if !signed_with_version_2(headers, uri) {
+            return Ok(user);
         }
-        request.extensions_mut().insert(user);
-        if !signed_with_version_2(request) {
-            return Ok(());
-        }
-        if !self.allow_version_2 {
+        if !allow_version_2 {
             // S3's own words: s3cmd looks for them, and signs anew.
             return Err(s3_error!(
                 InvalidRequest,
                 "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
             ));
         }
-        check_date(request.headers())
+        check_date(headers).map(|()| user)
+    }
+
+    /// Says in the request's trace what is asked, and by whom; `names` are those of bucket and key, where
+    /// they are not what the path spells.
+    pub(crate) fn take_note(
+        extensions: &mut Extensions,
+        user: &Arc<User>,
+        operation: Operation,
+        names: impl FnOnce() -> Option<(String, String)>,
+    ) {
+        let Some(trace) = extensions.remove::<Arc<Trace>>() else { return };
+        let names = trace.asked.is_some().then(names).flatten();
+        trace.signed(Signed { user: user.clone(), operation, names, at: Instant::now() });
     }
 }
 
@@ -134,9 +173,9 @@ fn check_date(headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-fn signed_with_version_2(request: &S3AccessContext<'_>) -> bool {
-    let header = request.headers().get(AUTHORIZATION);
-    let query = request.uri().query().unwrap_or_default();
+fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
+    let header = headers.get(AUTHORIZATION);
+    let query = uri.query().unwrap_or_default();
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS "))
         || query.split('&').any(|pair| pair.starts_with("Signature="))
 }

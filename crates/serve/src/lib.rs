@@ -8,12 +8,13 @@
 //! * `gateway`: what is configured, accepting, ending in good order
 //! * `connection`, `socket`, `tls`: one client, with TLS or without, and which HTTP it speaks
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
-//! * `http2`: HTTP/2, many requests at once on one socket
-//! * `content`, `buffers`, `patience`: what both versions read, keep in memory and wait for
+//! * `http2`, `http3`: many requests at once on one connection; `multiplexed`: what both have in common
+//! * `content`, `buffers`, `patience`: what all versions read, keep in memory and wait for
 //! * `domains`: buckets that the host names
 //! * `answer`: from a request to its answer
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
+//! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
 //! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
@@ -23,20 +24,25 @@
 
 mod answer;
 mod buffers;
+mod caller;
 mod connection;
 mod content;
 mod domains;
 mod gateway;
 mod http1;
 mod http2;
+#[cfg(feature = "http3")]
+mod http3;
 mod identity;
 mod monitor;
+mod multiplexed;
 pub mod node;
 mod patience;
 mod payload;
 mod s3;
 mod socket;
 mod tls;
+mod unsigned;
 mod users;
 mod watch;
 

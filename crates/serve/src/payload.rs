@@ -1,20 +1,20 @@
-//! An object's content on its way through the S3 layer.
+//! The body of an answer on its way through the S3 layer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fordway_store::Content;
+use crate::answer::Reply;
 
-/// Content as an extension of the response: the transport sees an open file for what it is.
+/// A body as an extension of the response: the transport sees an open file for what it is.
 #[derive(Clone)]
-pub(crate) struct Payload(Arc<Mutex<Option<Content>>>);
+pub(crate) struct Payload(Arc<Mutex<Option<Reply>>>);
 
 impl Payload {
-    pub(crate) fn new(content: Content) -> Self {
-        Payload(Arc::new(Mutex::new(Some(content))))
+    pub(crate) fn new(reply: Reply) -> Self {
+        Payload(Arc::new(Mutex::new(Some(reply))))
     }
 
-    /// The content, for the first who asks.
-    pub(crate) fn take(self) -> Option<Content> {
+    /// The body, for the first who asks.
+    pub(crate) fn take(self) -> Option<Reply> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

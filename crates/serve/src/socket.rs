@@ -1,16 +1,18 @@
-//! A client's socket, with TLS on it or without.
+//! A client's socket: TCP with TLS or without, or the Unix socket of a node.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 /// What bytes of a client come and go through.
 pub(crate) enum Socket {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -18,17 +20,49 @@ impl Socket {
     /// Whether the client chose HTTP/2 in its handshake (ALPN, RFC 7301).
     pub(crate) fn chose_http2(&self) -> bool {
         match self {
-            Socket::Plain(_) => false,
+            Socket::Plain(_) | Socket::Unix(_) => false,
             Socket::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+
+    /// Whether what is sent must pass through this process.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Socket::Tls(_))
+    }
+
+    /// Has the kernel send by `send` as soon as the socket takes something.
+    /// Errors: `Unsupported` for a socket with TLS, and those of `send`.
+    pub(crate) fn poll_send(
+        &self,
+        context: &mut Context<'_>,
+        send: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let sent = match self {
+                Socket::Plain(stream) => {
+                    ready!(stream.poll_write_ready(context))?;
+                    stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
+                }
+                Socket::Unix(stream) => {
+                    ready!(stream.poll_write_ready(context))?;
+                    stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
+                }
+                Socket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
         }
     }
 }
 
-/// The same call on either kind.
-macro_rules! on_either {
+/// The same call on any kind.
+macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {
             Socket::Plain($stream) => $call,
+            Socket::Unix($stream) => $call,
             Socket::Tls($stream) => $call,
         }
     };
@@ -40,7 +74,7 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = on_either!(self, stream => Pin::new(stream).poll_read(context, room));
+        let read = on_any!(self, stream => Pin::new(stream).poll_read(context, room));
         match read {
             // Many clients end TLS without a word. HTTP says by itself where its messages end.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
@@ -51,7 +85,7 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        on_either!(self, stream => Pin::new(stream).poll_write(context, data))
+        on_any!(self, stream => Pin::new(stream).poll_write(context, data))
     }
 
     fn poll_write_vectored(
@@ -59,7 +93,7 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_either!(self, stream => Pin::new(stream).poll_write_vectored(context, pieces))
+        on_any!(self, stream => Pin::new(stream).poll_write_vectored(context, pieces))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -67,10 +101,10 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => Pin::new(stream).poll_flush(context))
+        on_any!(self, stream => Pin::new(stream).poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => Pin::new(stream).poll_shutdown(context))
+        on_any!(self, stream => Pin::new(stream).poll_shutdown(context))
     }
 }

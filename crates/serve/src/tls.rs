@@ -44,10 +44,14 @@ impl Tls {
         Ok(())
     }
 
+    /// What clients are shown now.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Shakes hands. Errors: `TimedOut`, and what the client did wrong.
     pub(crate) async fn accept(&self, socket: TcpStream, timeout: Duration) -> io::Result<Socket> {
-        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(current).accept(socket)).await;
+        let accepted = tokio::time::timeout(timeout, TlsAcceptor::from(self.current()).accept(socket)).await;
         Ok(Socket::Tls(Box::new(accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??)))
     }
 }

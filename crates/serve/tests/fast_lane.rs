@@ -8,7 +8,6 @@ use std::io::Write as _;
 
 use client::{Answer, BUCKET, Call, Client, Fixture, read_answer, serve};
 use fordway_store::Store;
-use fordway_wire::byteranges::{Parts, Step, boundary_of};
 
 /// Not signed, without a meaning, and enough to be unusual.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";
@@ -232,64 +231,4 @@ fn damaged_requests_are_judged_alike() {
     }
     assert!((200..400).contains(&refused), "{refused}");
     assert!(fixture.store.list_buckets().is_ok());
-}
-
-/// The parts of a `multipart/byteranges` answer.
-fn parts_of(answer: &Answer) -> Vec<(std::ops::Range<u64>, Vec<u8>)> {
-    let boundary = boundary_of(answer.header("content-type").unwrap()).unwrap();
-    let (mut parts, mut body, mut found) = (Parts::new(boundary), &answer.body[..], Vec::new());
-    loop {
-        match parts.step(body).expect("a well-formed body") {
-            Step::Part(count, range, size) => {
-                assert!(size.is_some());
-                body = &body[count..];
-                found.push((range, Vec::new()));
-            }
-            Step::Data(count) => {
-                found.last_mut().unwrap().1.extend_from_slice(&body[..count]);
-                body = &body[count..];
-            }
-            Step::End(count) => {
-                assert_eq!(body[count..], *b"\r\n");
-                return found;
-            }
-            Step::More => panic!("the body is cut"),
-        }
-    }
-}
-
-#[test]
-fn several_ranges_come_in_one_answer() {
-    let fixture = serve();
-    let content: Vec<u8> = (0..900_000u32).map(|i| (i * 7 / 5) as u8).collect();
-    let made =
-        fixture.client.send(&Call::on("PUT", "k").header("content-type", "text/x").body(content.clone()));
-    let tag = made.ok().header("etag").unwrap().to_owned();
-    let ask = |range: &str| fixture.client.send(&Call::on("GET", "k").header("range", range));
-    let answer = ask("bytes=5-9, 800000-, 100-300099, -1,9999999-").ok();
-    assert_eq!((answer.status, answer.header("etag")), (206, Some(&*tag)));
-    assert!(answer.text().contains("content-type: text/x\r\n"));
-    let expected = [5..10, 800_000..900_000, 100..300_100, 899_999..900_000];
-    let expected =
-        expected.map(|range| (range.clone(), content[range.start as usize..range.end as usize].to_vec()));
-    assert!(parts_of(&answer) == expected);
-
-    let many: Vec<String> = (0..1000).map(|n| format!("{}-{}", n * 900, n * 900 + 49)).collect();
-    let answer = ask(&format!("bytes={}", many.join(","))).ok();
-    let parts = parts_of(&answer);
-    assert_eq!(parts.len(), 1000);
-    assert!(parts.iter().all(|(range, part)| content[range.start as usize..][..50] == part[..]));
-
-    let beyond = ask("bytes=900000-,-0");
-    assert_eq!(beyond.error(), (416, "InvalidRange".to_owned()));
-    assert_eq!(beyond.header("content-range"), Some("bytes */900000"));
-    assert_eq!(ask("bytes=0-,0-").error(), (416, "InvalidRange".to_owned()));
-    let missing = Call::on("GET", "none").header("range", "bytes=0-0,2-2");
-    assert_eq!(fixture.client.send(&missing).error(), (404, "NoSuchKey".to_owned()));
-    let call = |tag: &str| Call::on("GET", "k").header("range", "bytes=0-0,2-2").header("if-match", tag);
-    assert_eq!(parts_of(&fixture.client.send(&call(&tag)).ok()).len(), 2);
-    assert_eq!(fixture.client.send(&call("\"other\"")).error(), (412, "PreconditionFailed".to_owned()));
-    // The common way does not know several ranges.
-    let unusual = Call::on("GET", "k").header("range", "bytes=0-0,2-2").header("if-none-match", "\"x\"");
-    assert_eq!(fixture.client.send(&unusual).error().0, 400);
 }

@@ -45,6 +45,24 @@ fn http1(client: &Client, stream: &mut (impl Read + Write)) {
     }
 }
 
+#[cfg(feature = "http3")]
+async fn http3(http3: &mut client::http3::Http3) {
+    for size in sizes() {
+        let (put, get) = (put(size), Call::on("GET", "k"));
+        let (mut puts, mut gets) = (Vec::new(), Vec::new());
+        for _ in 0..9 {
+            let start = Instant::now();
+            assert_eq!(http3.send(&put).await.status, 200);
+            puts.push(start.elapsed());
+            let start = Instant::now();
+            assert!(http3.send(&get).await.body == put.body);
+            gets.push(start.elapsed());
+        }
+        check("PUT", size, puts);
+        check("GET", size, gets);
+    }
+}
+
 async fn http2(http2: &Http2) {
     for size in sizes() {
         let (put, get) = (put(size), Call::on("GET", "k"));
@@ -80,4 +98,12 @@ fn no_size_stalls_over_tls() {
     let fixture = serve_with(|config| config.tls = Some(certificate.load()));
     http1(&fixture.client, &mut certificate.connect(&fixture.client).unwrap());
     run(async { http2(&Http2::connect_tls(&fixture.client, &certificate).await).await });
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn no_size_stalls_over_http3() {
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| (config.tls, config.http3) = (Some(certificate.load()), true));
+    run(async { http3(&mut client::http3::Http3::connect(&fixture.client, &certificate).await).await });
 }

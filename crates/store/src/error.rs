@@ -162,6 +162,15 @@ impl Error {
         self
     }
 
+    /// Says which operation failed on what has an address of another form (a URL), unless an inner
+    /// layer said so already.
+    pub fn during_at(mut self, operation: &'static str, lane: &'static str, target: &str) -> Self {
+        if self.0.operation.is_empty() {
+            (self.0.operation, self.0.lane, self.0.target) = (operation, lane, target.to_owned());
+        }
+        self
+    }
+
     /// Says how often the operation was tried.
     pub fn after_tries(mut self, tries: u32) -> Self {
         self.0.tries = tries;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use arrayvec::ArrayString;
+use crate::text::Text;
 
 /// The longest tag that is kept without an allocation; that of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
@@ -12,14 +12,7 @@ const SHORT_BYTES: usize = 40;
 /// odd lengths and offsets make the processor wait for the stores before.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
-pub struct ETag(Text);
-
-/// What fits is always short, so that equal texts are equal.
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum Text {
-    Short(ArrayString<SHORT_BYTES>),
-    Long(Box<str>),
-}
+pub struct ETag(Text<SHORT_BYTES>);
 
 impl ETag {
     /// Takes a tag as a client or server writes it: quotes are dropped.
@@ -34,7 +27,7 @@ impl ETag {
     }
 
     fn of(text: &str) -> Self {
-        ETag(ArrayString::from(text).map_or_else(|_| Text::Long(text.into()), Text::Short))
+        ETag(text.into())
     }
 
     /// The tag of content whose MD5 is known: 32 hexadecimal digits.
@@ -59,10 +52,7 @@ impl ETag {
 
     /// The tag without quotes.
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            Text::Short(text) => text,
-            Text::Long(text) => text,
-        }
+        &self.0
     }
 
     /// The MD5 of the content, where the tag is one.

@@ -17,6 +17,7 @@ mod name;
 mod object;
 mod range;
 mod tags;
+mod text;
 mod version;
 
 pub use conditions::{Conditions, ETagMatch};
@@ -265,6 +266,12 @@ pub trait Writer: Send {
     /// Errors: `IncompleteBody` if it holds another number, `NotImplemented` without a file.
     fn filled(&mut self, bytes: u64) -> Result<()> {
         Err(Error::new(ErrorKind::NotImplemented, format!("{bytes} bytes were written to no file")))
+    }
+
+    /// Turns to another key of the same bucket, before anything was written. Where that cannot be done
+    /// without starting anew, nothing changes and the answer is false.
+    fn retarget(&mut self, _key: &Key) -> bool {
+        false
     }
 
     /// Checks what arrived against `expected`, then publishes it.

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use crate::text::Text;
 use crate::{Error, ErrorKind, Result};
 
 /// The longest key, in bytes of UTF-8 (S3's limit).
 pub const MAX_KEY_BYTES: usize = 1024;
+
+/// The longest key that is kept without an allocation: with it, a key fills a line of the cache.
+const SHORT_KEY_BYTES: usize = 56;
 
 /// A bucket's name.
 ///
@@ -48,12 +52,12 @@ impl Bucket {
 
 /// An object's key: 1 to 1,024 bytes of UTF-8, any of them, NUL excepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
+pub struct Key(Text<SHORT_KEY_BYTES>);
 
 impl Key {
     /// Checks that `key` can be a key. Errors: `InvalidKey`, `KeyTooLong`.
-    pub fn new(key: impl Into<String>) -> Result<Self> {
-        let key = key.into();
+    pub fn new(key: impl AsRef<str>) -> Result<Self> {
+        let key = key.as_ref();
         if key.is_empty() || memchr::memchr(0, key.as_bytes()).is_some() {
             let why = if key.is_empty() { "a key cannot be empty" } else { "a key cannot hold a NUL byte" };
             return Err(Error::new(ErrorKind::InvalidKey, why));

@@ -186,7 +186,7 @@ pub struct ObjectPart {
 }
 
 /// Options of `put` and of the start of a multipart upload.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutOptions {
     /// What to keep beside the bytes.
     pub metadata: BoxedMetadata,

@@ -11,11 +11,13 @@
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the caller is told `NOPROTOOPT` |
+//! | network namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
 mod cached;
 mod call;
 mod clock;
+mod cores;
 mod counters;
 mod dir;
 #[cfg(feature = "faults")]
@@ -26,16 +28,19 @@ mod identity;
 mod lock;
 mod map;
 mod name;
+mod netns;
 mod perf;
 mod process;
 mod root;
 mod send;
 mod socket;
 mod tcp;
+mod tun;
 mod xattr;
 
 pub use cached::{drop_cached, is_cached, read_cached};
 pub use clock::Tick;
+pub use cores::{Cores, current_core};
 pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
@@ -48,6 +53,7 @@ pub use identity::{Role, act_as, group_id, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
+pub use netns::{end_with_thread, enter_network_namespace, new_network_namespace, own_process_namespace};
 pub use perf::{HardwareCounters, HardwareCounts};
 pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns};
 pub use root::{Resolution, Root};
@@ -56,4 +62,5 @@ pub use rustix::io::Errno;
 pub use send::{send_file, send_more};
 pub use socket::{Peer, Wait, keep_alive, peer_of, receive, receive_with_descriptor, send_all};
 pub use tcp::{TcpInfo, tcp_info};
+pub use tun::{PacketHeader, TUN_READ_BYTES_MAX, Tun};
 pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};

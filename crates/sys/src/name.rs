@@ -44,7 +44,7 @@ pub fn is_text_of_a_name(text: &str) -> bool {
 }
 
 fn may_have_escapes(text: &str) -> bool {
-    memchr::memchr(LEAD, text.as_bytes()).is_some()
+    !text.is_ascii() && memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
 fn escaped(name: &[u8]) -> String {

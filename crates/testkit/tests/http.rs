@@ -1,22 +1,24 @@
 //! The suite over HTTP: our client, our gateway, and a directory behind it.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fordway_client::http::TlsRoots;
+use fordway_client::http::{TlsRoots, Version};
 use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
-use fordway_store::ETagPolicy;
+use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, PutOptions, Store as _};
 use fordway_testkit::conformance::Fixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
 fn open() -> Fixture {
-    open_with(Signature::V4, None)
+    open_with(Signature::V4, Version::Http1, None)
 }
 
-fn open_with(signature: Signature, certificate: Option<Certificate>) -> Fixture {
+fn open_with(signature: Signature, http: Version, certificate: Option<Certificate>) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
@@ -29,7 +31,7 @@ fn open_with(signature: Signature, certificate: Option<Certificate>) -> Fixture 
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}", gateway.local_addr());
-    let mut config = S3Config { signature, ..S3Config::new(endpoint, "us-east-1", credentials) };
+    let mut config = S3Config { signature, http, ..S3Config::new(endpoint, "us-east-1", credentials) };
     if let Some(certificate) = &certificate {
         config.tls_roots = TlsRoots::File(certificate.path("cert"));
     }
@@ -64,13 +66,68 @@ fordway_testkit::conformance_suite!(open());
 mod signed_by_version_2 {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V2, None));
+    fordway_testkit::conformance_suite!(open_with(Signature::V2, Version::Http1, None));
 }
 
 mod over_tls {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V4, Some(Certificate::new())));
+    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http1, Some(Certificate::new())));
+}
+
+mod over_http2 {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http2, None));
+}
+
+mod over_http2_and_tls {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open_with(Signature::V4, Version::Http2, Some(Certificate::new())));
+}
+
+/// What the client says first tells which HTTP it speaks.
+#[test]
+fn the_version_asked_for_is_spoken() {
+    for (http, start) in [(Version::Http1, "GET / HTTP/1.1\r\n"), (Version::Http2, "PRI * HTTP/2.0\r\n")] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let mut config = S3Config { http, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+        config.max_retries = 0;
+        let asked = std::thread::spawn(move || S3Store::new(config).unwrap().list_buckets());
+        let mut said = [0; 16];
+        listener.accept().unwrap().0.read_exact(&mut said).unwrap();
+        assert_eq!(std::str::from_utf8(&said), Ok(start));
+        drop(listener);
+        let error = asked.join().unwrap().expect_err("nobody answered");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
+/// A connection that the gateway has closed in the meantime is not noticed, also by what may be sent
+/// only once.
+#[test]
+fn an_idle_http2_connection_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
+    let identity = Identity::generate().unwrap();
+    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    config.header_timeout = Duration::from_millis(100);
+    let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let mut config = S3Config { http: Version::Http2, ..S3Config::new(endpoint, "us-east-1", keys) };
+    config.max_retries = 0;
+    let client = S3Store::new(config).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    client.create_bucket(&bucket).unwrap();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(350));
+        let upload = client.create_upload(&bucket, &key, &PutOptions::default()).unwrap();
+        std::thread::sleep(Duration::from_millis(350));
+        client.abort_upload(&bucket, &key, &upload).unwrap();
+    }
 }
 
 proptest! {

@@ -13,13 +13,14 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{
-    Bucket, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, PutResult,
-    Store,
+    Bucket, ByteRange, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions,
+    PutResult, Store,
 };
 use fordway_sys::{Wait, receive_with_descriptor};
 use fordway_testkit::model;
 use fordway_wire::node::{
-    HEADER_BYTES, Hello, Inbox, Request, Started, Take, VERSION, WELCOME_BYTES, take_reply,
+    Committed, Flags, HEADER_BYTES, HELLO_BYTES, Hello, Inbox, NONCE_BYTES, Reply, Request, Started, Take,
+    VERSION, WELCOME_BYTES, Welcome, take_reply,
 };
 use proptest::prelude::*;
 
@@ -129,10 +130,13 @@ impl Raw {
 
     fn commit(&mut self, filled: u64) -> fordway_store::Result<PutResult> {
         let expected = Expected::default();
-        let request =
-            Request::Commit { expected: std::borrow::Cow::Borrowed(&expected), filled: Some(filled) };
+        let request = Request::Commit {
+            expected: std::borrow::Cow::Borrowed(&expected),
+            filled: Some(filled),
+            wants_spare: false,
+        };
         self.send(&request, &[]).unwrap();
-        self.reply()
+        self.reply().map(|done: Committed| done.made)
     }
 
     /// Whether the gateway ends the connection within 20 s.
@@ -176,7 +180,7 @@ fn what_is_no_greeting_ends_the_connection() {
     raw.socket.write_all(&Hello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
-    assert!(String::from_utf8_lossy(&said).contains("version 1 of the protocol, the client 99"));
+    assert!(String::from_utf8_lossy(&said).contains("version 2 of the protocol, the client 99"));
     ground.assert_works();
 }
 
@@ -243,6 +247,81 @@ fn what_was_announced_is_held_against_the_file() {
     assert_eq!(get(&ground.store(), "k"), b"12345");
 }
 
+fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    store.read(bucket, &key(name), &GetOptions::default(), &mut bytes).unwrap();
+    bytes
+}
+
+/// From the second large object on, the file for it is there already. Where it does not suit, it is not used.
+#[test]
+fn a_spare_file_takes_the_next_large_object_like_the_last() {
+    let ground = Ground::new();
+    let store = ground.store();
+    fs::create_dir(ground.dir.path().join("root/other")).unwrap();
+    let body = |seed: usize| (0..300_000 + seed).map(|at| (at * 7 + seed) as u8).collect::<Vec<_>>();
+    let put = |seed: usize, bucket: &str, name: &str, options: &PutOptions| {
+        let bucket = Bucket::new(bucket).unwrap();
+        let made = store.put(&bucket, &key(name), &body(seed), options)?;
+        let read = store.get(&bucket, &key(name), &GetOptions::default()).unwrap();
+        assert_eq!(read.info.etag, made.etag);
+        assert!(content(&store, &bucket, name) == body(seed), "{name}");
+        Ok::<_, fordway_store::Error>((
+            counter(&store, "requests_start"),
+            counter(&store, "requests_put_spare"),
+        ))
+    };
+    let (plain, create) = (
+        PutOptions::default(),
+        PutOptions { conditions: fordway_store::Conditions::create_only(), ..Default::default() },
+    );
+    let typed = fordway_store::Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+    let typed = PutOptions { metadata: typed.into(), ..Default::default() };
+    for (seed, bucket, name, options, counted) in [
+        (0, "bucket", "a", &plain, (1, 0)),
+        (1, "bucket", "b", &plain, (1, 1)),
+        (2, "bucket", "a", &plain, (1, 2)),
+        (3, "bucket", "d/a", &plain, (2, 2)),
+        (4, "bucket", "d/b", &plain, (2, 3)),
+        (5, "other", "d/b", &plain, (3, 3)),
+        (6, "other", "d/b", &typed, (4, 3)),
+        (7, "other", "d/c", &typed, (4, 4)),
+        (8, "other", "d/n", &create, (5, 4)),
+        (9, "other", "d/m", &create, (5, 5)),
+        // The client finds it fit, the gateway does not: the key is no path.
+        (10, "other", "d/..", &create, (6, 6)),
+    ] {
+        assert_eq!(put(seed, bucket, name, options).unwrap(), counted, "{seed}");
+    }
+    assert_eq!(put(11, "other", "d/n2", &create).unwrap().0, 7, "what suits an odd key suits no other");
+    let taken = put(12, "other", "d/n", &create).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::PreconditionFailed);
+    let other = Bucket::new("other").unwrap();
+    assert!(content(&store, &other, "d/n") == body(8), "what was there stays");
+}
+
+/// The directory is another one by the time that the spare file is used.
+#[test]
+fn a_spare_file_stays_out_of_directories_that_were_moved() {
+    let ground = Ground::new();
+    let (store, root) = (ground.store(), ground.dir.path().join("root/bucket"));
+    let put = |name: &str| store.put(&bucket(), &key(name), &[7; 200_000], &PutOptions::default()).unwrap();
+    put("d/a");
+    put("d/b");
+    assert_eq!(counter(&store, "requests_put_spare"), 1);
+    fs::rename(root.join("d"), root.join("moved")).unwrap();
+    fs::create_dir(root.join("d")).unwrap();
+    // For 10 ms the gateway holds what it has found.
+    std::thread::sleep(Duration::from_millis(40));
+    put("d/c");
+    assert_eq!((counter(&store, "requests_put_spare"), counter(&store, "requests_start")), (2, 2));
+    assert!(root.join("d/c").exists() && !root.join("moved/c").exists());
+    fs::remove_dir_all(root.join("d")).unwrap();
+    std::thread::sleep(Duration::from_millis(40));
+    put("d/e");
+    assert!(root.join("d/e").exists());
+}
+
 /// A descriptor that was kept is that of a file of one's own: what is written through it is a change
 /// that POSIX made, and no stale ETag is served for it.
 #[test]
@@ -292,6 +371,138 @@ fn a_client_that_never_reads_is_dropped() {
     let ended = ended.expect("the gateway closed the connection").kind();
     assert!([BrokenPipe, ConnectionReset].contains(&ended), "{ended}");
     ground.assert_works();
+}
+
+/// Sixteen million bytes are announced, and all but the last of them sent.
+fn send_most_of_a_long_message(raw: &mut Raw) {
+    let mut bytes = Vec::new();
+    Request::Append {}.put(&mut bytes, 1, 16 << 20);
+    bytes.resize(16 << 20, 0);
+    // A gateway that has no memory for it does not read to the end.
+    raw.socket.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    let _ = raw.socket.write_all(&bytes);
+}
+
+fn counter(store: &NodeStore, name: &str) -> u64 {
+    let counters = store.stats().unwrap();
+    counters.into_iter().find(|(found, _)| found == name).map_or(0, |(_, count)| count)
+}
+
+#[test]
+fn memory_for_long_messages_is_limited() {
+    let ground = Ground::with(|config| NodeConfig {
+        memory_bytes_max: 20 << 20,
+        stall_timeout: Duration::from_secs(2),
+        ..config
+    });
+    let store = ground.store();
+    let mut first = Raw::connect(&ground);
+    send_most_of_a_long_message(&mut first);
+    assert!((16 << 20..20 << 20).contains(&counter(&store, "memory_bytes")));
+    // A second one waits for the first, which never ends. What is short needs no memory of this kind.
+    let mut second = Raw::connect(&ground);
+    send_most_of_a_long_message(&mut second);
+    ground.assert_works();
+    drop(first);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while counter(&store, "memory_bytes") != 0 {
+        assert!(Instant::now() < deadline, "the memory is not given back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(second.is_closed());
+
+    let ground = Ground::with(|config| NodeConfig { connection_bytes_max: 1 << 20, ..config });
+    let mut raw = Raw::connect(&ground);
+    send_most_of_a_long_message(&mut raw);
+    let error = raw.reply::<()>().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::EntityTooLarge);
+    assert!(error.to_string().contains("raise --connection-memory"), "{error}");
+    assert!(raw.is_closed());
+    ground.assert_works();
+}
+
+#[test]
+fn requests_that_ask_for_too_much_at_once_are_refused() {
+    let ground = Ground::new();
+    let mut raw = Raw::connect(&ground);
+    let (bucket, keys) = (bucket(), vec![key("k"); 1025]);
+    let (bucket, keys) = (std::borrow::Cow::Borrowed(&bucket), std::borrow::Cow::from(&keys));
+    raw.send(&Request::HeadMany { bucket: bucket.clone(), keys }, &[]).unwrap();
+    assert_eq!(raw.reply::<()>().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let (key, options) = (std::borrow::Cow::Owned(key("k")), std::borrow::Cow::Owned(GetOptions::default()));
+    let ranges = vec![ByteRange::Last(9 << 20)].into();
+    raw.send(&Request::ReadRanges { bucket, key, ranges, options }, &[]).unwrap();
+    assert_eq!(raw.reply::<()>().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    ground.assert_works();
+}
+
+#[test]
+fn with_one_request_at_a_time_all_clients_are_served() {
+    let ground = Ground::with(|config| NodeConfig { requests_max: Some(1), ..config });
+    std::thread::scope(|scope| {
+        for client in 0..8u8 {
+            let store = ground.store();
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let name = format!("k{client}");
+                    store.put(&bucket(), &key(&name), &[client; 100], &PutOptions::default()).unwrap();
+                    assert_eq!(get(&store, &name), [client; 100]);
+                }
+            });
+        }
+    });
+    assert_eq!(counter(&ground.store(), "requests_put"), 400);
+}
+
+/// A batch comes in several replies: each object in its place, whatever lies between.
+#[test]
+fn batches_come_back_in_order() {
+    let ground = Ground::new();
+    let store = ground.store();
+    let size = |at: usize| match at % 10 {
+        0 => 0,
+        3 => 100_000,
+        _ => 5000 + at,
+    };
+    let keys: Vec<Key> = (0..300).map(|at| key(&format!("k{at}"))).collect();
+    for (at, key) in keys.iter().enumerate().filter(|(at, _)| at % 10 != 7) {
+        store.put(&bucket(), key, &vec![at as u8; size(at)], &PutOptions::default()).unwrap();
+    }
+    for (at, got) in store.get_many(&bucket(), &keys).into_iter().enumerate() {
+        match at % 10 {
+            7 => assert_eq!(got.unwrap_err().kind(), ErrorKind::NoSuchKey),
+            _ => assert!(got.unwrap() == vec![at as u8; size(at)], "object {at}"),
+        }
+    }
+    assert!(counter(&store, "descriptors_out") >= 30, "large ones do not go through the socket");
+}
+
+/// The other way round: a gateway that answers for fewer or more objects than were asked for.
+#[test]
+fn a_batch_that_is_not_answered_whole_is_an_error() {
+    for (answered, flags) in [(1u32, Flags::default()), (2, Flags::MORE), (3, Flags::default())] {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let gateway = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+            let welcome =
+                Welcome { version: VERSION, wants_proof: false, is_refusal: false, nonce: [0; NONCE_BYTES] };
+            let mut bytes = welcome.to_bytes().to_vec();
+            let results: Vec<fordway_store::Result<Option<u32>>> =
+                (0..answered).map(|_| Ok(Some(0))).collect();
+            Reply { id: 1, flags, answer: Ok(&results), body_bytes: 0 }.put(&mut bytes);
+            socket.write_all(&bytes).unwrap();
+            // Until the client has had enough.
+            let _ = socket.read_to_end(&mut Vec::new());
+        });
+        let store = NodeStore::new(NodeAddress::Unix(dir.path().join("socket")));
+        let got = store.get_many(&bucket(), &[key("a"), key("b")]);
+        let told = got.into_iter().next_back().unwrap().unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::BadResponse, "{answered}: {told}");
+        drop(store);
+        gateway.join().unwrap();
+    }
 }
 
 #[test]

@@ -13,6 +13,35 @@ pub fn format_range(range: ByteRange) -> String {
     }
 }
 
+/// Appends `first-last` of `range`, which must not be empty, to a list of ranges; a comma goes between
+/// two of them, and no space: some servers take one for the end of the list.
+pub fn push_range(list: &mut Vec<u8>, range: &Range<u64>) {
+    if list.last().is_some_and(u8::is_ascii_digit) {
+        list.push(b',');
+    }
+    push_number(list, range.start);
+    list.push(b'-');
+    push_number(list, range.end - 1);
+}
+
+fn push_number(text: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return text.extend_from_slice(&digits[first..]);
+        }
+    }
+}
+
+/// Reads the `Content-Range` of an answer that no range can satisfy (416): the size of the whole.
+pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
+    digits(text.trim().strip_prefix("bytes")?.trim_start().strip_prefix("*/")?)
+}
+
 /// Reads a `Range` that asks for one range. `None` for what is not one.
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
@@ -30,8 +59,9 @@ pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (first, last) = range.split_once('-')?;
     let (first, last) = (digits(first)?, digits(last)?);
     let size = if size == "*" { None } else { Some(digits(size)?) };
-    let is_within = first <= last && size.is_none_or(|size| last < size);
-    is_within.then(|| (first..last.saturating_add(1), size))
+    let end = last.checked_add(1)?;
+    let is_within = first < end && size.is_none_or(|size| end <= size);
+    is_within.then_some((first..end, size))
 }
 
 /// A number as HTTP writes it: decimal digits and nothing else.
@@ -59,8 +89,19 @@ mod tests {
         }
         assert_eq!(parse_content_range("bytes 5-9/20"), Some((5..10, Some(20))));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5..10, None)));
+        assert_eq!(parse_content_range("bytes 0-18446744073709551615/*"), None, "no size has room for it");
+        assert_eq!(parse_unsatisfied_range("bytes */20"), Some(20));
+        assert_eq!(parse_unsatisfied_range("bytes 5-9/20"), None);
         for bad in ["", "bytes 9-5/20", "bytes 5-20/20", "bytes +5-9/20", "bytes */20", "5-9/20"] {
             assert_eq!(parse_content_range(bad), None, "{bad}");
         }
+    }
+    #[test]
+    fn lists_have_no_spaces() {
+        let mut list = b"bytes=".to_vec();
+        for range in [0..1, 5..10, u64::MAX - 1..u64::MAX] {
+            push_range(&mut list, &range);
+        }
+        assert_eq!(list, b"bytes=0-0,5-9,18446744073709551614-18446744073709551614");
     }
 }

@@ -2,10 +2,18 @@
 
 use std::fmt::Write as _;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &QUERY.remove(b'/');
+
+/// What may not stand in a request line, whoever wrote it.
+const TYPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`');
+
+/// Appends path and query of a URL that a person typed or a program made: what is encoded stays so.
+pub fn push_typed(to: &mut String, rest: &str) {
+    let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
+}
 
 /// Appends a key as part of a path: `/` stays.
 pub fn push_path(to: &mut String, key: &str) {

@@ -14,8 +14,8 @@ use fordway_store::{
     Versioning, VersionsQuery,
 };
 use fordway_wire::node::{
-    FRAME_BYTES_MAX, Flags, Got, HEADER_BYTES, Header, Inbox, Input, Put, ReadDone, Reply, Request, Sent,
-    Started, Take, take_reply,
+    Committed, FRAME_BYTES_MAX, Flags, Got, HEADER_BYTES, Header, Inbox, Input, Put, ReadDone, Reply,
+    Request, Sent, Started, Take, take_reply,
 };
 use proptest::prelude::*;
 
@@ -180,6 +180,7 @@ made_structs! {
     Got { info, range, sent }
     ReadDone { size, sent }
     Started { has_file }
+    Committed { made, has_spare }
 }
 
 /// One request of each operation.
@@ -204,7 +205,7 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
         Start { bucket, key, options }
         StartPart { bucket, key, upload, number, options }
         Append {}
-        Commit { expected, filled }
+        Commit { expected, filled, wants_spare }
         Abandon {}
         Get { bucket, key, options }
         Read { bucket, key, options, is_large }
@@ -226,6 +227,7 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
         ListUploads { bucket, query }
         CompleteUpload { bucket, key, upload, parts, options }
         AbortUpload { bucket, key, upload }
+        PutSpare { bucket, key, options, filled, core }
     }
 }
 
@@ -318,6 +320,8 @@ proptest! {
         there_and_back::<Vec<Result<Option<u32>>>>(make.any());
         there_and_back::<Vec<u32>>(make.any());
         there_and_back::<Started>(make.any());
+        there_and_back::<Committed>(make.any());
+        there_and_back::<Option<Committed>>(make.any());
         there_and_back::<Got>(make.any());
         there_and_back::<ReadDone>(make.any());
         there_and_back::<Tags>(make.any());

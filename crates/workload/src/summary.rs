@@ -20,20 +20,29 @@ pub struct Capacity {
     pub cpus: usize,
 }
 
-/// One summary for each phase and lane, phases first. The first lane is the reference.
+/// One summary for each phase of a comparison and each lane, phases first. The first lane is the
+/// reference.
 pub fn summarise(lanes: &[Lane], records: &Records, capacity: Capacity, seed: u64) -> Vec<Summary> {
-    let mut summaries = Vec::new();
-    for phase in Phase::ALL {
-        for lane in 0..lanes.len() {
-            summaries.push(Row::new(lanes, records, phase, lane as u8).summary(capacity, seed));
-        }
-    }
-    summaries
+    let of_phase =
+        |phase: Phase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity, seed);
+    Phase::ALL.into_iter().flat_map(of_phase).collect()
+}
+
+/// One summary for each lane in the phase of that index and name.
+pub fn summarise_phase(
+    lanes: &[Lane],
+    phase: (u8, &str),
+    records: &Records,
+    capacity: Capacity,
+    seed: u64,
+) -> Vec<Summary> {
+    let row = |lane: usize| Row::new(lanes, records, phase, lane as u8).summary(capacity, seed);
+    (0..lanes.len()).map(row).collect()
 }
 
 struct Row<'r> {
     lanes: &'r [Lane],
-    phase: Phase,
+    phase: &'r str,
     lane: u8,
     operations: Vec<&'r Operation>,
     blocks: Vec<&'r Block>,
@@ -41,14 +50,14 @@ struct Row<'r> {
 }
 
 impl<'r> Row<'r> {
-    fn new(lanes: &'r [Lane], records: &'r Records, phase: Phase, lane: u8) -> Self {
+    fn new(lanes: &'r [Lane], records: &'r Records, (number, phase): (u8, &'r str), lane: u8) -> Self {
         let blocks_of = |lane: u8| -> Vec<&Block> {
             let mut blocks: Vec<&Block> = records.blocks.iter().collect();
-            blocks.retain(|block| block.lane == lane && block.phase == phase as u8 && block.elapsed_ns > 0);
+            blocks.retain(|block| block.lane == lane && block.phase == number && block.elapsed_ns > 0);
             blocks.sort_unstable_by_key(|block| block.block);
             blocks
         };
-        let wanted = |op: &&Operation| op.lane == lane && op.phase == phase as u8;
+        let wanted = |op: &&Operation| op.lane == lane && op.phase == number;
         let operations = records.operations.iter().filter(wanted).collect();
         Row { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
     }
@@ -66,7 +75,7 @@ impl<'r> Row<'r> {
         let has_server = !self.blocks.is_empty() && server_cpu.is_some();
         Summary {
             lane: self.lanes[usize::from(self.lane)].name.clone(),
-            phase: self.phase.name().to_owned(),
+            phase: self.phase.to_owned(),
             operations,
             errors: self.operations.len() as u64 - operations,
             bytes,

@@ -79,4 +79,6 @@ pub enum LaneArg {
     Http,
     /// The same with TLS, and a certificate made for the purpose
     Https,
+    /// S3 over HTTP/2 in the clear
+    Http2,
 }

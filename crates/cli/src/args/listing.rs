@@ -39,7 +39,7 @@ pub struct LsArgs {
   fordway stat s3://data
   fordway stat s3://data/2024/run.h5 --json")]
 pub struct StatArgs {
-    /// s3://BUCKET or s3://BUCKET/KEY
+    /// s3://BUCKET, s3://BUCKET/KEY or http(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// A version of the one object that is named, not its latest

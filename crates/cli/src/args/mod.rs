@@ -6,7 +6,9 @@ mod care;
 mod compare;
 mod filters;
 mod listing;
+mod netlab;
 mod node;
+mod read;
 mod serve;
 mod transfer;
 mod versions;
@@ -18,11 +20,15 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use fordway_store::VersionId;
 
-pub(crate) use bench::{ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs};
+pub(crate) use bench::{
+    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs, VectorArgs,
+};
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
+pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
+pub(crate) use read::{CallArgs, ReadArgs};
 pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
@@ -46,7 +52,8 @@ Addresses are s3://BUCKET/KEY, local paths, or - for standard input and output. 
 ('s3://b/logs/*.gz'): they are expanded here, and * also stands for slashes.
 
 The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else \
-endpoint_url of the AWS configuration file, else AWS. FORDWAY_LOG=debug logs to standard error.
+endpoint_url of the AWS configuration file, else AWS. FORDWAY_HTTP_VERSION=2 asks \
+in HTTP/2. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
@@ -87,6 +94,8 @@ pub enum Command {
     Cp(CpArgs),
     /// Write objects to standard output
     Cat(CatArgs),
+    /// Read many ranges of a file or object in few requests
+    Read(ReadArgs),
     /// Remove objects
     Rm(RmArgs),
     /// Show all that is known of objects or buckets
@@ -113,6 +122,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
+    /// Run a client and a server with a link of some delay, rate and loss between them
+    Netlab(NetlabArgs),
     /// Remove what interrupted work left behind in a directory
     Gc(GcArgs),
     /// Check a directory against what is stored about its objects

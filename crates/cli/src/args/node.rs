@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use fordway_measure::parse_bytes;
 
 use super::serve::{ConditionsArg, DurabilityArg, ETagArg};
 
@@ -14,16 +15,23 @@ use super::serve::{ConditionsArg, DurabilityArg, ETagArg};
   fordway node /scratch --socket /run/fordway/node.sock
   fordway --endpoint unix:///run/fordway/node.sock ls s3://bucket
   fordway node . --socket ./s --tcp 127.0.0.1:0
+  fordway node --status --socket /run/fordway/node.sock
+  curl --unix-socket /run/fordway/node.sock http://localhost/bucket/key
 
 Every directory in ROOT is a bucket, every file below it an object. Programs reach them by the
 endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway does each
 request as its caller, and the kernel decides what they may; run by a user, it serves that user alone.
 When the gateway is ready it prints one line with its endpoints. SIGTERM and Ctrl-C finish the
-requests in progress. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and
+requests in progress. The socket speaks S3 over HTTP too, to whoever begins with it, and looks at no
+signature. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and
 AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.")]
 pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets
-    pub root: PathBuf,
+    #[arg(required_unless_present = "status", conflicts_with = "status")]
+    pub root: Option<PathBuf>,
+    /// Show what the gateway at this socket has done so far, instead of starting one
+    #[arg(long)]
+    pub status: bool,
     /// Where to make the socket; at most 107 bytes [default: $XDG_RUNTIME_DIR/fordway.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -51,6 +59,15 @@ pub struct NodeArgs {
     /// Connections open at a time, a thread each; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
+    /// Requests being done at a time; further ones wait [default: one of each connection]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub requests: Option<u16>,
+    /// Memory for long messages and their answers, all connections together; each has 256 KiB besides
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// The same of one connection; at 16 MiB and more every message of the protocol fits
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
+    pub connection_memory: u64,
     /// End when standard input ends, so that no gateway outlives the program that started it
     #[arg(long, hide = true)]
     pub until_eof: bool,

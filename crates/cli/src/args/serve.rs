@@ -27,7 +27,7 @@ groups that the file says, and the kernel decides what they may.
 When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests
 in progress; SIGHUP reads certificate, key and credentials file again and opens the access log anew.
 HTTP/1.1 and HTTP/2 are spoken, the latter to clients that choose it in their TLS handshake or begin
-with it. Give a certificate before you listen beyond 127.0.0.1.")]
+with it; HTTP/3 is with --http3. Give a certificate before you listen beyond 127.0.0.1.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
@@ -40,6 +40,10 @@ pub struct ServeArgs {
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Speak HTTP/3 too, at the same port by UDP, to clients that look for it there
+    #[cfg(feature = "http3")]
+    #[arg(long, requires = "tls_cert")]
+    pub http3: bool,
     /// A host name before which a bucket may stand, as BUCKET.NAME; may be given several times
     #[arg(long = "domain", value_name = "NAME")]
     pub domains: Vec<String>,

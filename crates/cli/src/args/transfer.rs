@@ -20,7 +20,7 @@ use fordway_measure::parse_bytes;
 A destination that ends in / or is a directory keeps the name of the source. With --recursive, \
 s3://b/p means what lies below s3://b/p/.")]
 pub struct CpArgs {
-    /// Files, directories, s3:// addresses, wildcards, or -
+    /// Files, directories, s3:// addresses, wildcards, -, or one http(s):// address
     #[arg(required = true, value_name = "SOURCE")]
     pub sources: Vec<String>,
     /// A file, a directory, an s3:// address, or -
@@ -119,7 +119,7 @@ pub struct TransferArgs {
   fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
   fordway cat 's3://data/logs/*.gz' | zcat")]
 pub struct CatArgs {
-    /// s3://BUCKET/KEY or a wildcard
+    /// s3://BUCKET/KEY, a wildcard, or http(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// Bytes FIRST-LAST (both included), FIRST- or -COUNT (from the end)

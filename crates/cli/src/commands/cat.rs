@@ -8,6 +8,7 @@ use crate::args::{CatArgs, CpArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::transfer::Verifier;
+use crate::web;
 
 /// What to write of each object.
 struct Wanted {
@@ -39,6 +40,9 @@ fn write_all(addresses: &[String], raw: bool, wanted: &Wanted, context: &Context
         return write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok);
     }
     super::for_each(context, addresses, |text| {
+        if web::is_address(text) {
+            return web::write_out(text, wanted.options.range, context).map(|()| Exit::Ok);
+        }
         write_source(&Source::find(text, false, raw)?, wanted, context)
     })
 }

@@ -12,11 +12,18 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
+use crate::web;
 use crate::wildcard::Filters;
 
 type Actions<'a> = Box<dyn Iterator<Item = Result<Action>> + 'a>;
 
 pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
+    if let [url] = args.sources.as_slice()
+        && web::is_address(url)
+        && args.destination != "-"
+    {
+        return copy_url(url, args, context);
+    }
     let destination = Address::parse(&args.destination)?;
     if destination == Address::Stdio {
         return super::cat::copy_out(args, context);
@@ -40,6 +47,15 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
     };
     let settings = Settings::of(&args.transfer, existing(args)).reading(args.version_id.clone());
     transfer::run(context, &settings, sources.iter().flat_map(plan))
+}
+
+/// A file at a web server is copied by itself.
+fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    if args.recursive || args.transfer.dry_run || args.version_id.is_some() {
+        let why = "--recursive, --dry-run and --version-id do not go with an http(s) address";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    web::download(url, &args.destination, existing(args), context).map(|()| Exit::Ok)
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use fordway_client::http::TlsRoots;
+use fordway_client::http::{TlsRoots, Version};
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::Durability;
@@ -24,7 +24,7 @@ pub(super) struct GatewayProcess {
 
 /// What a gateway is asked in.
 enum Speaks {
-    Http { endpoint: String, identity: Identity, certificate: Option<Certificate> },
+    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: Version },
     Node { socket: PathBuf, _dir: TempDir },
 }
 
@@ -70,6 +70,14 @@ impl GatewayProcess {
         Self::start_http(command, Some(certificate))
     }
 
+    /// The same, whose clients speak this version of HTTP.
+    pub(super) fn asked_in(mut self, http: Version) -> Self {
+        if let Speaks::Http { version, .. } = &mut self.speaks {
+            *version = http;
+        }
+        self
+    }
+
     fn start_http(mut command: Command, certificate: Option<Certificate>) -> Result<Self> {
         let identity = Identity::generate()?;
         command
@@ -77,7 +85,10 @@ impl GatewayProcess {
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
             .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
         let (process, endpoint) = ready(command, "http")?;
-        Ok(GatewayProcess { process, speaks: Speaks::Http { endpoint, identity, certificate } })
+        Ok(GatewayProcess {
+            process,
+            speaks: Speaks::Http { endpoint, identity, certificate, version: Version::Http1 },
+        })
     }
 
     /// Serves `root` in the protocol of the node lane, on a socket in a directory of its own.
@@ -98,9 +109,15 @@ impl GatewayProcess {
     /// A client that it knows.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         Ok(match &self.speaks {
-            Speaks::Http { endpoint, identity: Identity { access_key, secret_key }, certificate } => {
+            Speaks::Http {
+                endpoint,
+                identity: Identity { access_key, secret_key },
+                certificate,
+                version,
+            } => {
                 let keys = Credentials::keys(access_key, secret_key, "this run");
                 let mut config = S3Config::new(endpoint, "us-east-1", keys);
+                config.http = *version;
                 if let Some(certificate) = certificate {
                     config.tls_roots = TlsRoots::File(certificate.path());
                 }

@@ -12,9 +12,12 @@ mod gc;
 mod ls;
 mod man;
 mod mb;
+mod netlab;
 mod node;
+mod node_status;
 mod presign;
 mod rb;
+mod read;
 mod rm;
 mod serve;
 mod source;
@@ -54,6 +57,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Ls(args) => ls::run(&args, context),
         Command::Cp(args) => cp::run(&args, context),
         Command::Cat(args) => cat::run(&args, context),
+        Command::Read(args) => read::run(&args, context),
         Command::Rm(args) => rm::run(&args, context),
         Command::Stat(args) => stat::run(&args, context),
         Command::Mb(args) => mb::run(&args, context),
@@ -67,6 +71,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Node(args) => node::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
+        Command::Netlab(args) => netlab::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

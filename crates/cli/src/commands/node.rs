@@ -1,7 +1,7 @@
 //! `node`: a directory for the programs of this node.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_posix::{PosixConfig, PosixStore};
@@ -10,6 +10,7 @@ use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::Serialize;
 
+use super::node_status;
 use super::serve::{identity, keys, stop_when_asked, write_keys};
 use crate::args::{ConditionsArg, NodeArgs};
 use crate::context::Context;
@@ -18,6 +19,7 @@ use crate::exit::Exit;
 pub(super) fn run(args: &NodeArgs, context: &Context) -> Result<Exit> {
     let variable = |name: &str| std::env::var(name).ok();
     let socket = args.socket.clone().map_or_else(|| default_socket(&variable), Ok)?;
+    let Some(root) = &args.root else { return node_status::run(socket, context) };
     let pair = args.tcp.map(|_| identity(&variable)).transpose()?;
     let tcp = args.tcp.zip(pair.clone()).map(|(listen, (keys, _))| NodeTcp {
         listen,
@@ -27,14 +29,17 @@ pub(super) fn run(args: &NodeArgs, context: &Context) -> Result<Exit> {
     let mut config =
         NodeConfig { mode: args.mode, allow_uids: args.allow_uids.clone(), tcp, ..NodeConfig::new(socket) };
     config.connections_max = args.connections.into();
-    let gateway = NodeGateway::bind(open_store(args)?, config)?;
+    config.requests_max = args.requests.map(usize::from);
+    config.memory_bytes_max = bytes(args.memory);
+    config.connection_bytes_max = bytes(args.connection_memory);
+    let gateway = NodeGateway::bind(open_store(root, args)?, config)?;
     if args.tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
         context.output.note(
             "listening beyond this machine: clients prove that they know the secret, but data is sent in the clear",
         );
     }
     let ready = Ready {
-        root: args.root.display().to_string(),
+        root: root.display().to_string(),
         tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
         endpoint: gateway.endpoint(),
         generated: pair.as_ref().and_then(|(keys, is_generated)| is_generated.then_some(keys)),
@@ -49,16 +54,21 @@ pub(super) fn run(args: &NodeArgs, context: &Context) -> Result<Exit> {
 
 /// Opens the store as whoever the calling thread acts as. The path is made absolute once: each user
 /// opens the same directory.
-fn open_store(args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
+fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
     let config = PosixConfig {
         etag_policy: args.etag.into(),
         durability: args.durability.into(),
         if_match: args.conditions == ConditionsArg::All,
         ..PosixConfig::default()
     };
-    let root = std::path::absolute(&args.root)
-        .map_err(|error| crate::exit::file_error("finding", args.root.display(), error))?;
+    let root = std::path::absolute(root)
+        .map_err(|error| crate::exit::file_error("finding", root.display(), error))?;
     Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))
+}
+
+/// A size as the address space has room for it.
+fn bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
 }
 
 /// `$XDG_RUNTIME_DIR/fordway.sock`. Errors: `InvalidArgument` where there is no such directory.

@@ -49,6 +49,8 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
 fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
     GatewayConfig {
         tls,
+        #[cfg(feature = "http3")]
+        http3: args.http3,
         domains: args.domains.clone(),
         metrics: args.metrics,
         access_log: args.access_log.clone(),

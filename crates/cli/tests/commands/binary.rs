@@ -18,10 +18,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "ls",
     "cp",
     "cat",
+    "read",
     "rm",
     "stat",
     "mb",

@@ -4,5 +4,7 @@ mod binary;
 mod care;
 mod copying;
 mod listing;
+mod reading;
 mod support;
 mod versions;
+mod web;

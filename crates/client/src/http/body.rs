@@ -80,14 +80,34 @@ impl Framing {
         *self == Framing::Empty
     }
 
-    /// Counts bytes of a body of known length that were read without [`Framing::read`].
+    /// Counts bytes of body that were read without [`Framing::read`]: at most as many as
+    /// [`Framing::run`] said.
     pub(super) fn passed(&mut self, count: u64) {
-        if let Framing::Length(left) = self {
-            *left -= count;
-            if *left == 0 {
-                *self = Framing::Empty;
+        match self {
+            Framing::Length(left) => {
+                *left -= count;
+                if *left == 0 {
+                    *self = Framing::Empty;
+                }
             }
+            Framing::Chunked(chunk) => chunk.passed(count),
+            Framing::Empty | Framing::UntilClose => {}
         }
+    }
+
+    /// The bytes of body that are next, with nothing between them: 0 is the end of the body. Receives
+    /// only what lies between chunks.
+    pub(super) fn run(&mut self, connection: &mut Connection, keep_until: usize) -> io::Result<u64> {
+        let run = match self {
+            Framing::Empty => 0,
+            Framing::Length(left) => *left,
+            Framing::UntilClose => u64::MAX,
+            Framing::Chunked(chunk) => chunk.run(connection, keep_until)?,
+        };
+        if run == 0 {
+            *self = Framing::Empty;
+        }
+        Ok(run)
     }
 
     /// Reads some of the body; 0 is its end. An early end of the connection is an error that holds
@@ -112,11 +132,13 @@ impl Framing {
                 }
                 Ok(got)
             }
-            Framing::Chunked(chunk) => {
-                let got = chunk.read(connection, keep_until, target)?;
-                if got == 0 {
-                    *self = Framing::Empty;
+            Framing::Chunked(_) => {
+                let run = self.run(connection, keep_until)?;
+                if run == 0 {
+                    return Ok(0);
                 }
+                let got = read_some(connection, run, target)?;
+                self.passed(got as u64);
                 Ok(got)
             }
         }
@@ -124,23 +146,20 @@ impl Framing {
 }
 
 impl Chunk {
-    /// Reads from within chunks, passing over what lies between them. 0 is the end of the body.
-    fn read(
-        &mut self,
-        connection: &mut Connection,
-        keep_until: usize,
-        target: &mut [u8],
-    ) -> io::Result<usize> {
+    fn passed(&mut self, count: u64) {
+        if let Chunk::Data(left) = self {
+            *left -= count;
+            if *left == 0 {
+                *self = Chunk::DataEnd;
+            }
+        }
+    }
+
+    /// The bytes left of the chunk, or of the next one. 0 is the end of the body.
+    fn run(&mut self, connection: &mut Connection, keep_until: usize) -> io::Result<u64> {
         loop {
             match self {
-                Chunk::Data(left) => {
-                    let got = read_some(connection, *left, target)?;
-                    *left -= got as u64;
-                    if *left == 0 {
-                        *self = Chunk::DataEnd;
-                    }
-                    return Ok(got);
-                }
+                Chunk::Data(left) => return Ok(*left),
                 Chunk::Size => {
                     let size = line(connection, keep_until, chunk_size)??;
                     *self = if size == 0 { Chunk::Trailer } else { Chunk::Data(size) };

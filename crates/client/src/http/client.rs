@@ -8,7 +8,7 @@ use super::connection::{Connection, io_error};
 use super::connector::Connector;
 use super::pool::Pool;
 use super::response::Response;
-use super::{Origin, Timeouts, TlsRoots};
+use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
 
 /// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
 /// block, in the thread that makes them.
@@ -50,9 +50,15 @@ pub struct Failure {
 
 impl HttpClient {
     /// A client with an empty pool. Costs nothing before the first request.
-    pub fn new(timeouts: Timeouts, roots: TlsRoots) -> Self {
+    pub fn new(version: Version, timeouts: Timeouts, roots: TlsRoots) -> Self {
+        HttpClient::identified(version, timeouts, roots, Credentials::none())
+    }
+
+    /// The same with a certificate for servers that ask for one, if `who` has any. Its connections are
+    /// used for nobody else. What goes with requests is up to those who write them.
+    pub fn identified(version: Version, timeouts: Timeouts, roots: TlsRoots, who: Credentials) -> Self {
         let pool = Arc::new(Pool::new(timeouts.idle));
-        HttpClient { connector: Connector::new(timeouts, roots), pool }
+        HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
@@ -81,8 +87,23 @@ impl HttpClient {
         }
     }
 
+    /// An idle connection to `origin`, if there is one. What comes back belongs to the caller.
+    pub(super) fn pooled_connection(&self, origin: &Origin) -> Option<Connection> {
+        self.pool.take(origin)
+    }
+
+    /// A new connection. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    pub(super) fn connect(&self, origin: &Origin) -> Result<Connection, Error> {
+        self.connector.connect(origin)
+    }
+
+    /// Keeps a connection on which nothing is under way.
+    pub(super) fn keep(&self, origin: &Origin, connection: Connection) {
+        self.pool.put(origin, connection);
+    }
+
     fn pooled(&self, exchange: &Exchange) -> Option<Connection> {
-        let connection = self.pool.take(exchange.origin)?;
+        let mut connection = self.pool.take(exchange.origin)?;
         (exchange.replay == Replay::Safe || connection.is_quiet()).then_some(connection)
     }
 

@@ -1,12 +1,14 @@
 //! One connection: what was received and not yet used, and the buffers that live as long as it does.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustls::{ClientConnection, StreamOwned};
 
 use super::Timeouts;
+#[cfg(feature = "http2")]
+use super::http2::Http2;
 use super::response::{Head, MAX_HEAD_BYTES};
 use super::socket::Socket;
 
@@ -16,6 +18,8 @@ const BUFFER_BYTES: usize = 16 * 1024;
 enum Transport {
     Plain(Socket),
     Tls(Box<StreamOwned<ClientConnection, Socket>>),
+    #[cfg(feature = "http2")]
+    Http2(Box<Http2>),
 }
 
 /// A connection with its buffers. Of `buffer`, `..used` was consumed (a head stays readable there),
@@ -47,6 +51,11 @@ impl Connection {
         Self::over(Transport::Tls(Box::new(stream)), timeouts)
     }
 
+    #[cfg(feature = "http2")]
+    pub(super) fn http2(connection: Http2, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Http2(Box::new(connection)), timeouts)
+    }
+
     fn over(transport: Transport, timeouts: Timeouts) -> Self {
         Connection {
             transport,
@@ -63,8 +72,13 @@ impl Connection {
     }
 
     /// Whether nothing was received that no request asked for, and the other side is still there.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.has_nothing_left() && self.socket().is_quiet()
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let is_quiet = match &mut self.transport {
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.is_open(),
+            _ => self.socket().is_quiet(),
+        };
+        is_quiet && self.has_nothing_left()
     }
 
     /// Whether all that was received has been used.
@@ -72,10 +86,17 @@ impl Connection {
         self.used == self.filled
     }
 
-    /// From now on no call waits: whoever has many connections waits for all of them at once.
-    pub(super) fn stop_waiting(&mut self) -> io::Result<()> {
-        self.is_blocking = false;
-        self.socket().stop_waiting()
+    /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
+    /// once. Cost: none.
+    pub(super) fn set_waiting(&mut self, waits: bool) {
+        self.is_blocking = waits;
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.set_waiting(waits),
+            Transport::Tls(stream) => stream.sock.set_waiting(waits),
+            // Waits by itself, and carries one request at a time.
+            #[cfg(feature = "http2")]
+            Transport::Http2(_) => {}
+        }
     }
 
     /// The socket beneath.
@@ -83,6 +104,8 @@ impl Connection {
         match &self.transport {
             Transport::Plain(socket) => socket,
             Transport::Tls(stream) => &stream.sock,
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => &connection.socket,
         }
     }
 
@@ -101,6 +124,8 @@ impl Connection {
             let written = match &mut self.transport {
                 Transport::Plain(socket) => socket.write_vectored(&pieces),
                 Transport::Tls(stream) => stream.write_vectored(&pieces),
+                #[cfg(feature = "http2")]
+                Transport::Http2(connection) => connection.write(head, body),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -112,6 +137,23 @@ impl Connection {
         match &mut self.transport {
             Transport::Plain(_) => Ok(()),
             Transport::Tls(stream) => stream.flush(),
+            // What was taken is sent while the answer is awaited.
+            #[cfg(feature = "http2")]
+            Transport::Http2(_) => Ok(()),
+        }
+    }
+
+    /// Sends what was appended to `request_head` since it was last empty, behind what was sent before:
+    /// several requests may be under way. `false` if the socket has no room for more now.
+    pub(super) fn send_queued(&mut self) -> io::Result<bool> {
+        match self.send_rest(&[]) {
+            Ok(()) => {
+                self.request_head.clear();
+                self.sent = 0;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -186,9 +228,46 @@ impl Connection {
         let got = retry(|| match &mut self.transport {
             Transport::Plain(socket) => socket.read(target),
             Transport::Tls(stream) => stream.read(target),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.read(target),
         })?;
         self.received_bytes += got as u64;
         Ok(got)
+    }
+
+    /// Body bytes straight into `target` when nothing waits, and in the same call up to `behind_bytes`
+    /// of what follows a full `target`, which then wait. Returns what is in `target`; 0 is the end.
+    pub(super) fn read_through(&mut self, target: &mut [u8], behind_bytes: usize) -> io::Result<usize> {
+        debug_assert!(self.has_nothing_left() && behind_bytes <= self.buffer.len());
+        let Transport::Plain(socket) = &mut self.transport else { return self.read(target) };
+        let wanted = target.len();
+        let mut pieces = [IoSliceMut::new(target), IoSliceMut::new(&mut self.buffer[..behind_bytes])];
+        let got = retry(|| socket.read_vectored(&mut pieces))?;
+        (self.used, self.filled) = (0, got.saturating_sub(wanted));
+        self.received_bytes += got as u64;
+        Ok(got.min(wanted))
+    }
+
+    /// Receives behind what waits, of which nothing before it is kept, into a buffer of at least
+    /// `room_bytes`. 0 is the end.
+    pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
+        self.buffer.copy_within(self.used..self.filled, 0);
+        (self.used, self.filled) = (0, self.filled - self.used);
+        if self.buffer.len() < room_bytes {
+            self.buffer.resize(room_bytes, 0);
+        }
+        self.receive_more()
+    }
+
+    /// Drops up to `limit_bytes` of a body that nobody wants, when nothing waits. 0 is the end.
+    pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
+        debug_assert!(self.has_nothing_left());
+        let mut scratch = std::mem::take(&mut self.buffer);
+        (self.used, self.filled) = (0, 0);
+        let limit = scratch.len().min(limit_bytes);
+        let dropped = self.discard(&mut scratch[..limit]);
+        self.buffer = scratch;
+        dropped
     }
 
     /// Body bytes that nobody wants: as [`Connection::read`], but of a plain socket they are dropped
@@ -213,6 +292,8 @@ impl Connection {
             let got = retry(|| match &mut self.transport {
                 Transport::Plain(socket) => socket.receive_all(rest),
                 Transport::Tls(stream) => stream.read(rest),
+                #[cfg(feature = "http2")]
+                Transport::Http2(connection) => connection.receive_all(rest),
             })?;
             if got == 0 {
                 break;
@@ -254,6 +335,8 @@ impl Connection {
         let got = retry(|| match &mut self.transport {
             Transport::Plain(socket) => socket.read(room),
             Transport::Tls(stream) => stream.read(room),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.read(room),
         })?;
         self.filled += got;
         self.received_bytes += got as u64;
@@ -275,6 +358,11 @@ impl Connection {
         match &mut self.transport {
             Transport::Plain(socket) => socket.set_read_timeout(limit),
             Transport::Tls(stream) => stream.sock.set_read_timeout(limit),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => {
+                connection.set_timeout(limit);
+                Ok(())
+            }
         }
     }
 

@@ -1,15 +1,19 @@
-//! HTTP/1.1 from the client's side, on blocking sockets and in the calling thread.
+//! HTTP/1.1, and HTTP/2 where it is asked for, from the client's side, on blocking sockets and in the calling thread.
 //!
 //! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body leave
 //! together, the answer's head is parsed where it was received, and a large body is received
 //! straight into the caller's buffer.
 
 pub mod load;
+pub mod vector;
 
+mod access;
 mod body;
 mod client;
 mod connection;
 mod connector;
+#[cfg(feature = "http2")]
+mod http2;
 mod origin;
 mod pool;
 mod response;
@@ -18,10 +22,45 @@ mod tls;
 
 use std::time::Duration;
 
+use fordway_store::{Error, ErrorKind, Result};
+
+/// What requests say that they come from.
+pub(crate) const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
+
+pub use access::Credentials;
 pub use client::{Exchange, Failure, HttpClient, Replay};
 pub use origin::Origin;
 pub use response::Response;
 pub use tls::TlsRoots;
+
+/// Which HTTP is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.1, which every server speaks.
+    #[default]
+    Http1,
+    /// HTTP/2: by prior knowledge in the clear, chosen in the handshake with TLS. A server that does not
+    /// speak it is an error.
+    #[cfg(feature = "http2")]
+    Http2,
+}
+
+impl Version {
+    /// By its number, `1.1` or `2`. Errors: `InvalidArgument`.
+    pub fn named(number: &str) -> Result<Self> {
+        match number {
+            "1.1" => Ok(Version::Http1),
+            #[cfg(feature = "http2")]
+            "2" => Ok(Version::Http2),
+            other => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "HTTP {other:?} is not spoken by this program; say 1.1, or 2 if it was built with it"
+                ),
+            )),
+        }
+    }
+}
 
 /// How long to wait for the other side before giving up with `Timeout`.
 #[derive(Clone, Copy, Debug)]

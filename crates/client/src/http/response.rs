@@ -115,6 +115,11 @@ impl Response {
         self.head.status
     }
 
+    /// Whether it is the first on its connection.
+    pub(super) fn is_first(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| !connection.is_reused)
+    }
+
     /// A header's value, if it is there and is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         let connection = self.connection.as_ref()?;

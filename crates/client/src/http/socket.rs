@@ -1,13 +1,13 @@
 //! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not
 //! ignore it.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg};
 
 use super::{Origin, Timeouts};
 
@@ -15,6 +15,7 @@ use super::{Origin, Timeouts};
 pub(super) struct Socket {
     stream: TcpStream,
     read_timeout: Duration,
+    waits: bool,
 }
 
 impl Socket {
@@ -48,7 +49,14 @@ impl Socket {
             stream.set_write_timeout(Some(timeouts.progress))
         };
         set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        Ok(Socket { stream, read_timeout: timeouts.first_byte })
+        Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true })
+    }
+
+    /// The same socket, of which no call waits: nor does any of this one from now on.
+    #[cfg(feature = "http2")]
+    pub(super) fn share(&self) -> io::Result<TcpStream> {
+        self.stream.set_nonblocking(true)?;
+        self.stream.try_clone()
     }
 
     /// Costs a system call only where the value changes.
@@ -60,14 +68,18 @@ impl Socket {
         Ok(())
     }
 
-    /// From now on calls that would wait fail with `WouldBlock`.
-    pub(super) fn stop_waiting(&self) -> io::Result<()> {
-        self.stream.set_nonblocking(true)
+    /// Whether calls wait for the other side from now on, or fail with `WouldBlock`.
+    pub(super) fn set_waiting(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+
+    fn receive_flags(&self) -> RecvFlags {
+        if self.waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT }
     }
 
     /// Drops up to `scratch.len()` received bytes without copying them; returns how many.
     pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.stream, scratch, RecvFlags::TRUNC)?.1)
+        Ok(recv(&self.stream, scratch, self.receive_flags() | RecvFlags::TRUNC)?.1)
     }
 
     /// Whether the other side has neither closed the connection nor said anything on it.
@@ -91,7 +103,13 @@ impl AsFd for Socket {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.stream, buffer, RecvFlags::empty())?.1)
+        Ok(recv(&self.stream, buffer, self.receive_flags())?.1)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let received =
+            recvmsg(&self.stream, buffers, &mut RecvAncillaryBuffer::default(), self.receive_flags())?;
+        Ok(received.bytes)
     }
 }
 
@@ -101,7 +119,9 @@ impl Write for Socket {
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
+        let waiting = if self.waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let flags = SendFlags::NOSIGNAL | waiting;
+        Ok(sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

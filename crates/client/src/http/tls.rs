@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::socket::Socket;
-use super::{Origin, Timeouts};
+use super::{Credentials, Origin, Timeouts};
 
 /// Whose certificates are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,21 @@ pub enum TlsRoots {
     System,
     /// Those in this PEM file, and no others (as `AWS_CA_BUNDLE`).
     File(PathBuf),
+    /// Those in the PEM files of this directory, and no others (as `X509_CERT_DIR`). What holds no
+    /// certificate (revocations, policies) is passed over.
+    Directory(PathBuf),
+}
+
+impl TlsRoots {
+    /// Those of a file that was named, else of `X509_CERT_DIR`, else the system's, for which
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` may name others.
+    pub fn find(file: Option<PathBuf>) -> Self {
+        let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
+        match file {
+            Some(file) => TlsRoots::File(file),
+            None => directory().map_or(TlsRoots::System, |path| TlsRoots::Directory(path.into())),
+        }
+    }
 }
 
 /// Opens TLS sessions; the certificates are loaded when the first one is asked for.
@@ -26,12 +41,19 @@ pub(super) struct TlsConnector {
     roots: TlsRoots,
     /// The protocol that is offered (ALPN, RFC 7301).
     protocol: &'static [u8],
+    /// Whose certificate is shown.
+    who: Credentials,
     config: OnceLock<Arc<ClientConfig>>,
 }
 
 impl TlsConnector {
     pub(super) fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
-        TlsConnector { roots, protocol, config: OnceLock::new() }
+        TlsConnector { roots, protocol, who: Credentials::none(), config: OnceLock::new() }
+    }
+
+    /// Shows the certificate of `who` to servers that ask for one.
+    pub(super) fn showing(self, who: Credentials) -> Self {
+        TlsConnector { who, ..self }
     }
 
     /// Connects and completes the handshake. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
@@ -41,10 +63,7 @@ impl TlsConnector {
         timeouts: &Timeouts,
     ) -> Result<StreamOwned<ClientConnection, Socket>> {
         let config = self.config()?;
-        let name = ServerName::try_from(origin.host.clone()).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
-                .caused_by(error)
-        })?;
+        let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::Unavailable, format!("no TLS session with {origin}")).caused_by(error)
         };
@@ -56,17 +75,28 @@ impl TlsConnector {
         Ok(stream)
     }
 
+    /// Whom the certificate must name. Errors: `InvalidArgument`.
+    pub(super) fn name(origin: &Origin) -> Result<ServerName<'static>> {
+        ServerName::try_from(origin.host.clone()).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
+                .caused_by(error)
+        })
+    }
+
     /// What sessions are opened with. Errors: `InvalidArgument` where no certificate is trusted.
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>> {
         if let Some(config) = self.config.get() {
             return Ok(config.clone());
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
-            .with_root_certificates(self.trusted()?)
-            .with_no_client_auth();
+            .with_root_certificates(self.trusted()?);
+        let mut config = match self.who.identity()? {
+            Some(identity) => builder.with_client_cert_resolver(identity),
+            None => builder.with_no_client_auth(),
+        };
         config.alpn_protocols = vec![self.protocol.to_vec()];
         Ok(self.config.get_or_init(|| Arc::new(config)).clone())
     }
@@ -87,12 +117,21 @@ impl TlsConnector {
                 let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
                 roots.add_parsable_certificates(certificates);
             }
+            TlsRoots::Directory(path) => {
+                let listed = std::fs::read_dir(path).map_err(|error| {
+                    let detail = format!("{} is not a directory of certificates", path.display());
+                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+                })?;
+                let files =
+                    listed.flatten().filter_map(|file| CertificateDer::pem_file_iter(file.path()).ok());
+                roots.add_parsable_certificates(files.flat_map(Iterator::flatten));
+            }
         }
         match roots.is_empty() {
             false => Ok(roots),
             true => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE",
+                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
             )),
         }
     }

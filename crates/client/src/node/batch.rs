@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
 };
-use fordway_wire::node::{Request, Take};
+use fordway_wire::node::{Flags, Request, Take};
 
 use super::connection::{Connection, Failure};
 use super::read::read;
@@ -60,22 +60,22 @@ impl<'b, T> Batch<'b, T> {
                 if new > 0 {
                     connection.send_gathered(&[]).map_err(maybe_done)?;
                 }
-                let Some((id, chunk)) = asked.pop_front() else { break };
-                let (found, header) = connection.reply::<A>(id)?;
-                let found = answer(found, connection.body(&header)).map_err(Failure::Unusable)?;
-                connection.finish(&header);
-                let answered = found.len().min(chunk.len());
-                if answered == 0 {
-                    return Err(Failure::Unusable(Error::new(
-                        ErrorKind::BadResponse,
-                        "nothing was answered",
-                    )));
-                }
-                for (at, result) in chunk.clone().zip(found) {
-                    results[at] = Some(result);
-                }
-                if answered < chunk.len() {
-                    open.push_back(chunk.start + answered..chunk.end);
+                let Some((id, mut chunk)) = asked.pop_front() else { break };
+                loop {
+                    let (found, header) = connection.reply::<A>(id)?;
+                    let found = answer(found, connection.body(&header)).map_err(Failure::Unusable)?;
+                    connection.finish(&header);
+                    let (answered, has_more) = (found.len(), header.flags.has(Flags::MORE));
+                    if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
+                        let why = format!("{answered} objects were answered of {} asked for", chunk.len());
+                        return Err(Failure::Unusable(Error::new(ErrorKind::BadResponse, why)));
+                    }
+                    for (result, at) in found.into_iter().zip(&mut chunk) {
+                        results[at] = Some(result);
+                    }
+                    if !has_more {
+                        break;
+                    }
                 }
             }
             Ok(())

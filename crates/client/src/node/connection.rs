@@ -13,6 +13,7 @@ use fordway_wire::node::{
 };
 
 use super::address::{NodeAddress, Secret};
+use super::spare::Spare;
 
 /// How long an answer is looked out for before the thread sleeps, while the gateway does the same.
 const LOOKOUT: Duration = Duration::from_micros(20);
@@ -52,6 +53,8 @@ pub(super) struct Connection {
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
     next_id: u32,
+    /// Lent by the gateway ahead of the next large object.
+    pub(super) spare: Option<Spare>,
     /// Whether the gateway looks out for our next request.
     is_awake: bool,
     misses: u32,
@@ -68,6 +71,7 @@ impl Connection {
             descriptor: None,
             out: Vec::new(),
             next_id: 1,
+            spare: None,
             is_awake: false,
             misses: 0,
         };

@@ -13,6 +13,7 @@ mod batch;
 mod connection;
 mod read;
 mod session;
+mod spare;
 mod store;
 mod write;
 

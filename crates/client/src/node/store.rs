@@ -9,15 +9,12 @@ use fordway_store::{
     PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
     VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
-use fordway_wire::node::Request;
+use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
 use super::address::NodeAddress;
 use super::session::{Call, Session};
 use super::write::{NodeWriter, Target, What};
 use super::{LANE, batch, read, write};
-
-/// The most content of the ranges that are read by one message.
-const RANGES_BYTES_MAX: u64 = 8 << 20;
 
 /// A directory behind a gateway. Clones share connections; threads use one each at a time.
 #[derive(Clone)]
@@ -31,8 +28,9 @@ impl NodeStore {
         NodeStore { session: Arc::new(Session::new(address)) }
     }
 
-    /// The gateway's counters: a line for each, name and value. Errors: `Unavailable`.
-    pub fn stats(&self) -> Result<String> {
+    /// The gateway's counters by name; a name says its unit (`_bytes`, `_s`), or it is a number of
+    /// something. Errors: `Unavailable`.
+    pub fn stats(&self) -> Result<Vec<(String, u64)>> {
         self.session.ask(&on_service("get statistics"), &Request::Stats {})
     }
 }
@@ -127,13 +125,7 @@ impl Store for NodeStore {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
-        let longest = |range: &ByteRange| match range {
-            ByteRange::From(_) => u64::MAX,
-            ByteRange::Inclusive(first, last) => last.saturating_sub(*first).saturating_add(1),
-            ByteRange::Last(count) => *count,
-        };
-        let total = ranges.iter().map(longest).fold(0, u64::saturating_add);
-        match total <= RANGES_BYTES_MAX {
+        match longest_bytes(ranges) <= RANGES_BYTES_MAX {
             true => read::read_ranges(&self.session, (bucket, key), ranges, options),
             false => read::read_large_ranges(&self.session, (bucket, key), ranges, options),
         }

@@ -8,9 +8,10 @@ use fordway_store::{
     Bucket, Error, ErrorKind, Expected, Key, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
 };
 use fordway_sys::{Errno, free_bytes, write_all_at};
-use fordway_wire::node::{Request, Started};
+use fordway_wire::node::{Committed, Request, Started};
 
 use super::session::{Call, Lease, Session};
+use super::spare::{Spare, put_spare};
 
 /// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
 /// would have both sides wait for one another, and is faster through a file.
@@ -68,11 +69,14 @@ pub(super) fn put(
     if body.len() <= WHOLE_BYTES_MAX {
         return put_whole(session, (bucket, key), body, options, &Expected::default());
     }
-    let what = What::Object(PutOptions { size_hint: Some(body.len() as u64), ..options.clone() });
+    if let Some(made) = put_spare(session, (bucket, key), body, options)? {
+        return Ok(made);
+    }
+    let what = What::Object(PutOptions { size_hint: None, ..options.clone() });
     let target = Target { bucket: bucket.clone(), key: key.clone(), what };
     let mut started = start(session, &target)?;
     started.append(&target, body)?;
-    started.commit(&target, &Expected::default())
+    started.commit(&target, &Expected::default(), true)
 }
 
 fn put_whole(
@@ -135,14 +139,20 @@ impl Writing {
         Ok(())
     }
 
-    fn commit(mut self, target: &Target, expected: &Expected) -> Result<PutResult> {
+    /// `wants_more` says that another object like this one is likely.
+    fn commit(mut self, target: &Target, expected: &Expected, wants_more: bool) -> Result<PutResult> {
         let filled = self.file.is_some().then_some(self.written_bytes);
         self.is_open = false;
         self.lease.act_here(&target.call(false), |connection| {
-            let (made, header) =
-                connection.call(&Request::Commit { expected: Cow::Borrowed(expected), filled }, &[])?;
+            let wants_spare = wants_more && filled.is_some();
+            let request = Request::Commit { expected: Cow::Borrowed(expected), filled, wants_spare };
+            let (done, header) = connection.call::<Committed>(&request, &[])?;
+            if let (true, What::Object(options)) = (done.has_spare, &target.what) {
+                connection.spare =
+                    Some(Spare::new(connection.file(&header)?, (&target.bucket, &target.key), options));
+            }
             connection.finish(&header);
-            Ok(made)
+            Ok(done.made)
         })
     }
 }
@@ -164,7 +174,7 @@ impl Drop for Writing {
     }
 }
 
-fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted: usize) -> Error {
+pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted: usize) -> Error {
     let kind = match errno {
         Errno::NOSPC => ErrorKind::NoSpace,
         Errno::DQUOT => ErrorKind::QuotaExceeded,
@@ -213,7 +223,7 @@ impl Writer for NodeWriter {
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
         let NodeWriter { session, target, buffer, writing } = *self;
         match (writing, &target.what) {
-            (Some(writing), _) => writing.commit(&target, expected),
+            (Some(writing), _) => writing.commit(&target, expected, false),
             (None, What::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }

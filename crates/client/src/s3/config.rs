@@ -6,7 +6,7 @@ use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
 use super::Credentials;
 use super::profile::Profile;
-use crate::http::{Timeouts, TlsRoots};
+use crate::http::{Timeouts, TlsRoots, Version};
 
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
@@ -60,6 +60,8 @@ pub struct S3Config {
     pub signature: Signature,
     /// Where the bucket's name goes.
     pub addressing: Addressing,
+    /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
+    pub http: Version,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
@@ -88,6 +90,7 @@ impl S3Config {
             credentials,
             signature: Signature::V4,
             addressing: Addressing::Auto,
+            http: Version::default(),
             timeouts: Timeouts::default(),
             timeout: None,
             max_retries: 4,
@@ -146,9 +149,16 @@ impl S3Config {
         };
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
         let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
+        let http = get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(Version::default()), Version::named)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
-        Ok(S3Config { signature, addressing, tls_roots, ..S3Config::new(endpoint, region, credentials) })
+        Ok(S3Config {
+            signature,
+            addressing,
+            http,
+            tls_roots,
+            ..S3Config::new(endpoint, region, credentials)
+        })
     }
 
     /// Errors: `InvalidArgument` for what no service takes.

@@ -68,6 +68,12 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
     }
 }
 
+/// The failure that an answer of this status states in its document.
+pub(super) fn of_status(status: u16, document: &[u8], call: &Call) -> Error {
+    let said = error_document(document).ok().flatten().unwrap_or_default();
+    Error::new(kind_of(status, &said, call), sentence(status, &said))
+}
+
 /// The failure of a call that was answered with status 200 and an error document.
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
     Error::new(s3_error::from_s3(500, &said.code), sentence(200, said))

@@ -10,6 +10,7 @@ mod list;
 mod multipart;
 mod parts;
 mod profile;
+mod ranges;
 mod read;
 mod request;
 mod session;

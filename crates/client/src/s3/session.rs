@@ -1,5 +1,6 @@
 //! Addresses, signs, sends and retries calls.
 
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -11,23 +12,23 @@ use super::failure::{self, Attempt};
 use super::request::Call;
 use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
-use crate::http::{Exchange, HttpClient, Origin, Replay, Response};
+use crate::http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, Version, vector};
 use crate::retry::backoff;
-
-const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
 /// A service with the connections to it. Shared between threads.
 pub(super) struct Session {
     pub(super) config: S3Config,
-    http: HttpClient,
+    http: Arc<HttpClient>,
+    /// Reads many ranges.
+    pub(super) vector: Arc<vector::Session>,
     origin: Origin,
     base_path: String,
     signer: Signer,
 }
 
 /// Where a call goes: all of it that does not depend on the time.
-struct Address {
-    origin: Origin,
+pub(super) struct Address {
+    pub(super) origin: Origin,
     host: String,
     path: String,
     query: String,
@@ -39,9 +40,10 @@ impl Session {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
         let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.within(timeout));
-        let http = HttpClient::new(timeouts, config.tls_roots.clone());
+        let http = Arc::new(HttpClient::new(config.http, timeouts, config.tls_roots.clone()));
+        let vector = Arc::new(vector_session(&config, timeouts, &http));
         let signer = Signer::new(config.credentials.clone(), &config.region);
-        Ok(Session { config, http, origin, base_path, signer })
+        Ok(Session { config, http, vector, origin, base_path, signer })
     }
 
     /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
@@ -104,7 +106,7 @@ impl Session {
         }
     }
 
-    fn write_head(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+    pub(super) fn write_head(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
         let length = call.body.len().to_string();
         let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
         push_all(head, &[call.method, " ", &address.path]);
@@ -168,7 +170,7 @@ impl Session {
         push_all(head, &["authorization: ", &request.authorization(access_key, secret_key), "\r\n"]);
     }
 
-    fn address(&self, call: &Call) -> Address {
+    pub(super) fn address(&self, call: &Call) -> Address {
         let mut path = self.base_path.clone();
         let is_virtual = self.is_virtual(call.bucket);
         if !is_virtual && !call.bucket.is_empty() {
@@ -223,6 +225,17 @@ impl Session {
         let key = self.signer.key(secret_key, now);
         let query = key.presigned_query(access_key, session_token.as_deref(), now, expires_s, &request);
         Ok(format!("{origin}{path}?{query}"))
+    }
+}
+
+/// A reader of many ranges, which speaks HTTP/1.1: on the same connections where these do.
+fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
+    let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
+    let options = vector::Options { timeouts, max_retries, tls_roots, ..Default::default() };
+    match config.http {
+        Version::Http1 => vector::Session::over(http.clone(), options),
+        #[cfg(feature = "http2")]
+        Version::Http2 => vector::Session::new(options),
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketInfo, Checksum, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    Bucket, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
+    Deleted, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
     PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
     VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
@@ -18,7 +18,8 @@ use super::multipart::{self, Part};
 use super::request::Call;
 use super::session::Session;
 use super::writer::{self, ObjectWriter, PartWriter};
-use super::{delete, list, parts, read, versions};
+use super::{delete, list, parts, ranges, read, versions};
+use crate::http::vector::RemoteFile;
 
 /// The lane's name.
 pub(super) const LANE: &str = "http";
@@ -48,6 +49,12 @@ impl S3Store {
         now: SystemTime,
     ) -> Result<String> {
         self.session.presign(&Call::on_object(method, "presign", bucket, key), expires_s, now)
+    }
+
+    /// The version of an object that is there now, for vectored reads and read-ahead.
+    /// Errors: as of `head`. Cost: one HEAD.
+    pub fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
+        ranges::open(&self.session, (bucket, key))
     }
 }
 
@@ -131,6 +138,19 @@ impl Store for S3Store {
 
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         read::read(&self.session, (bucket, key), options, buffer)
+    }
+
+    fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        wanted: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        match wanted {
+            [] => Ok(Vec::new()),
+            _ => ranges::read_ranges(&self.session, (bucket, key), wanted, options),
+        }
     }
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {

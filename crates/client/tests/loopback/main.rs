@@ -1,5 +1,6 @@
 //! The client against servers on the loopback interface, each following a script.
 
+mod access;
 mod hostile;
 mod parts;
 mod requests;

@@ -30,6 +30,8 @@ enum State {
 pub(crate) enum Step {
     /// Framing, to be skipped.
     Skip(usize),
+    /// A trailer and the end of its line.
+    Trailer(usize),
     /// Content.
     Data(usize),
     /// The body ended before them.
@@ -90,7 +92,12 @@ impl Decoder {
         }
     }
 
-    /// Trailers are checked and dropped: what S3 sends in them travels inside of `aws-chunked`.
+    /// Whether all content was there, though not the end of what may follow it.
+    pub(crate) fn is_behind_data(&self) -> bool {
+        matches!(self.state, State::Trailers)
+    }
+
+    /// The last line is empty.
     fn trailer(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
         let Some(line) = line(bytes, TRAILER_BYTES_MAX - self.trailer_bytes)? else { return Ok(Step::More) };
         if line.is_empty() {
@@ -103,7 +110,7 @@ impl Decoder {
             return Err(Refusal::bad("a trailer is not a header"));
         }
         self.trailer_bytes += line.len() + 2;
-        Ok(Step::Skip(line.len() + 2))
+        Ok(Step::Trailer(line.len() + 2))
     }
 }
 
@@ -145,7 +152,7 @@ mod tests {
         let mut pieces = bytes.chunks(piece);
         loop {
             match decoder.step(&at_hand, 1 + piece * 2).map_err(Some)? {
-                Step::Skip(count) => drop(at_hand.drain(..count)),
+                Step::Skip(count) | Step::Trailer(count) => drop(at_hand.drain(..count)),
                 Step::Data(count) => content.extend(at_hand.drain(..count)),
                 Step::End => return Ok((content, [at_hand, pieces.flatten().copied().collect()].concat())),
                 Step::More => at_hand.extend_from_slice(pieces.next().ok_or(None)?),

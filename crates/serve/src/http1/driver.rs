@@ -3,20 +3,21 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::header::ALT_SVC;
+use http::{Request, Response, StatusCode};
 
 use super::head::{Framing, HEADERS_MAX, Refusal, parse};
 use super::incoming::{Incoming, Lent, RequestBody, take_back};
 use super::outgoing::{Form, Outgoing};
 use super::wire::Wire;
-use crate::answer::{self, Shared};
+use crate::answer::{self, Reply, Shared};
+use crate::caller::Caller;
 use crate::gateway::Stopped;
 use crate::monitor::{self, Ending, TIMING_WANTED, Trace};
 use crate::socket::Socket;
@@ -24,17 +25,18 @@ use crate::socket::Socket;
 /// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until `stopped` and its request in progress is answered.
+/// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its request in progress is answered.
 /// The socket comes back, with all that was read from it, where the client begins with HTTP/2.
 /// Errors: the connection ended early; `UnexpectedEof` because an object did.
 pub(crate) async fn serve(
     socket: Socket,
-    remote: SocketAddr,
+    ahead: Vec<u8>,
+    caller: &Caller,
     shared: &Shared,
     stopped: Stopped,
 ) -> io::Result<Option<(Socket, Vec<u8>)>> {
-    let mut wire = Wire::new(socket, shared.limits.stall_timeout);
-    let driver = Driver { shared, remote, stopped: stopped.clone() };
+    let mut wire = Wire::new(socket, ahead, shared.limits.stall_timeout);
+    let driver = Driver { shared, caller, stopped: stopped.clone() };
     let mut stop = pin!(stopped.over());
     if driver.begins_with_http2(&mut wire, stop.as_mut()).await? {
         return Ok(Some(wire.into_parts()));
@@ -44,7 +46,7 @@ pub(crate) async fn serve(
 
 struct Driver<'s> {
     shared: &'s Shared,
-    remote: SocketAddr,
+    caller: &'s Caller,
     stopped: Stopped,
 }
 
@@ -171,10 +173,10 @@ impl Driver<'_> {
             return Some(Next::Refused(TOO_LARGE));
         }
         let form = Form { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
-        let trace = shared.monitor.start(head.method, head.target, self.remote, start);
+        let trace = shared.monitor.start(head.method, head.target, self.caller, start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
-        if let Some(mut outgoing) = shared.fast_lane.answer(&head, &trace) {
+        if let Some(mut outgoing) = shared.fast_lane.answer(&head, self.caller, &trace) {
             if wants_timing {
                 outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
             }
@@ -208,12 +210,15 @@ impl Driver<'_> {
     /// Sends an answer, and takes note of its end.
     async fn send(
         &self,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
         wire: &mut Wire,
         keep_alive: bool,
         form: Form,
         trace: &Trace,
     ) -> io::Result<()> {
+        if let Some(elsewhere) = self.shared.http3.as_ref().and_then(|value| value.to_str().ok()) {
+            outgoing.add_header(ALT_SVC.as_str(), elsewhere);
+        }
         let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
         let sent = outgoing.send(wire, keep_alive, form).await;
         let ending = Ending { status, body_bytes, ready, is_complete: sent.is_ok() };
@@ -226,7 +231,7 @@ impl Driver<'_> {
         let Received { request, framing, keep_alive, expects_continue, form, trace, wants_timing } = received;
         let trace = Arc::new(trace);
         let (body, held) = hold(wire, framing, expects_continue, self.shared.limits.body_bytes_max);
-        let response = answer::answer(self.shared, request.map(|()| body), trace.clone()).await;
+        let response = answer::answer(self.shared, self.caller, request.map(|()| body), trace.clone()).await;
         let mut outgoing = Outgoing::new(response, form);
         if wants_timing {
             outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
@@ -335,9 +340,22 @@ impl Returned {
 }
 
 /// Says why, and ends the connection: where the next request begins is not known.
-async fn refuse(mut wire: Wire, refusal: Refusal) -> io::Result<()> {
+async fn refuse(wire: Wire, refusal: Refusal) -> io::Result<()> {
+    send_last(wire, answer::refusal(refusal.status, refusal.why)).await
+}
+
+/// Answers whatever a client asks first, and ends the connection.
+pub(crate) async fn turn_away(
+    socket: Socket,
+    response: Response<Reply>,
+    stall_timeout: Duration,
+) -> io::Result<()> {
+    send_last(Wire::new(socket, Vec::new(), stall_timeout), response).await
+}
+
+async fn send_last(mut wire: Wire, response: Response<Reply>) -> io::Result<()> {
     let form = Form { is_http_1_1: true, is_head: false };
-    Outgoing::new(answer::refusal(refusal.status, refusal.why), form).send(&mut wire, false, form).await?;
+    Outgoing::new(response, form).send(&mut wire, false, form).await?;
     wire.close_after_answer().await;
     Ok(())
 }

@@ -145,7 +145,8 @@ impl Incoming {
         let ahead = self.wire.ahead();
         let step = decoder.step(ahead, room.len());
         match step.map_err(|refusal| format!("{BROKEN}: {}", refusal.why))? {
-            Step::Skip(count) => self.wire.consume(count),
+            // What S3 sends in trailers travels inside of `aws-chunked`.
+            Step::Skip(count) | Step::Trailer(count) => self.wire.consume(count),
             Step::Data(count) if count as u64 > self.room_bytes => {
                 return Poll::Ready(Err(format!("{BROKEN}: it is larger than this gateway takes").into()));
             }

@@ -1,7 +1,6 @@
 //! Answers: their heads as bytes, and the ways their bodies take to the socket.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Range;
 use std::pin::Pin;
@@ -16,7 +15,7 @@ use http_body::Body as _;
 use super::wire::Wire;
 use crate::answer::Reply;
 use crate::buffers::{give_buffer, take_buffer};
-use crate::content::{Pieces, append};
+use crate::content::{Parts, Pieces, Source, append, append_part};
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
 /// copy costs less than `sendfile` does up to here.
@@ -44,13 +43,6 @@ pub(crate) struct Outgoing {
     body: Body,
     /// The end of the connection is the only end that its body has.
     ends_connection: bool,
-}
-
-/// Pieces of one object, each with what stands before it, and what stands behind the last.
-pub(crate) struct Parts {
-    pub(crate) content: Content,
-    pub(crate) parts: Vec<(String, Range<u64>)>,
-    pub(crate) end: String,
 }
 
 enum Body {
@@ -99,14 +91,6 @@ impl Outgoing {
         Outgoing { status, body_bytes, head, body: Body::new(reply, false), ends_connection: false }
     }
 
-    /// An answer in several pieces, whose head is written but for the headers of the connection.
-    pub(crate) fn in_parts(head: Vec<u8>, parts: Parts) -> Self {
-        let status = StatusCode::PARTIAL_CONTENT;
-        let body_bytes = parts.parts.iter().map(|(_, range)| range.end - range.start).sum();
-        let body = Body::Parts(parts);
-        Outgoing { status, body_bytes: Some(body_bytes), head, body, ends_connection: false }
-    }
-
     /// Adds a header, whose name is in lower case.
     pub(crate) fn add_header(&mut self, name: &str, value: &str) {
         put(&mut self.head, name, value.as_bytes());
@@ -140,6 +124,7 @@ impl Body {
             Reply::Content(Content::Bytes(bytes)) => Body::Bytes(bytes),
             Reply::Content(Content::File(region)) => Body::File(region),
             Reply::Content(stream @ Content::Stream(..)) => Body::Pieces(Pieces::new(stream)),
+            Reply::Parts(parts) => Body::Parts(parts),
             Reply::Document(document) => match document.bytes() {
                 Some(bytes) => Body::Bytes(bytes),
                 None => Body::Stream(document, is_chunked),
@@ -175,18 +160,17 @@ fn range_of(region: &FileRegion) -> Range<u64> {
 
 /// Small pieces are gathered in `buffer`, so that many of them leave in one call.
 async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Parts) -> io::Result<()> {
-    let Parts { content, parts, end } = parts;
+    let Parts { source, parts, end, .. } = parts;
     for (before, range) in parts {
         buffer.extend_from_slice(before.as_bytes());
-        match &content {
-            Content::Bytes(bytes) => {
-                buffer.extend_from_slice(&bytes[range.start as usize..range.end as usize]);
-            }
-            Content::File(region) => {
+        match &source {
+            Source::File(region) if range.end - range.start > INLINE_BYTES => {
+                wire.send_before_file(buffer).await?;
+                buffer.clear();
                 let place = region.offset + range.start..region.offset + range.end;
-                send_part(wire, buffer, &region.file, place).await?;
+                wire.send_file(&region.file, place).await?;
             }
-            Content::Stream(..) => return Err(io::Error::other("a stream cannot be read at several places")),
+            source => append_part(source, range, buffer).await?,
         }
         if buffer.len() as u64 >= INLINE_BYTES {
             wire.send_before_file(buffer).await?;
@@ -195,15 +179,6 @@ async fn send_parts(wire: &mut Wire, buffer: &mut Vec<u8>, parts: Parts) -> io::
     }
     buffer.extend_from_slice(end.as_bytes());
     wire.send(buffer).await
-}
-
-async fn send_part(wire: &mut Wire, buffer: &mut Vec<u8>, file: &File, range: Range<u64>) -> io::Result<()> {
-    if range.end - range.start <= INLINE_BYTES {
-        return append(file, range, buffer).await;
-    }
-    wire.send_before_file(buffer).await?;
-    buffer.clear();
-    wire.send_file(file, range).await
 }
 
 async fn send_pieces(wire: &mut Wire, head: &[u8], mut pieces: Pieces) -> io::Result<()> {

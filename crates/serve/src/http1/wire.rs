@@ -4,13 +4,13 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BufMut as _;
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
 
 use crate::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
@@ -36,8 +36,8 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(stream: Socket, stall_timeout: Duration) -> Self {
-        Wire { stream, ahead: Vec::new(), used: 0, patience: Patience::default(), stall_timeout }
+    pub(crate) fn new(stream: Socket, ahead: Vec<u8>, stall_timeout: Duration) -> Self {
+        Wire { stream, ahead, used: 0, patience: Patience::default(), stall_timeout }
     }
 
     /// What was read and not yet used.
@@ -143,14 +143,11 @@ impl Wire {
 
     /// Has nothing wait in this process, where TLS keeps what the socket did not take.
     async fn flush(&mut self) -> io::Result<()> {
-        match &self.stream {
-            Socket::Plain(_) => Ok(()),
-            Socket::Tls(_) => {
-                let flush =
-                    |stream: &mut Socket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
-                poll_fn(|context| self.timed(context, flush)).await
-            }
+        if !self.stream.is_encrypted() {
+            return Ok(());
         }
+        let flush = |stream: &mut Socket, context: &mut Context<'_>| Pin::new(stream).poll_flush(context);
+        poll_fn(|context| self.timed(context, flush)).await
     }
 
     /// Sends all of `first` and then all of `second`, in one segment where they fit.
@@ -166,7 +163,7 @@ impl Wire {
 
     /// Sends `head`, and has the kernel wait for what follows before it sends a segment that is not full.
     pub(crate) async fn send_before_file(&mut self, mut head: &[u8]) -> io::Result<()> {
-        if let Socket::Tls(_) = self.stream {
+        if self.stream.is_encrypted() {
             return self.send(head).await;
         }
         while !head.is_empty() {
@@ -181,10 +178,10 @@ impl Wire {
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let mut turn_bytes = 0;
         while !range.is_empty() {
-            let sent = match &self.stream {
-                Socket::Tls(_) => self.send_piece(file, &range).await?,
-                Socket::Plain(_) if is_cached(file, &range)? => self.send_cached(file, &range).await?,
-                Socket::Plain(_) => self.send_waiting(file, &range).await?,
+            let sent = match self.stream.is_encrypted() {
+                true => self.send_piece(file, &range).await?,
+                false if is_cached(file, &range)? => self.send_cached(file, &range).await?,
+                false => self.send_waiting(file, &range).await?,
             };
             range.start += sent;
             turn_bytes += sent;
@@ -221,19 +218,10 @@ impl Wire {
     /// Calls that TLS has nothing to do with.
     async fn when_writable(
         &mut self,
-        send: impl Fn(&TcpStream) -> Result<usize, fordway_sys::Errno>,
+        send: impl Fn(BorrowedFd<'_>) -> Result<usize, fordway_sys::Errno>,
     ) -> io::Result<usize> {
         let attempt = |stream: &mut Socket, context: &mut Context<'_>| {
-            let Socket::Plain(stream) = stream else {
-                return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
-            };
-            loop {
-                ready!(stream.poll_write_ready(context))?;
-                match stream.try_io(Interest::WRITABLE, || send(stream).map_err(io::Error::from)) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    done => return Poll::Ready(done),
-                }
-            }
+            stream.poll_send(context, |socket| send(socket).map_err(io::Error::from))
         };
         poll_fn(|context| self.timed(context, attempt)).await
     }
@@ -251,7 +239,7 @@ impl Wire {
 
     /// Ends the connection with the word that TLS has for that.
     pub(crate) async fn close(mut self) {
-        if let Socket::Tls(_) = self.stream {
+        if self.stream.is_encrypted() {
             // A client that does not take it is gone.
             let _ = tokio::time::timeout(LINGER, self.stream.shutdown()).await;
         }

@@ -1,37 +1,33 @@
 //! HTTP/2 on one socket (RFC 9113): frames and flow control by hyper, the limits and the content by
 //! ourselves.
 //!
-//! * `incoming`: bodies of requests, in pieces as large as a store likes to write
-//! * `outgoing`: bodies of answers, read as the client takes them
 //! * `streams`: requests in progress, and those that do not move any more
 //! * `rewound`: a socket of which the start was read already
 
-mod incoming;
-mod outgoing;
 mod rewound;
 mod streams;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use http::{HeaderValue, Method, Request, Response};
+use http::header::ALT_SVC;
+use http::{Request, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http2::{Builder, Connection};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use crate::answer::{self, Shared};
+use crate::answer::Shared;
+use crate::caller::Caller;
 use crate::gateway::Stopped;
-use crate::monitor::{self, Ending};
+use crate::multiplexed::{self, ReplyBody, gathered};
 use crate::patience::Patience;
 use crate::socket::Socket;
-use outgoing::ReplyBody;
 use rewound::Rewound;
 use streams::Streams;
 
@@ -54,12 +50,12 @@ const RESETS_MAX: usize = 64;
 pub(crate) async fn serve(
     socket: Socket,
     ahead: Vec<u8>,
-    remote: SocketAddr,
+    caller: Caller,
     shared: &Arc<Shared>,
     stopped: Stopped,
 ) -> io::Result<()> {
     let streams = Streams::new(shared.limits.stall_timeout);
-    let service = service_fn(|request| exchange(shared.clone(), remote, request));
+    let service = service_fn(|request| exchange(shared.clone(), caller.clone(), request));
     let io = TokioIo::new(Rewound::new(socket, ahead));
     let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
     run(connection, &streams, shared.limits.header_timeout, stopped).await
@@ -136,24 +132,13 @@ impl Idle {
 
 async fn exchange(
     shared: Arc<Shared>,
-    remote: SocketAddr,
+    caller: Caller,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
-    let (method, path) = (request.method().as_str(), request.uri().path());
-    let trace = Arc::new(shared.monitor.start(method, path, remote, Instant::now()));
-    trace.parsed(request.body().size_hint().exact().unwrap_or(0));
-    let is_head = request.method() == Method::HEAD;
-    let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
-    let mut response = match request.body().size_hint().lower() > shared.limits.body_bytes_max {
-        true => answer::too_large(),
-        false => answer::answer(&shared, request.map(incoming::body), trace.clone()).await,
-    };
-    let ready = Instant::now();
-    if let Some(timing) = HeaderValue::from_str(&trace.server_timing(ready)).ok().filter(|_| wants_timing) {
-        response.headers_mut().insert(monitor::SERVER_TIMING, timing);
+    let length = request.body().size_hint();
+    let mut response = multiplexed::exchange(&shared, &caller, request.map(gathered), length).await;
+    if let Some(elsewhere) = &shared.http3 {
+        response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }
-    // What becomes of the body is known to nobody here: frames of many answers share the socket.
-    let (status, body_bytes) = (response.status(), response.body().len());
-    shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
-    Ok(outgoing::response(response, is_head))
+    Ok(response)
 }

@@ -10,10 +10,11 @@ mod listener;
 mod metrics;
 mod trace;
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use http::{HeaderName, StatusCode};
+
+use crate::caller::Caller;
 
 pub(crate) use access_log::AccessLog;
 pub(crate) use listener::{Health, serve};
@@ -44,10 +45,10 @@ pub(crate) struct Ending {
 
 impl Monitor {
     /// A request has arrived, which was first looked at at `start`.
-    pub(crate) fn start(&self, method: &str, target: &str, remote: SocketAddr, start: Instant) -> Trace {
+    pub(crate) fn start(&self, method: &str, target: &str, caller: &Caller, start: Instant) -> Trace {
         self.metrics.started();
         let log = self.log.as_ref();
-        Trace::new(start, log.map(|_| trace::Asked::new(method, target, remote)))
+        Trace::new(start, log.map(|_| trace::Asked::new(method, target, caller)))
     }
 
     /// Its answer is sent, or will never be.

@@ -1,6 +1,5 @@
 //! What is known of one request, gathered on its way to the answer.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
@@ -10,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use super::{Ending, Operation};
+use crate::caller::Caller;
 use crate::users::User;
 
 /// A request in progress.
@@ -26,13 +26,13 @@ pub(crate) struct Asked {
     method: String,
     /// Without the query, which may hold a signature.
     path: String,
-    remote: SocketAddr,
+    remote: Caller,
 }
 
 impl Asked {
-    pub(super) fn new(method: &str, target: &str, remote: SocketAddr) -> Self {
+    pub(super) fn new(method: &str, target: &str, caller: &Caller) -> Self {
         let path = target.split('?').next().unwrap_or_default();
-        Asked { method: method.to_owned(), path: path.to_owned(), remote }
+        Asked { method: method.to_owned(), path: path.to_owned(), remote: caller.clone() }
     }
 }
 
@@ -90,7 +90,7 @@ impl Trace {
 #[derive(Serialize)]
 pub(super) struct Line<'t> {
     time: String,
-    remote: SocketAddr,
+    remote: &'t Caller,
     user: Option<&'t str>,
     operation: &'static str,
     method: &'t str,
@@ -119,7 +119,7 @@ pub(super) fn line<'t>(trace: &'t Trace, asked: &'t Asked, ending: &Ending, end:
     };
     Line {
         time: format_iso8601(SystemTime::now()),
-        remote: asked.remote,
+        remote: &asked.remote,
         user: signed.map(|signed| signed.user.name.as_str()),
         operation: trace.operation().name(),
         method: &asked.method,

@@ -11,6 +11,8 @@ use crate::OpenStore;
 
 /// What a caller was admitted to.
 pub(super) struct Admitted {
+    /// Who it is; for who is known by a secret, the gateway's own user.
+    pub(super) uid: u32,
     pub(super) store: Arc<dyn Store>,
     /// Whether files being written may be handed out: only to whom they belong anyway.
     pub(super) lends_files: bool,
@@ -49,14 +51,15 @@ impl Access {
         let peer = peer_of(socket).map_err(|errno| {
             Error::new(ErrorKind::AccessDenied, "the kernel does not say who calls").caused_by(errno)
         })?;
+        let uid = peer.uid;
         if peer.uid == self.uid {
-            return Ok(Admitted { store: self.own.clone(), lends_files: true });
+            return Ok(Admitted { uid, store: self.own.clone(), lends_files: true });
         }
         if self.is_root() {
-            return Ok(Admitted { store: self.store_of(&peer)?, lends_files: true });
+            return Ok(Admitted { uid, store: self.store_of(&peer)?, lends_files: true });
         }
         match self.allowed.contains(&peer.uid) {
-            true => Ok(Admitted { store: self.own.clone(), lends_files: false }),
+            true => Ok(Admitted { uid, store: self.own.clone(), lends_files: false }),
             false => Err(Error::new(
                 ErrorKind::AccessDenied,
                 format!(
@@ -70,7 +73,7 @@ impl Access {
 
     /// The store for who has proved to know the secret.
     pub(super) fn admit_by_secret(&self) -> Admitted {
-        Admitted { store: self.own.clone(), lends_files: false }
+        Admitted { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
 
     fn store_of(&self, peer: &Peer) -> Result<Arc<dyn Store>> {

@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Errno, Wait, receive, send_all};
 use fordway_wire::node::{
-    Flags, HELLO_BYTES, Header, Hello, Inbox, NONCE_BYTES, Proof, Put, Reply, Request, Side, VERSION, Welcome,
+    FIELDS_BYTES_MAX, Flags, HELLO_BYTES, Header, Hello, Inbox, NONCE_BYTES, Proof, Put, Reply, Request,
+    Side, VERSION, Welcome,
 };
 
 use super::access::{Access, Admitted};
 use super::activity::{Activity, Lookout};
+use super::http::{Http, is_http};
+use super::limits::{Limits, OWN_BYTES, Share};
+use super::outbox::Outbox;
 use super::session::Session;
 use super::stats::Stats;
 use crate::Identity;
@@ -24,8 +28,10 @@ pub(super) struct Shared {
     pub(super) keys: Option<Identity>,
     pub(super) activity: Activity,
     pub(super) stats: Arc<Stats>,
+    pub(super) limits: Arc<Limits>,
     /// How long a thread looks out before it sleeps.
     pub(super) lookout: Duration,
+    pub(super) http: Http,
 }
 
 /// How a client came.
@@ -57,6 +63,9 @@ impl Connection {
         let mut inbox = Inbox::default();
         while inbox.waiting().len() < HELLO_BYTES {
             self.receive(&mut inbox, Wait::Yes)?;
+            if self.by == By::Unix && is_http(inbox.waiting()) {
+                return self.serve_http(inbox.waiting(), shared);
+            }
         }
         let hello = inbox.waiting().first_chunk().map(Hello::from_bytes);
         let Some(Ok(hello)) = hello else {
@@ -66,8 +75,25 @@ impl Connection {
         inbox.consume(HELLO_BYTES);
         let takes_descriptors = hello.takes_descriptors && self.by == By::Unix;
         let admitted = self.admit(hello, shared, &mut inbox)?;
-        let session = Session::new(admitted, takes_descriptors, self.socket.clone(), shared.stats.clone());
-        Reader { connection: self, shared, inbox, session, lookout: Lookout::default() }.run()
+        let outbox = Outbox::new(self.socket.clone(), shared.stats.clone());
+        let session = Session::new(admitted, takes_descriptors, outbox, shared.limits.clone());
+        Reader { connection: self, shared, inbox, session, lookout: Lookout::default(), held: Vec::new() }
+            .run()
+    }
+
+    /// Serves a client that began with `ahead` as one that speaks HTTP.
+    fn serve_http(&self, ahead: &[u8], shared: &Shared) -> Result<(), Errno> {
+        shared.stats.http_connections.add(1);
+        // Ending has words of its own there, and answers what was asked.
+        self.is_writing.store(true, Ordering::Relaxed);
+        let admitted = shared.access.admit(&self.socket);
+        if admitted.is_err() {
+            shared.stats.refused.add(1);
+        }
+        shared.http.serve(&self.socket, ahead, admitted).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a connection that speaks HTTP ended early");
+        });
+        Ok(())
     }
 
     /// Welcomes the client, and has it prove what it must.
@@ -164,6 +190,16 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     Errno::ACCESS
 }
 
+/// Reads the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
+fn take_request(header: &Header, fields: &[u8]) -> Result<Request<'static>> {
+    if fields.len() > FIELDS_BYTES_MAX {
+        let why =
+            format!("the request has {} bytes beside content, {FIELDS_BYTES_MAX} are the most", fields.len());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Request::take(header.code, fields)
+}
+
 /// Reads requests and has them answered.
 struct Reader<'c> {
     connection: &'c Connection,
@@ -171,16 +207,19 @@ struct Reader<'c> {
     inbox: Inbox,
     session: Session,
     lookout: Lookout,
+    /// Memory for a message that is longer than what a connection has of its own.
+    held: Vec<Share>,
 }
 
 impl Reader<'_> {
     fn run(mut self) -> Result<(), Errno> {
         loop {
             self.answer_all()?;
+            self.hold_enough()?;
             match self.wait() {
                 Ok(()) => {}
                 // Nothing came for as long as a client may pause within a message.
-                Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(),
+                Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(0),
                 Err(Errno::CONNRESET) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
@@ -197,7 +236,7 @@ impl Reader<'_> {
             let arrived = self.inbox.waiting();
             self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
             let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
-            match Request::take(header.code, frame.fields) {
+            match take_request(&header, frame.fields) {
                 Ok(request) => self.session.handle(header.id, request, frame.body)?,
                 Err(error) => {
                     self.shared.stats.malformed.add(1);
@@ -215,10 +254,36 @@ impl Reader<'_> {
     fn next_header(&mut self) -> Result<Option<Header>, Errno> {
         self.inbox.next_header().map_err(|error| {
             self.shared.stats.malformed.add(1);
-            // The connection ends either way.
-            let _ = self.session.outbox.answer::<()>(0, &Err(error));
-            Errno::PROTO
+            self.last_word(error)
         })
+    }
+
+    /// Takes memory for the message that has begun to arrive, or gives back what the last one needed.
+    /// Errors: `PROTO` where there is none, after the client was told.
+    fn hold_enough(&mut self) -> Result<(), Errno> {
+        let held = self.held.iter().map(Share::count).sum();
+        if self.inbox.waiting().is_empty() {
+            if held > 0 {
+                self.inbox.shrink(OWN_BYTES);
+                self.held.clear();
+            }
+            return Ok(());
+        }
+        let wanted = self.inbox.begun_bytes();
+        if wanted > held {
+            let more =
+                self.shared.limits.memory_for(wanted - held, held).map_err(|error| self.last_word(error))?;
+            self.held.extend(more);
+        }
+        self.session.held_bytes = self.held.iter().map(Share::count).sum();
+        Ok(())
+    }
+
+    /// Tells the client why its connection ends.
+    fn last_word(&mut self, error: Error) -> Errno {
+        // It ends whether that is heard or not.
+        let _ = self.session.outbox.answer::<()>(0, &Err(error));
+        Errno::PROTO
     }
 
     /// Waits for more to arrive: awake for a moment where that pays, then asleep.

@@ -8,6 +8,12 @@ use fordway_wire::node::{Got, INLINE_BYTES_MAX, Put, ReadDone, Sent};
 
 use super::session::Session;
 
+/// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
+/// long to read as a client looks out for it.
+const BATCH_REPLY_BYTES: usize = 32 << 10;
+/// And from so many objects on, of whatever size.
+const BATCH_REPLY_OBJECTS: usize = 64;
+
 /// What an object is described with in front of its content.
 trait Head: Put {
     fn new(object: &Object, sent: Sent) -> Self;
@@ -45,8 +51,12 @@ impl Session {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        let small =
-            if is_large { None } else { read_small(&*self.store, bucket, key, options, &mut self.scratch) };
+        // One large object seldom comes alone, and to try whether it is small costs an open.
+        let small = match is_large || self.was_large {
+            true => None,
+            false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
+        };
+        self.was_large = false;
         match small {
             Some(size) => {
                 let done = size.map(|size| ReadDone { size, sent: Sent::Inline });
@@ -59,10 +69,37 @@ impl Session {
         }
     }
 
+    /// Many small objects, in several replies: the client takes one while the next is read.
+    pub(super) fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
+        let (mut body, options) = (std::mem::take(&mut self.batch), GetOptions::default());
+        let mut results = Vec::with_capacity(keys.len());
+        for (at, key) in keys.iter().enumerate() {
+            let read = read_small(&*self.store, bucket, key, &options, &mut self.scratch);
+            if let Some(Ok(_)) = read {
+                body.extend_from_slice(&self.scratch);
+            }
+            results.push(read.map(|read| read.map(|_| self.scratch.len() as u32)).transpose());
+            let is_full = body.len() >= BATCH_REPLY_BYTES || results.len() == BATCH_REPLY_OBJECTS;
+            if is_full && at + 1 < keys.len() {
+                self.outbox.answer_before_more(id, &results, &body)?;
+                results.clear();
+                body.clear();
+            }
+        }
+        let sent = self.outbox.answer_with_body(id, &Ok(results), &body);
+        body.clear();
+        self.batch = body;
+        sent
+    }
+
     /// Answers with the content of the scratch buffer, if all is well.
     pub(super) fn send_scratch<T: Put>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
-        self.outbox.answer_with_body(id, answer, body)
+        let sent = self.outbox.answer_with_body(id, answer, body);
+        // What many ranges needed is not kept for good.
+        self.scratch.truncate(INLINE_BYTES_MAX);
+        self.scratch.shrink_to(INLINE_BYTES_MAX);
+        sent
     }
 
     fn send_object<H: Head>(&mut self, id: u32, object: Result<Object>) -> Result<(), Errno> {
@@ -71,6 +108,7 @@ impl Session {
             Err(error) => return self.outbox.answer::<H>(id, &Err(error)),
         };
         let len = object.content.len();
+        self.was_large = len > INLINE_BYTES_MAX as u64;
         if len <= INLINE_BYTES_MAX as u64 {
             let head = H::new(&object, Sent::Inline);
             let read = object.content.read_to(&mut self.scratch).map(|()| head);
@@ -80,6 +118,7 @@ impl Session {
             && let Content::File(region) = &object.content
         {
             let head = H::new(&object, Sent::Descriptor(region.offset, region.len));
+            self.outbox.stats.descriptor_bytes_out.add(region.len);
             return self.outbox.answer_with_descriptor(id, &head, region.file.as_fd());
         }
         self.outbox.answer_before_stream(id, &H::new(&object, Sent::Stream(len)));

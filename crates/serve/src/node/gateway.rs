@@ -18,6 +18,8 @@ use rustix::net::{Shutdown, shutdown};
 use super::access::Access;
 use super::activity::Activity;
 use super::connection::{By, Connection, Shared, refuse};
+use super::http::Http;
+use super::limits::{Limits, Pool};
 use super::listen::SocketFile;
 use super::stats::Stats;
 use crate::{Identity, OpenStore};
@@ -40,6 +42,13 @@ pub struct NodeConfig {
     pub tcp: Option<NodeTcp>,
     /// Connections open at a time; further clients are refused.
     pub connections_max: usize,
+    /// Bytes that all connections together may take for long messages and their answers, beyond the
+    /// 256 KiB that each has of its own.
+    pub memory_bytes_max: usize,
+    /// The same of one connection.
+    pub connection_bytes_max: usize,
+    /// Requests being done at a time; `None` for one of each connection.
+    pub requests_max: Option<usize>,
     /// How long a thread looks out for the next request before it sleeps, where cores are free.
     pub lookout: Duration,
     /// How long a client may pause within a message, or take nothing of its answers.
@@ -60,8 +69,8 @@ pub struct NodeTcp {
 }
 
 impl NodeConfig {
-    /// Defaults: no TCP, nobody else allowed, 4,096 connections, 20 µs of looking out, 30 s for a
-    /// stall, 10 s to drain.
+    /// Defaults: no TCP, nobody else allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
+    /// that for one connection, 20 µs of looking out, 30 s for a stall, 10 s to drain.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeConfig {
             socket: socket.into(),
@@ -69,6 +78,9 @@ impl NodeConfig {
             allow_uids: Vec::new(),
             tcp: None,
             connections_max: 4096,
+            memory_bytes_max: 256 << 20,
+            connection_bytes_max: 32 << 20,
+            requests_max: None,
             lookout: Duration::from_micros(20),
             stall_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(10),
@@ -128,8 +140,15 @@ impl NodeGateway {
             access,
             keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
             activity: Activity::new(thread::available_parallelism().map_or(1, usize::from)),
-            stats: Arc::new(Stats::default()),
+            stats: Arc::new(Stats::new()),
+            limits: Arc::new(Limits {
+                memory: Pool::new(config.memory_bytes_max),
+                connection_bytes_max: config.connection_bytes_max,
+                requests: config.requests_max.map(Pool::new),
+                patience: config.stall_timeout,
+            }),
             lookout: config.lookout,
+            http: Http::new(config.stall_timeout),
         });
         Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
     }
@@ -164,9 +183,10 @@ impl NodeGateway {
                 });
             }
         }
-        let NodeGateway { unix, tcp, connections, config, .. } = self;
+        let NodeGateway { unix, tcp, shared, connections, config, .. } = self;
         // Nobody finds the gateway from now on.
         drop((unix, tcp));
+        shared.http.stop();
         connections.drain(config.drain_timeout);
         Ok(())
     }
@@ -227,11 +247,13 @@ impl NodeGateway {
         let shared = self.shared.clone();
         let serve = move || {
             connection.serve(&shared);
+            shared.stats.connections_ended.add(1);
             // Closed before the slot is free, so that descriptors do not outnumber slots.
             drop(connection);
             drop(slot);
         };
         if let Err(error) = thread::Builder::new().name("fordway-client".to_owned()).spawn(serve) {
+            self.shared.stats.connections_ended.add(1);
             tracing::warn!(%error, "a connection has to be closed, because no thread can be started for it");
         }
     }

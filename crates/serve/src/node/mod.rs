@@ -8,10 +8,12 @@
 //! * `listen`: making the socket, and whose it may replace
 //! * `access`: who may call, as whom, and the store for that
 //! * `connection`: one client: greeting, reading, looking out for the next request
+//! * `http`: clients that speak HTTP instead, in the gateway's own words
 //! * `session`: each request in terms of the store
 //! * `content`: content on its way out
 //! * `outbox`: replies on their way out
 //! * `activity`: how busy the gateway is, and whether looking out pays
+//! * `limits`: what clients can make the gateway keep
 //! * `stats`: what is counted
 
 mod access;
@@ -19,9 +21,12 @@ mod activity;
 mod connection;
 mod content;
 mod gateway;
+mod http;
+mod limits;
 mod listen;
 mod outbox;
 mod session;
+mod spare;
 mod stats;
 
 pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};

@@ -16,7 +16,7 @@ const GATHER_BYTES: usize = 64 << 10;
 pub(super) struct Outbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    stats: Arc<Stats>,
+    pub(super) stats: Arc<Stats>,
     /// Whether another request has arrived already, so that its reply can share the call.
     pub(super) more_to_come: bool,
     /// Flags that all replies have.
@@ -49,6 +49,24 @@ impl Outbox {
         self.send(body, None)
     }
 
+    /// Answers at once; another answer to the same request will follow.
+    pub(super) fn answer_before_more<T: Put>(
+        &mut self,
+        id: u32,
+        answer: &T,
+        body: &[u8],
+    ) -> Result<(), Errno> {
+        self.put(id, self.flags.with(Flags::MORE), Ok(answer), body.len());
+        self.stats.inline_bytes_out.add(body.len() as u64);
+        self.send(body, None)
+    }
+
+    /// Has neither side look out before the next request: a client that moves large content itself is
+    /// busy for longer, and two threads that take turns share a core best.
+    pub(super) fn let_sleep(&mut self) {
+        self.flags = Flags::default();
+    }
+
     /// Answers, and passes `descriptor`.
     pub(super) fn answer_with_descriptor<T: Put>(
         &mut self,
@@ -58,6 +76,7 @@ impl Outbox {
     ) -> Result<(), Errno> {
         // A descriptor goes with the first byte of its own frame.
         self.flush()?;
+        self.let_sleep();
         self.put(id, self.flags.with(Flags::DESCRIPTOR), Ok(answer), 0);
         self.stats.descriptors_out.add(1);
         self.send(&[], Some(descriptor))

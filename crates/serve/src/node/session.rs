@@ -1,20 +1,16 @@
 //! Each request in terms of the store.
 
 use std::borrow::Cow;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{Bucket, Error, ErrorKind, Expected, Key, PutOptions, PutResult, Result, Store, Writer};
-use fordway_sys::Errno;
-use fordway_wire::node::{PAGE_ENTRIES_MAX, Request, Started};
+use fordway_sys::{Cores, Errno};
+use fordway_wire::node::{Committed, PAGE_ENTRIES_MAX, Request, Started};
 
 use super::access::Admitted;
-use super::content::read_small;
+use super::limits::{Limits, Share, answer_bytes};
 use super::outbox::Outbox;
-use super::stats::Stats;
-
-/// The content of one reply to a batch stops growing here; the client asks for the rest.
-const BATCH_BYTES_MAX: usize = 1 << 20;
+use super::spare::{Described, Spare};
 
 /// One client's requests, one after the other.
 pub(super) struct Session {
@@ -23,15 +19,26 @@ pub(super) struct Session {
     pub(super) takes_descriptors: bool,
     /// Content between the store and the socket.
     pub(super) scratch: Vec<u8>,
-    lends_files: bool,
-    stats: Arc<Stats>,
+    /// Content of several objects.
+    pub(super) batch: Vec<u8>,
+    /// Whether the object that was read last was too large for the socket.
+    pub(super) was_large: bool,
+    /// Memory that is held for the message being answered.
+    pub(super) held_bytes: usize,
+    pub(super) lends_files: bool,
+    limits: Arc<Limits>,
     /// What was started and is neither committed nor abandoned.
     writing: Option<Writing>,
+    /// Lent to the client ahead of its next object.
+    pub(super) spare: Option<Spare>,
+    cores: Cores,
 }
 
 /// Content that arrives in pieces.
 struct Writing {
     writer: Box<dyn Writer>,
+    /// What is written; `None` of a part.
+    object: Option<Described>,
     /// The first thing that went wrong.
     failed: Option<Error>,
 }
@@ -40,17 +47,22 @@ impl Session {
     pub(super) fn new(
         admitted: Admitted,
         takes_descriptors: bool,
-        socket: Arc<OwnedFd>,
-        stats: Arc<Stats>,
+        outbox: Outbox,
+        limits: Arc<Limits>,
     ) -> Self {
         Session {
             store: admitted.store,
-            outbox: Outbox::new(socket, stats.clone()),
+            outbox,
             takes_descriptors,
             scratch: Vec::new(),
+            batch: Vec::new(),
+            was_large: false,
+            held_bytes: 0,
             lends_files: admitted.lends_files && takes_descriptors,
-            stats,
+            limits,
             writing: None,
+            spare: None,
+            cores: Cores::of_this_thread(),
         }
     }
 
@@ -62,8 +74,17 @@ impl Session {
     /// Does what is asked for, and answers. Errors: those of the socket, and `PROTO` for what makes
     /// no sense; the connection is over then.
     pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
-        self.stats.requests.add(1);
-        self.stats.body_bytes_in.add(body.len() as u64);
+        self.outbox.stats.note(request.code(), body.len());
+        let _admitted = match self.admit(&request) {
+            Ok(admitted) => admitted,
+            Err(error) => return self.outbox.answer::<()>(id, &Err(error)),
+        };
+        match &request {
+            // The memory that this put frees is what the client's next one fills: on one processor it is at
+            // hand, and the client waits meanwhile.
+            Request::PutSpare { core, .. } => self.cores.keep_to(*core),
+            _ => self.cores.use_all(),
+        }
         match request {
             Request::Put { .. }
             | Request::PutMany { .. }
@@ -71,6 +92,7 @@ impl Session {
             | Request::StartPart { .. }
             | Request::Append {}
             | Request::Commit { .. }
+            | Request::PutSpare { .. }
             | Request::Abandon {} => self.write(id, request, body),
             Request::Get { bucket, key, options } => self.get(id, &bucket, &key, &options),
             Request::Read { bucket, key, options, is_large } => {
@@ -90,6 +112,15 @@ impl Session {
         }
     }
 
+    /// Waits for what the request needs. `Append` needs nothing: no answer could say that it is missing.
+    fn admit(&self, request: &Request<'_>) -> Result<[Option<Share>; 2]> {
+        if matches!(request, Request::Append {}) {
+            return Ok([None, None]);
+        }
+        let memory = self.limits.memory_for(answer_bytes(request)?, self.held_bytes)?;
+        Ok([memory, self.limits.place()?])
+    }
+
     /// Requests that move content in.
     fn write(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         match request {
@@ -103,16 +134,27 @@ impl Session {
             }
             Request::Start { bucket, key, options } => {
                 let started = self.store.writer(&bucket, &key, &options);
-                self.start(id, started)
+                let object = (bucket.into_owned(), key.into_owned(), options.into_owned());
+                self.start(id, started, Some(object))
             }
             Request::StartPart { bucket, key, upload, number, options } => {
                 let started = self.store.part_writer(&bucket, &key, &upload, number, &options);
-                self.start(id, started)
+                self.start(id, started, None)
             }
             Request::Append {} => self.append(body),
-            Request::Commit { expected, filled } => {
-                let done = self.commit(&expected, filled);
-                self.outbox.answer(id, &done)
+            Request::Commit { expected, filled, wants_spare } => {
+                if let Some(bytes) = filled {
+                    self.outbox.stats.descriptor_bytes_in.add(bytes);
+                    self.outbox.let_sleep();
+                }
+                let object = self.writing.as_mut().and_then(|writing| writing.object.take());
+                match self.commit(&expected, filled) {
+                    Ok(made) => self.committed(id, made, object.filter(|_| wants_spare), |done| done),
+                    Err(error) => self.outbox.answer::<Committed>(id, &Err(error)),
+                }
+            }
+            Request::PutSpare { bucket, key, options, filled, core: _ } => {
+                self.put_spare(id, (bucket.into_owned(), key.into_owned(), options.into_owned()), filled)
             }
             _ => {
                 self.writing = None;
@@ -158,7 +200,12 @@ impl Session {
         Ok(objects.iter().map(put).collect())
     }
 
-    fn start(&mut self, id: u32, started: Result<Box<dyn Writer>>) -> Result<(), Errno> {
+    fn start(
+        &mut self,
+        id: u32,
+        started: Result<Box<dyn Writer>>,
+        object: Option<Described>,
+    ) -> Result<(), Errno> {
         if self.writing.is_some() {
             return Err(Errno::PROTO);
         }
@@ -170,7 +217,7 @@ impl Session {
             Some(file) => self.outbox.answer_with_descriptor(id, &Started { has_file: true }, file)?,
             None => self.outbox.answer(id, &Ok(Started { has_file: false }))?,
         }
-        self.writing = Some(Writing { writer, failed: None });
+        self.writing = Some(Writing { writer, object, failed: None });
         Ok(())
     }
 
@@ -184,7 +231,7 @@ impl Session {
     }
 
     fn commit(&mut self, expected: &Expected, filled: Option<u64>) -> Result<PutResult> {
-        let Some(Writing { mut writer, failed }) = self.writing.take() else {
+        let Some(Writing { mut writer, failed, .. }) = self.writing.take() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 "nothing was started that could be committed",
@@ -195,26 +242,6 @@ impl Session {
             writer.filled(bytes)?;
         }
         writer.commit(expected)
-    }
-
-    /// As many as fit into one reply.
-    fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
-        let (mut bodies, mut results) = (Vec::new(), Vec::with_capacity(keys.len()));
-        for key in keys {
-            let read = read_small(&*self.store, bucket, key, &Default::default(), &mut self.scratch);
-            results.push(match read {
-                None => Ok(None),
-                Some(Ok(_)) => {
-                    bodies.extend_from_slice(&self.scratch);
-                    Ok(Some(self.scratch.len() as u32))
-                }
-                Some(Err(error)) => Err(error),
-            });
-            if bodies.len() >= BATCH_BYTES_MAX {
-                break;
-            }
-        }
-        self.outbox.answer_with_body(id, &Ok(results), &bodies)
     }
 
     /// Requests that move no content.
@@ -287,7 +314,10 @@ impl Session {
             Request::AbortUpload { bucket, key, upload } => {
                 out.answer(id, &store.abort_upload(&bucket, &key, &upload))
             }
-            Request::Stats {} => out.answer(id, &Ok(self.stats.to_string())),
+            Request::Stats {} => {
+                let counters = out.stats.counters(&self.limits);
+                out.answer(id, &Ok(counters))
+            }
             // All others are handled above; a proof comes before the session.
             _ => Err(Errno::PROTO),
         }

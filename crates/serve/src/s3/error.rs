@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::http1::{BROKEN, STALLED};
+use crate::unsigned::NOT_CHUNKED;
 
 /// Carries the code of an error beside its document, because an answer to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
@@ -100,8 +101,8 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
         (ErrorKind::InvalidArgument, BROKEN)
     } else if says("SignatureMismatch") {
         (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not fit")
-    } else if says("FormatError") || says("TooLarge") || says("TooMany") {
-        (ErrorKind::InvalidArgument, "the body is not what aws-chunked encoding makes")
+    } else if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
+        (ErrorKind::InvalidArgument, NOT_CHUNKED)
     } else {
         (ErrorKind::IncompleteBody, "the body ended before its announced length")
     };

@@ -6,10 +6,12 @@ mod buckets;
 mod convert;
 mod copy;
 mod delete;
+mod describe;
 mod error;
 mod list;
 mod multipart;
 mod objects;
+mod ranges;
 mod tagging;
 mod upload;
 mod uploads;
@@ -26,12 +28,14 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 
 use crate::GatewayConfig;
 use crate::domains::Domains;
-use crate::identity::{KnownKeys, SignedOnly};
+use crate::identity::{Admission, KnownKeys};
 use crate::users::{User, Users};
 pub(crate) use objects::DEFAULT_TYPE;
 
 use convert::names;
+pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
+use ranges::SeveralRanges;
 
 /// The most bytes of an XML document: 10,000 parts with a checksum each take about 2 MiB.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -40,32 +44,36 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The service that answers requests of `users`.
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
+    let keys = KnownKeys(users.clone());
+    let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
+    let mut builder = builder(&config.region, admission, domains.clone());
+    builder.set_auth(keys);
+    builder.set_host(domains);
+    builder.build()
+}
+
+/// The service that answers requests without a signature of whoever is an extension of them.
+pub(crate) fn service_for_peers(region: &str) -> S3Service {
+    builder(region, Admission::Peers, Domains::none()).build()
+}
+
+fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { region: config.region.clone() });
+    let mut builder = S3ServiceBuilder::new(Frontend { region: region.to_owned() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
-    builder.set_auth(KnownKeys(users.clone()));
-    builder.set_access(SignedOnly { users, allow_version_2: config.signature_v2 });
     builder.set_validation(StoreNames);
-    builder.set_host(domains);
-    builder.build()
+    builder.set_route(SeveralRanges { admission: admission.clone(), domains });
+    builder.set_access(admission);
+    builder
 }
 
-/// The answer to a read that failed outside of the S3 layer, as that would have written it.
-/// `size_bytes` is that of the object, where it is known.
-pub(crate) fn failed_read(error: fordway_store::Error, size_bytes: Option<u64>) -> http::Response<s3s::Body> {
-    let mut failure = Failure::from(error);
-    if let Some(size_bytes) = size_bytes {
-        let value = format!("bytes */{size_bytes}");
-        failure.add_header(
-            http::header::CONTENT_RANGE,
-            http::HeaderValue::try_from(value).expect("it is ASCII"),
-        );
-    }
-    failure.0.to_http_response().unwrap_or_else(|error| {
+/// The answer to a request that failed outside of the S3 layer, as that would have written it.
+pub(crate) fn failed(error: fordway_store::Error) -> http::Response<s3s::Body> {
+    Failure::from(error).0.to_http_response().unwrap_or_else(|error| {
         tracing::error!(?error, "an error could not be written as S3 has it");
         let mut response = http::Response::new(s3s::Body::empty());
         *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

@@ -14,6 +14,7 @@ use super::convert::{
 };
 use super::error::{Failure, Outcome};
 use super::multipart::part_number;
+use crate::answer::Reply;
 use crate::payload::Payload;
 
 /// What S3 answers for an object that was stored without a type.
@@ -58,7 +59,7 @@ pub(super) fn get(
     output.content_range = is_partial.then(|| content_range(&object.range, size_bytes));
     let mut response = S3Response::new(output);
     response.headers = extra_headers(expires, tags);
-    response.extensions.insert(Payload::new(object.content));
+    response.extensions.insert(Payload::new(Reply::Content(object.content)));
     Ok(response)
 }
 

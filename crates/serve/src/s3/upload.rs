@@ -19,16 +19,21 @@ use super::convert::{
 };
 use super::error::{Failure, Outcome, unreadable_body};
 use super::multipart::part_number;
+use crate::unsigned::Trailers;
 
-pub(super) async fn put(store: &dyn Store, request: S3Request<PutObjectInput>) -> Outcome<PutObjectOutput> {
-    let S3Request { mut input, headers, trailing_headers, .. } = request;
+pub(super) async fn put(
+    store: &dyn Store,
+    mut request: S3Request<PutObjectInput>,
+) -> Outcome<PutObjectOutput> {
+    let trailers = Trailing::of(&mut request);
+    let S3Request { mut input, headers, .. } = request;
     refuse_unsupported!(input)?;
     refuse(&[("x-amz-write-offset-bytes", input.write_offset_bytes.is_some())])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let checks = Checks {
         size: input.content_length.and_then(|length| u64::try_from(length).ok()),
         md5: content_md5(input.content_md5.as_deref())?,
-        checksum: Stated::new(stated_checksum!(input)?, &headers, trailing_headers)?,
+        checksum: Stated::new(stated_checksum!(input)?, &headers, trailers)?,
     };
     let options = PutOptions {
         metadata: metadata_of!(input, &headers),
@@ -55,9 +60,10 @@ pub(super) async fn put(store: &dyn Store, request: S3Request<PutObjectInput>) -
 
 pub(super) async fn put_part(
     store: &dyn Store,
-    request: S3Request<UploadPartInput>,
+    mut request: S3Request<UploadPartInput>,
 ) -> Outcome<UploadPartOutput> {
-    let S3Request { input, headers, trailing_headers, .. } = request;
+    let trailers = Trailing::of(&mut request);
+    let S3Request { input, headers, .. } = request;
     refuse(&[("x-amz-server-side-encryption-customer-key", input.sse_customer_key.is_some())])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let upload = fordway_store::UploadId::new(input.upload_id.as_str())?;
@@ -65,7 +71,7 @@ pub(super) async fn put_part(
     let checks = Checks {
         size: input.content_length.and_then(|length| u64::try_from(length).ok()),
         md5: content_md5(input.content_md5.as_deref())?,
-        checksum: Stated::new(stated_checksum!(input)?, &headers, trailing_headers)?,
+        checksum: Stated::new(stated_checksum!(input)?, &headers, trailers)?,
     };
     let options = PartOptions {
         check_md5: checks.md5.is_some(),
@@ -117,11 +123,35 @@ impl Checks {
 struct Stated {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
-    trailer: Option<TrailingHeaders>,
+    trailer: Option<Trailing>,
+}
+
+/// The trailers of a body, from whoever decodes it; there once it was read.
+enum Trailing {
+    /// The S3 layer, which checks their signature.
+    Signed(TrailingHeaders),
+    /// Ourselves.
+    Unsigned(Trailers),
+}
+
+impl Trailing {
+    fn of<T>(request: &mut S3Request<T>) -> Option<Self> {
+        let signed = request.trailing_headers.take().map(Trailing::Signed);
+        signed.or_else(|| request.extensions.remove::<Trailers>().map(Trailing::Unsigned))
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        match self {
+            Trailing::Signed(trailers) => {
+                trailers.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
+            }
+            Trailing::Unsigned(trailers) => trailers.get(name).map(str::to_owned),
+        }
+    }
 }
 
 impl Stated {
-    fn new(value: Option<Checksum>, headers: &HeaderMap, trailing: Option<TrailingHeaders>) -> Outcome<Self> {
+    fn new(value: Option<Checksum>, headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
         let announced = announced_algorithm(headers)?;
         let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
         let named = || -> Outcome<_> {
@@ -141,7 +171,7 @@ impl Stated {
             return Ok(self.value);
         };
         let name = header_name(algorithm);
-        let text = trailer.read(|headers| headers.get(&name)?.to_str().ok().map(str::to_owned)).flatten();
+        let text = trailer.get(&name);
         let missing = || Error::new(ErrorKind::InvalidArgument, format!("the trailer {name} is missing"));
         Ok(Some(Checksum::from_base64(algorithm, text.ok_or_else(missing)?.trim())?))
     }

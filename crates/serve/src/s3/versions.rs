@@ -13,6 +13,7 @@ use s3s::dto::{
 use super::convert::{page_size, refuse, version};
 use super::error::{Failure, Outcome};
 use super::list::Encoding;
+use crate::answer::Reply;
 use crate::payload::Payload;
 
 pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
@@ -72,6 +73,6 @@ pub(super) fn list(
     };
     let document = Bytes::from(list_versions_result(&answer, &page));
     let mut response = S3Response::new(ListObjectVersionsOutput::default());
-    response.extensions.insert(Payload::new(Content::Bytes(document)));
+    response.extensions.insert(Payload::new(Reply::Content(Content::Bytes(document))));
     Ok(response)
 }

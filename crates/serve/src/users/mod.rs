@@ -25,16 +25,28 @@ pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 /// One who may call.
 pub(crate) struct User {
     pub(crate) name: String,
-    pub(crate) keys: Identity,
     /// The store as this user may use it.
     pub(crate) store: Arc<dyn Store>,
+    /// What requests are signed with; `None` for who is known without.
+    pub(crate) keys: Option<Keys>,
+}
+
+/// What a user signs with.
+pub(crate) struct Keys {
+    pub(crate) secret_key: String,
     /// Checks signatures of plain reads.
     pub(crate) verifier: Verifier,
 }
 
 impl User {
     fn new(name: String, keys: Identity, store: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(User { name, verifier: Verifier::new(keys.clone()), keys, store })
+        let keys = Keys { secret_key: keys.secret_key.clone(), verifier: Verifier::new(keys) };
+        Arc::new(User { name, store, keys: Some(keys) })
+    }
+
+    /// One whom the kernel has named.
+    pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(User { name: uid.to_string(), store, keys: None })
     }
 }
 
@@ -70,6 +82,11 @@ struct State {
 }
 
 impl Users {
+    /// Nobody has keys: whoever calls is known otherwise.
+    pub(crate) fn without_keys() -> Self {
+        Users { by_key: RwLock::default(), origin: None, is_available: true.into() }
+    }
+
     /// One who may do everything that the gateway's own user may.
     pub fn one(identity: Identity, store: Arc<dyn Store>) -> Self {
         Users {

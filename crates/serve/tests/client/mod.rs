@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
 pub mod http2;
+#[cfg(feature = "http3")]
+pub mod http3;
 pub mod tls;
 
 use std::io::{Read, Write};

@@ -28,6 +28,8 @@ impl Flags {
     pub const STREAM: Flags = Flags(2);
     /// The gateway looks out for the next request without sleeping, and the client may do the same.
     pub const AWAKE: Flags = Flags(4);
+    /// Another reply to the same request follows.
+    pub const MORE: Flags = Flags(8);
 
     /// Whether all of `flags` are set.
     pub const fn has(self, flags: Flags) -> bool {

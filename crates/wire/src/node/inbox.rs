@@ -51,11 +51,17 @@ impl Inbox {
             (self.start, self.end) = (0, waiting);
         }
         if self.end == self.buffer.len() {
-            let wanted = Header::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes());
-            let room = wanted.min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
+            let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
+            // Not twice as much, as a vector would.
+            self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
             self.buffer.resize(room, 0);
         }
         &mut self.buffer[self.end..]
+    }
+
+    /// Bytes of the frame that has begun to arrive, its header included; 0 until that is there.
+    pub fn begun_bytes(&self) -> usize {
+        Header::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
     }
 
     /// Says that `count` bytes of the room were filled.
@@ -68,10 +74,11 @@ impl Inbox {
         self.buffer.capacity()
     }
 
-    /// Gives memory back that only a long frame needed, if nothing is waiting.
-    pub fn shrink(&mut self) {
-        if self.start == self.end {
-            self.buffer.truncate(ROOM_BYTES);
+    /// Gives memory beyond `keep_bytes` (at least 72 KiB) back, if nothing is waiting.
+    pub fn shrink(&mut self, keep_bytes: usize) {
+        let keep = keep_bytes.max(ROOM_BYTES);
+        if self.start == self.end && self.buffer.capacity() > keep {
+            self.buffer.truncate(keep);
             self.buffer.shrink_to_fit();
         }
     }
@@ -121,7 +128,7 @@ mod tests {
             }
             assert_eq!(found, bodies, "{at_once} at a time");
             assert!(inbox.waiting().is_empty());
-            inbox.shrink();
+            inbox.shrink(0);
             assert!(inbox.capacity_bytes() <= 72 << 10);
         }
     }

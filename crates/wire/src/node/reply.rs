@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fordway_store::{Error, ErrorKind, ObjectInfo, Result};
+use fordway_store::{Error, ErrorKind, ObjectInfo, PutResult, Result};
 
 use super::FRAME_BYTES_MAX;
 use super::fields::{Input, Put, Take, malformed};
@@ -49,6 +49,15 @@ pub struct ReadDone {
 pub struct Started {
     /// Whether a descriptor came along, to which the content can be written from its first byte on.
     pub has_file: bool,
+}
+
+/// The answer to `Commit`, and to `PutSpare` where that was done.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The object.
+    pub made: PutResult,
+    /// Whether a descriptor came along, to which the content of the next object can be written.
+    pub has_spare: bool,
 }
 
 impl Put for Sent {
@@ -109,6 +118,19 @@ impl Put for Started {
 impl Take for Started {
     fn take(input: &mut Input<'_>) -> Result<Self> {
         Ok(Started { has_file: bool::take(input)? })
+    }
+}
+
+impl Put for Committed {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.made.put(out);
+        self.has_spare.put(out);
+    }
+}
+
+impl Take for Committed {
+    fn take(input: &mut Input<'_>) -> Result<Self> {
+        Ok(Committed { made: Take::take(input)?, has_spare: Take::take(input)? })
     }
 }
 

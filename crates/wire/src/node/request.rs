@@ -23,6 +23,9 @@ macro_rules! requests {
             /// The codes of all operations.
             pub const CODES: &'static [u8] = &[$($code),*];
 
+            /// The names of all operations, in the order of their codes.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
             /// The code of the operation.
             pub fn code(&self) -> u8 {
                 match self { $(Request::$name { .. } => $code),* }
@@ -50,7 +53,7 @@ macro_rules! requests {
 requests! {
     /// Shows that the secret is known. Reply: the gateway's own proof (32 bytes).
     1 Authenticate { access_key: Cow<'a, str>, nonce: [u8; NONCE_BYTES], proof: [u8; 32] }
-    /// Counters of the gateway, as text.
+    /// Counters of the gateway. Reply: list of names and numbers (8 bytes).
     2 Stats {}
     /// `list_buckets`. Reply: list of `BucketInfo`.
     3 ListBuckets {}
@@ -75,8 +78,9 @@ requests! {
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
     /// Appends the body to what was started. No reply: an error is told at the end.
     13 Append {}
-    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: `PutResult`.
-    14 Commit { expected: Cow<'a, Expected>, filled: Option<u64> }
+    /// Ends what was started; `filled` bytes were written to the descriptor. Reply: [`super::Committed`], with
+    /// the descriptor of a spare file if `wants_spare` and there is one.
+    14 Commit { expected: Cow<'a, Expected>, filled: Option<u64>, wants_spare: bool }
     /// Forgets what was started.
     15 Abandon {}
     /// `get`. Reply: [`super::Got`].
@@ -85,8 +89,8 @@ requests! {
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Reply: for each key, in order, the result of its length in the body, or of none if
-    /// it is to be asked for by itself; perhaps for the first of them only.
+    /// `get_many`. Replies, all but the last with [`Flags::MORE`]: for each of the next keys, in order,
+    /// the result of its length in the body, or of none if it is to be asked for by itself.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -120,13 +124,37 @@ requests! {
     34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
     /// `abort_upload`.
     35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
+    /// An object whose `filled` bytes were written to the spare file, by a thread on processor `core`. Reply: [`super::Committed`] as for
+    /// `Commit`, or none if the file is of no use for this object.
+    36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
 }
 
 impl Request<'_> {
+    /// Objects of a request for many at once; 0 of all others.
+    pub fn batch_objects(&self) -> usize {
+        match self {
+            Request::GetMany { keys, .. }
+            | Request::HeadMany { keys, .. }
+            | Request::DeleteMany { keys, .. } => keys.len(),
+            Request::PutMany { objects, .. } => objects.len(),
+            _ => 0,
+        }
+    }
+
     /// Appends the frame of this request but for its body, of which `body_bytes` are to follow.
     pub fn put(&self, out: &mut Vec<u8>, id: u32, body_bytes: usize) {
         let start = begin_frame(out);
         self.put_fields(out);
         end_frame(out, start, (id, self.code(), Flags::default()), body_bytes);
     }
+}
+
+/// The most bytes that `ranges` of any object have together.
+pub fn longest_bytes(ranges: &[ByteRange]) -> u64 {
+    let longest = |range: &ByteRange| match range {
+        ByteRange::From(_) => u64::MAX,
+        ByteRange::Inclusive(first, last) => last.saturating_sub(*first).saturating_add(1),
+        ByteRange::Last(count) => *count,
+    };
+    ranges.iter().map(longest).fold(0, u64::saturating_add)
 }

@@ -2,12 +2,14 @@
 
 mod ranks;
 mod rest;
+mod vector;
 
 use clap::{Args, Subcommand};
 
 pub(crate) use ranks::RankArgs;
 use ranks::{Io500Args, RanksArgs};
 pub(crate) use rest::{ArrivalsArg, HttpArg, MethodArg, RestArgs};
+pub(crate) use vector::VectorArgs;
 
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
@@ -17,6 +19,7 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   fordway bench rest http://127.0.0.1:9000/bucket/key --connections 16 --duration 10s
+  fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
   fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
@@ -37,6 +40,8 @@ pub enum Benchmark {
     Mdtest(RanksArgs<MdtestPlan>),
     /// Data sets of constant size: the latency of each operation
     Mdworkbench(RanksArgs<MdworkbenchPlan>),
+    /// Many ranges of one file: each call waited for, and several under way
+    Vector(VectorArgs),
     /// IO500's phases in their order, and its scores
     Io500(Io500Args),
 }

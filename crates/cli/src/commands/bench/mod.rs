@@ -3,6 +3,7 @@
 mod places;
 mod ranks;
 mod rest;
+mod vector;
 
 use fordway_store::Result;
 use fordway_workload::bench::Workload;
@@ -14,6 +15,7 @@ use crate::exit::Exit;
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
+        Benchmark::Vector(args) => vector::run(args, context),
         Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
         Benchmark::Mdtest(args) => {
             ranks::run(Workload::Mdtest(args.plan.clone()), &args.common, &[], context)

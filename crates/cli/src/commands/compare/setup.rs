@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fordway_client::http::Version;
 use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, Result};
@@ -76,17 +77,16 @@ impl Lanes {
                 );
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
-            LaneArg::Http | LaneArg::Https => {
+            LaneArg::Http | LaneArg::Https | LaneArg::Http2 => {
                 let gateway = self.gateway(lane, args, root)?;
-                let description = match lane {
-                    LaneArg::Http => {
-                        "S3 REST over HTTP/1.1 on loopback to a gateway process on the same directory"
-                    }
-                    _ => {
-                        "S3 REST over HTTP/1.1 and TLS on loopback to a gateway process on the same directory"
-                    }
+                let protocol = match lane {
+                    LaneArg::Https => "HTTP/1.1 and TLS",
+                    LaneArg::Http2 => "HTTP/2",
+                    _ => "HTTP/1.1",
                 };
-                let lane = described(lane, description);
+                let description =
+                    format!("S3 REST over {protocol} on loopback to a gateway process on the same directory");
+                let lane = described(lane, &description);
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
         }
@@ -102,6 +102,7 @@ impl Lanes {
                 let gateway = match lane {
                     LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
                     LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
+                    LaneArg::Http2 => GatewayProcess::start(root, etag, durability)?.asked_in(Version::Http2),
                     _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));
@@ -148,6 +149,7 @@ fn lane_name(lane: LaneArg) -> &'static str {
         LaneArg::Node => "node",
         LaneArg::Http => "http",
         LaneArg::Https => "https",
+        LaneArg::Http2 => "http2",
     }
 }
 

@@ -111,6 +111,7 @@ impl Rig {
         let lane = Lane {
             store: Arc::clone(&self.store),
             presigner: self.presigner.clone(),
+            opener: None,
             multipart_threshold_bytes: self.multipart_threshold_bytes,
         };
         let context = Context::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());

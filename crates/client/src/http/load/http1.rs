@@ -15,7 +15,7 @@ use crate::http::body::Framing;
 use crate::http::connection::{Connection, io_error};
 use crate::http::connector::Connector;
 use crate::http::response::Head;
-use crate::http::{Timeouts, TlsRoots};
+use crate::http::{Credentials, Timeouts, TlsRoots, Version};
 
 /// Body bytes that one call may drop.
 const SCRATCH_BYTES: usize = 1 << 20;
@@ -89,7 +89,7 @@ impl Http1 {
             |error: rustix::io::Errno| Error::new(ErrorKind::Io, "epoll").caused_by(io::Error::from(error));
         let now = Instant::now();
         let mut http1 = Http1 {
-            connector: Connector::new(timeouts, roots),
+            connector: Connector::new(Version::Http1, timeouts, roots, Credentials::none()),
             timeout: timeouts.first_byte,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             events: Vec::with_capacity(connections),
@@ -112,11 +112,11 @@ impl Http1 {
 
     fn open(&mut self, slot: usize) -> Result<()> {
         let mut connection = self.connector.connect(self.requests.origin())?;
-        let registered = connection.stop_waiting().and_then(|()| {
-            let data = epoll::EventData::new_u64(slot as u64);
-            Ok(epoll::add(&self.epoll, connection.socket(), data, epoll::EventFlags::IN)?)
-        });
-        registered.map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
+        connection.set_waiting(false);
+        let data = epoll::EventData::new_u64(slot as u64);
+        epoll::add(&self.epoll, connection.socket(), data, epoll::EventFlags::IN).map_err(|errno| {
+            Error::new(ErrorKind::Io, "setting up a connection").caused_by(io::Error::from(errno))
+        })?;
         self.lines[slot].connection = Some(connection);
         self.lines[slot].waits_to_send = false;
         self.traffic.connections += 1;

@@ -59,9 +59,7 @@ impl Sender for Session {
         }
         let send = if origin.tls {
             let config = TlsConnector::new(roots.clone(), b"h2").config()?;
-            let name = rustls::pki_types::ServerName::try_from(origin.host.clone()).map_err(|error| {
-                Error::new(ErrorKind::InvalidArgument, "no valid host name").caused_by(error)
-            })?;
+            let name = TlsConnector::name(origin)?;
             let tls = AsyncTls::from(config).connect(name, tcp).await.map_err(unreachable)?;
             if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
                 let detail = format!("{origin} does not speak HTTP/2; leave 2 out of --http");

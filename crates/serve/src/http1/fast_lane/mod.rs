@@ -1,13 +1,11 @@
-//! Reads that need no S3 layer: signed GET and HEAD of an object, or of ranges of it, as nearly all
+//! Reads that need no S3 layer: signed GET and HEAD of an object, or of a range of it, as nearly all
 //! clients send them.
 //!
-//! Nothing is ever refused here, but for several ranges at once, which the S3 layer does not know. A
-//! request is answered if its signature is right and everything about it is plain; whatever else it
+//! Nothing is ever refused here. A request is answered if its signature is right and everything about it is plain; whatever else it
 //! may be, a bad signature and a missing object included, goes the common way, which answers as if
 //! this one were not there.
 
 mod plain;
-mod ranges;
 mod signature;
 mod written;
 
@@ -22,9 +20,11 @@ use super::head::Head;
 use super::outgoing::Outgoing;
 use crate::Users;
 use crate::answer::Reply;
+use crate::caller::Caller;
 use crate::domains::Domains;
 use crate::monitor::{Operation, Signed, Trace};
-use plain::Plain;
+use crate::users::User;
+use plain::{Plain, Signature};
 pub(crate) use signature::Verifier;
 
 pub(crate) struct FastLane {
@@ -38,23 +38,31 @@ impl FastLane {
     }
 
     /// The answer to a plain read; `None` for all else.
-    pub(super) fn answer(&self, head: &Head<'_>, trace: &Trace) -> Option<Outgoing> {
+    pub(super) fn answer(&self, head: &Head<'_>, caller: &Caller, trace: &Trace) -> Option<Outgoing> {
         let plain = Plain::read(head)?;
         trace.parsed(0);
-        let authorization = Authorization::parse(plain.authorization)?;
-        let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
-        if !user.verifier.has_signed(head, &plain, &authorization) {
-            return None;
-        }
+        let user = match caller {
+            Caller::Remote(_) => self.signer(head, plain.signature?)?,
+            Caller::Peer(user) => user.clone(),
+        };
         let (bucket, key) = plain.names(&self.domains)?;
         let operation = if plain.is_head { Operation::HEAD_OBJECT } else { Operation::GET_OBJECT };
         trace.signed(Signed { user: user.clone(), operation, names: None, at: Instant::now() });
         let store = &*user.store;
-        match (plain.is_head, &*plain.ranges) {
-            (true, _) => head_of(store, &bucket, &key, &plain),
-            (false, [] | [_]) => get(store, &bucket, &key, &plain),
-            (false, several) => ranges::get(store, (&bucket, &key), several, plain.conditions()),
+        match plain.is_head {
+            true => head_of(store, &bucket, &key, &plain),
+            false => get(store, &bucket, &key, &plain),
         }
+    }
+}
+
+impl FastLane {
+    /// Who has signed a request; `None` unless all is well.
+    fn signer(&self, head: &Head<'_>, signature: Signature<'_>) -> Option<Arc<User>> {
+        let authorization = Authorization::parse(signature.authorization)?;
+        let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
+        let verifier = &user.keys.as_ref()?.verifier;
+        verifier.has_signed(head, signature, &authorization).then_some(user)
     }
 }
 
@@ -67,8 +75,7 @@ fn head_of(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> 
 }
 
 fn get(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
-    let range = plain.ranges.first().copied();
-    let options = GetOptions { range, conditions: plain.conditions(), ..Default::default() };
+    let options = GetOptions { range: plain.range, conditions: plain.conditions(), ..Default::default() };
     let object = store.get(bucket, key, &options).ok()?;
     let is_partial = options.range.is_some();
     let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
@@ -130,13 +137,9 @@ mod tests {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
             let monitor = Monitor { metrics: Metrics::new(), log: None };
-            let trace = monitor.start(
-                head.method,
-                head.target,
-                SocketAddr::from(([127, 0, 0, 1], 1)),
-                Instant::now(),
-            );
-            self.lane.answer(&head, &trace).map(|outgoing| outgoing.status.as_u16())
+            let caller = Caller::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
+            let trace = monitor.start(head.method, head.target, &caller, Instant::now());
+            self.lane.answer(&head, &caller, &trace).map(|outgoing| outgoing.status.as_u16())
         }
     }
 

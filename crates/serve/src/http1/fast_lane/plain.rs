@@ -1,7 +1,7 @@
 //! What makes a request plain.
 
 use fordway_store::{Bucket, ByteRange, Conditions, ETag, Key};
-use fordway_wire::byteranges::parse_ranges;
+use fordway_wire::range::parse_range;
 use percent_encoding::percent_decode_str;
 
 use crate::domains::Domains;
@@ -26,10 +26,17 @@ pub(super) struct Plain<'h> {
     pub(super) is_head: bool,
     host: &'h str,
     path: &'h str,
-    /// None for the whole object.
-    pub(super) ranges: Vec<ByteRange>,
+    /// `None` for the whole object.
+    pub(super) range: Option<ByteRange>,
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
+    /// `None` where a part of it is missing.
+    pub(super) signature: Option<Signature<'h>>,
+}
+
+/// What says by whom a request is signed, and over what; still to be checked.
+#[derive(Clone, Copy)]
+pub(super) struct Signature<'h> {
     pub(super) authorization: &'h str,
     pub(super) amz_date: &'h str,
     pub(super) payload_hash: &'h str,
@@ -69,12 +76,16 @@ impl<'h> Plain<'h> {
             is_head,
             host: host?,
             path: head.target,
-            ranges: range.map_or(Some(Vec::new()), parse_ranges)?,
+            range: range.map_or(Some(None), |range| parse_range(range).map(Some))?,
             if_match: if_match.map_or(Some(None), |tag| unquoted(tag).map(Some))?,
             wants_checksum: checksum == Some("ENABLED"),
-            authorization: authorization?,
-            amz_date: amz_date?,
-            payload_hash: payload_hash?,
+            signature: authorization.zip(amz_date).zip(payload_hash).map(
+                |((authorization, amz_date), payload_hash)| Signature {
+                    authorization,
+                    amz_date,
+                    payload_hash,
+                },
+            ),
         };
         let is_usual = checksum.is_none() || plain.wants_checksum;
         (is_usual && !(is_head && range.is_some())).then_some(plain)

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use fordway_wire::date::parse_amz_date;
 use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
-use super::plain::Plain;
+use super::plain::Signature;
 use crate::Identity;
 use crate::http1::head::Head;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
@@ -38,14 +38,14 @@ impl Verifier {
     pub(super) fn has_signed(
         &self,
         head: &Head<'_>,
-        plain: &Plain<'_>,
+        stated: Signature<'_>,
         authorization: &Authorization<'_>,
     ) -> bool {
         let is_for_us = authorization.access_key == self.identity.access_key
             && authorization.service == "s3"
             && is_region(authorization.region);
-        let is_body_covered = plain.payload_hash == UNSIGNED_PAYLOAD || plain.payload_hash == EMPTY_HASH;
-        if !is_for_us || !is_body_covered || !is_now(plain.amz_date, authorization.day) {
+        let is_body_covered = stated.payload_hash == UNSIGNED_PAYLOAD || stated.payload_hash == EMPTY_HASH;
+        if !is_for_us || !is_body_covered || !is_now(stated.amz_date, authorization.day) {
             return false;
         }
         let mut room = [("", ""); SIGNED_MAX];
@@ -54,13 +54,13 @@ impl Verifier {
         };
         self.verifies(
             authorization,
-            plain.amz_date,
+            stated.amz_date,
             &SignedRequest {
                 method: head.method,
                 path: head.target,
                 query: "",
                 headers,
-                payload_hash: plain.payload_hash,
+                payload_hash: stated.payload_hash,
             },
         )
     }

@@ -5,12 +5,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::buffers::{CHUNK_BYTES, Chunk};
 
 /// The body as the S3 layer takes it.
-pub(super) fn body(incoming: Incoming) -> s3s::Body {
+pub(crate) fn gathered<B>(incoming: B) -> s3s::Body
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
     match incoming.is_end_stream() {
         true => s3s::Body::empty(),
         false => {
@@ -20,15 +22,15 @@ pub(super) fn body(incoming: Incoming) -> s3s::Body {
 }
 
 /// Frames are copied together: a write of 256 KiB costs less than sixteen of 16 KiB and the copies.
-struct Gathered {
-    incoming: Incoming,
+struct Gathered<B> {
+    incoming: B,
     /// What of a frame had no room in the piece before.
     over: Bytes,
     chunk: Option<Chunk>,
     filled: usize,
 }
 
-impl Gathered {
+impl<B> Gathered<B> {
     fn gather(&mut self) {
         let chunk = self.chunk.get_or_insert_with(Chunk::new);
         let count = self.over.len().min(CHUNK_BYTES - self.filled);
@@ -44,14 +46,14 @@ impl Gathered {
     }
 }
 
-impl Body for Gathered {
+impl<B: Body<Data = Bytes> + Unpin> Body for Gathered<B> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let body = &mut *self;
         loop {
             if !body.over.is_empty() {

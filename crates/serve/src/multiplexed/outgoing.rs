@@ -30,7 +30,7 @@ pub(super) fn response(response: Response<Reply>, is_head: bool) -> Response<Rep
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>;
 
 /// What a client has not taken yet.
-pub(super) enum ReplyBody {
+pub(crate) enum ReplyBody {
     Content(Pieces),
     Reading(Reading),
     Document(s3s::Body),
@@ -42,6 +42,7 @@ impl ReplyBody {
         match reply {
             Reply::Nothing => ReplyBody::Nothing,
             Reply::Content(content) => ReplyBody::Content(Pieces::new(content)),
+            Reply::Parts(parts) => ReplyBody::Content(Pieces::Parts(parts)),
             Reply::Document(document) => ReplyBody::Document(document),
         }
     }

@@ -1,0 +1,126 @@
+//! How failures are told: an errno, and a sentence for each thread.
+
+use std::cell::RefCell;
+use std::error::Error as _;
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fordway_store::{Error, ErrorKind};
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) errno: c_int,
+    pub(crate) sentence: String,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: c_int, sentence: impl Into<String>) -> Self {
+        Failure { errno, sentence: sentence.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let of_system = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let errno = match (error.kind(), of_system.and_then(io::Error::raw_os_error)) {
+            (ErrorKind::Io, Some(errno)) => errno,
+            (kind, _) => errno_of(kind),
+        };
+        Failure::new(errno, error.to_string())
+    }
+}
+
+/// The number for each kind.
+const fn errno_of(kind: ErrorKind) -> c_int {
+    use ErrorKind as Kind;
+    match kind {
+        Kind::NoSuchBucket | Kind::NoSuchKey | Kind::NoSuchUpload | Kind::NoSuchVersion => libc::ENOENT,
+        Kind::BucketAlreadyExists | Kind::BucketAlreadyOwnedByYou => libc::EEXIST,
+        Kind::BucketNotEmpty => libc::ENOTEMPTY,
+        Kind::InvalidBucketName | Kind::InvalidKey | Kind::InvalidArgument | Kind::InvalidTag => libc::EINVAL,
+        Kind::EntityTooSmall | Kind::InvalidPart | Kind::InvalidPartOrder => libc::EINVAL,
+        Kind::KeyTooLong => libc::ENAMETOOLONG,
+        Kind::InvalidRange => libc::ERANGE,
+        // The file is not the one that was opened.
+        Kind::NotModified | Kind::PreconditionFailed => libc::ESTALE,
+        Kind::ConditionalConflict => libc::EBUSY,
+        Kind::BadDigest | Kind::Corrupt => libc::EBADMSG,
+        Kind::IncompleteBody | Kind::BadResponse => libc::EPROTO,
+        Kind::EntityTooLarge => libc::EFBIG,
+        Kind::AccessDenied | Kind::SignatureDoesNotMatch | Kind::InvalidAccessKeyId => libc::EACCES,
+        Kind::RequestTimeTooSkewed => libc::EACCES,
+        Kind::NoSpace => libc::ENOSPC,
+        Kind::QuotaExceeded => libc::EDQUOT,
+        Kind::ReadOnly => libc::EROFS,
+        Kind::TooManyOpenFiles => libc::EMFILE,
+        Kind::NotImplemented => libc::ENOTSUP,
+        Kind::MethodNotAllowed => libc::EPERM,
+        Kind::Unavailable => libc::EHOSTUNREACH,
+        Kind::Timeout => libc::ETIMEDOUT,
+        Kind::Interrupted => libc::EINTR,
+        Kind::Io | Kind::Internal => libc::EIO,
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The sentence of this thread's last failure; valid until the next one.
+pub(crate) fn last_sentence() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Does what a call does, and returns -1 where that fails, errno and sentence set.
+pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, Failure>) -> T {
+    let bug = |_| Err(Failure::new(libc::EIO, "a bug in fordway; please report this"));
+    let Failure { errno, sentence } = match catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(bug) {
+        Ok(value) => return value,
+        Err(failure) => failure,
+    };
+    // A thread that ends has nobody to read it.
+    let _ended = LAST
+        .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
+    // SAFETY: the C library's errno of this thread is always there.
+    unsafe { *libc::__errno_location() = errno };
+    T::from(-1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn sentence() -> String {
+        // SAFETY: it is the C string of this thread, which makes no call meanwhile.
+        unsafe { CStr::from_ptr(last_sentence()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn every_kind_has_a_number_that_tells_it() {
+        for kind in ErrorKind::ALL {
+            let failure = Failure::from(Error::new(*kind, "because"));
+            assert!(failure.errno > 0 && failure.sentence.contains("because"), "{kind:?}");
+            let is_vague = failure.errno == libc::EIO;
+            assert_eq!(is_vague, matches!(kind, ErrorKind::Io | ErrorKind::Internal), "{kind:?}");
+        }
+        let full = Error::new(ErrorKind::Io, "").caused_by(io::Error::from_raw_os_error(libc::ENXIO));
+        assert_eq!(Failure::from(full).errno, libc::ENXIO);
+    }
+
+    #[test]
+    fn failures_and_panics_are_told_and_success_is_silent() {
+        assert_eq!(guarded::<i64>(|| Err(Failure::new(libc::EBADF, "a\0b"))), -1);
+        assert_eq!(
+            (io::Error::last_os_error().raw_os_error(), sentence()),
+            (Some(libc::EBADF), "a?b".into())
+        );
+        assert_eq!(guarded::<i64>(|| Ok(7)), 7);
+        assert_eq!(sentence(), "a?b");
+        assert_eq!(guarded::<i32>(|| panic!("on purpose")), -1);
+        assert!(sentence().contains("a bug in fordway"));
+    }
+}

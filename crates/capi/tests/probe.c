@@ -1,0 +1,322 @@
+/* What fordway.h promises, point by point.
+ *
+ * usage: probe URL ENDPOINT COPY MISSING THREADS  every point, in so many threads; COPY is the same file,
+ *                                                 MISSING an address where nothing is
+ *        probe stalled URL                        on a server that stops in mid-answer
+ */
+#include "fordway.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *url, *endpoint, *missing;
+static unsigned char *copy;
+static size_t copy_size;
+static int failed;
+static pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
+
+static void point(int holds, const char *name)
+{
+    pthread_mutex_lock(&output);
+    printf("%s %s%s%s\n", holds ? "ok" : "FAILED", name, holds ? "" : ": ", holds ? "" : fordway_last_error());
+    failed += !holds;
+    pthread_mutex_unlock(&output);
+}
+
+static int refused(int64_t result, int number)
+{
+    return result == -1 && errno == number && strlen(fordway_last_error()) > 10;
+}
+
+static struct fordway_options options(void)
+{
+    struct fordway_options options = {0};
+    options.size = sizeof options;
+    options.endpoint = *endpoint ? endpoint : NULL;
+    options.connections = 4;
+    return options;
+}
+
+static int opened(void)
+{
+    struct fordway_options with = options();
+    return fordway_open(url, &with);
+}
+
+static int same(const struct fordway_fragment *fragments, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fragments[i].length && memcmp(fragments[i].buffer, copy + fragments[i].offset, fragments[i].length))
+            return 0;
+    return 1;
+}
+
+/* Fragments with buffers of their own, spread over the file. */
+static struct fordway_fragment *spread(size_t count, size_t length, size_t shift)
+{
+    struct fordway_fragment *fragments = calloc(count, sizeof *fragments);
+    for (size_t i = 0; i < count; i++) {
+        fragments[i].offset = (i * 7919 + shift) % (copy_size - length);
+        fragments[i].length = length;
+        fragments[i].buffer = malloc(length);
+    }
+    return fragments;
+}
+
+static int64_t bytes(const struct fordway_fragment *fragments, size_t count)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += fragments[i].length;
+    return sum;
+}
+
+static void release(struct fordway_fragment *fragments, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(fragments[i].buffer);
+    free(fragments);
+}
+
+static void misuse(int file)
+{
+    char buffer[16];
+    struct fordway_fragment one = {0, 16, NULL};
+    struct fordway_options with = options();
+    point(refused(fordway_open(NULL, NULL), EINVAL), "open: no URL");
+    point(refused(fordway_open("", NULL), EINVAL), "open: an empty URL");
+    point(refused(fordway_open("ftp://host/x", NULL), EINVAL), "open: a scheme that is not known");
+    point(refused(fordway_open("\xff\xfe", NULL), EINVAL), "open: not UTF-8");
+    point(refused(fordway_open("s3://b", NULL), EINVAL), "open: a bucket without a key");
+    point(refused(fordway_open("/tmp", NULL), EISDIR), "open: a directory");
+    point(refused(fordway_open("file:///no/such/file", NULL), ENOENT), "open: no such local file");
+    point(refused(fordway_open(missing, &with), ENOENT), "open: nothing is there");
+    with.size = 3;
+    point(refused(fordway_open(url, &with), EINVAL), "open: options of no known size");
+    point(refused(fordway_size(0), EBADF) && refused(fordway_size(-1), EBADF), "size: no file");
+    point(refused(fordway_size(1 << 30), EBADF), "size: a number that was never given");
+    point(refused(fordway_pread(-7, buffer, 16, 0), EBADF), "pread: no file");
+    point(refused(fordway_pread(file, NULL, 16, 0), EINVAL), "pread: no buffer");
+    point(refused(fordway_pread_vector(-7, &one, 1), EBADF), "pread_vector: no file");
+    point(refused(fordway_pread_vector(file, NULL, 1), EINVAL), "pread_vector: no fragments");
+    point(refused(fordway_pread_vector(file, &one, SIZE_MAX), EINVAL), "pread_vector: too many fragments");
+    point(refused(fordway_pread_vector(file, &one, 1), EINVAL), "pread_vector: no buffer");
+    one.buffer = buffer;
+    one.length = SIZE_MAX;
+    point(refused(fordway_pread_vector(file, &one, 1), EINVAL), "pread_vector: more bytes than memory");
+    one.length = 16;
+    one.offset = copy_size - 15;
+    point(refused(fordway_pread_vector(file, &one, 1), ERANGE), "pread_vector: behind the end");
+    one.offset = UINT64_MAX - 3;
+    point(refused(fordway_submit(file, &one, 1), ERANGE), "submit: an offset that overflows");
+    point(refused(fordway_submit(file, NULL, 2), EINVAL), "submit: no fragments");
+    point(refused(fordway_submit(-7, &one, 1), EBADF), "submit: no file");
+    point(refused(fordway_wait(file, 1 << 20), EINVAL), "wait: no such ticket");
+    point(refused(fordway_wait(-7, 1), EBADF), "wait: no file");
+    point(refused(fordway_cancel(file, -1), EINVAL), "cancel: no such ticket");
+    point(refused(fordway_advise(file, 99, NULL, 0), EINVAL), "advise: no such advice");
+    point(refused(fordway_advise(-7, FORDWAY_ADVICE_NORMAL, NULL, 0), EBADF), "advise: no file");
+    point(refused(fordway_close(-7), EBADF), "close: no file");
+}
+
+static void plain(int file)
+{
+    unsigned char *buffer = malloc(copy_size + 10);
+    point(fordway_size(file) == (int64_t)copy_size, "size: that of the file");
+    point(fordway_pread(file, buffer, 100, 5) == 100 && !memcmp(buffer, copy + 5, 100), "pread: some bytes");
+    point(fordway_pread(file, buffer, 10, copy_size - 4) == 4 && !memcmp(buffer, copy + copy_size - 4, 4),
+          "pread: short at the end");
+    point(fordway_pread(file, buffer, 10, copy_size) == 0, "pread: nothing at the end");
+    point(fordway_pread(file, buffer, 10, UINT64_MAX) == 0, "pread: nothing far behind it");
+    point(fordway_pread(file, NULL, 0, 0) == 0, "pread: no bytes into no buffer");
+    point(fordway_pread(file, buffer, copy_size + 10, 0) == (ssize_t)copy_size && !memcmp(buffer, copy, copy_size),
+          "pread: the whole");
+    memset(buffer, 0, copy_size);
+    size_t at = 0;
+    ssize_t got;
+    while ((got = fordway_pread(file, buffer + at, 3000, at)) > 0)
+        at += got;
+    point(got == 0 && at == copy_size && !memcmp(buffer, copy, copy_size), "pread: in order, from end to end");
+    int good = 1;
+    for (at = 100; at + 50 < copy_size; at += 25000)
+        good &= fordway_pread(file, buffer, 50, at) == 50 && !memcmp(buffer, copy + at, 50);
+    point(good, "pread: records at equal distances");
+    good = 1;
+    for (size_t i = 1; i < 30; i++) {
+        at = i * 1103515245 % (copy_size - 70);
+        good &= fordway_pread(file, buffer, 70, at) == 70 && !memcmp(buffer, copy + at, 70);
+    }
+    point(good, "pread: without an order");
+    free(buffer);
+}
+
+static void vectors(int file)
+{
+    struct fordway_fragment *many = spread(300, 211, 3);
+    point(fordway_pread_vector(file, NULL, 0) == 0, "pread_vector: nothing");
+    point(fordway_pread_vector(file, many, 300) == bytes(many, 300) && same(many, 300), "pread_vector: 300 fragments");
+    release(many, 300);
+    unsigned char shared[64];
+    struct fordway_fragment odd[] = {{40, 20, malloc(20)}, {30, 40, malloc(40)}, {40, 20, malloc(20)},
+                                     {0, 0, NULL}, {7, 1, malloc(1)}, {copy_size - 5, 5, malloc(5)}};
+    point(fordway_pread_vector(file, odd, 6) == 86 && same(odd, 6), "pread_vector: overlaps, twice, empty, any order");
+    for (int i = 0; i < 6; i++)
+        free(odd[i].buffer);
+    struct fordway_fragment twice[] = {{10, 64, shared}, {10, 64, shared}};
+    point(fordway_pread_vector(file, twice, 2) == 128 && same(twice, 2), "pread_vector: two into one buffer");
+}
+
+static void tickets(int file)
+{
+    struct fordway_fragment *sets[6];
+    int64_t ticket[6];
+    int good = 1;
+    for (int i = 0; i < 6; i++) {
+        sets[i] = spread(80, 173, i * 31);
+        ticket[i] = fordway_submit(file, sets[i], 80);
+        good &= ticket[i] > 0;
+    }
+    point(good, "submit: six without waiting");
+    good = 1;
+    for (int i = 5; i >= 2; i--)
+        good &= fordway_wait(file, ticket[i]) == 80 * 173 && same(sets[i], 80);
+    point(good, "wait: the last first");
+    point(refused(fordway_wait(file, ticket[3]), EINVAL), "wait: a ticket that is gone");
+    point(fordway_cancel(file, ticket[0]) == 0, "cancel: a ticket");
+    release(sets[0], 80);
+    point(refused(fordway_wait(file, ticket[0]), EINVAL), "wait: a ticket that was cancelled");
+    point(fordway_wait(file, ticket[1]) == 80 * 173 && same(sets[1], 80), "wait: another, after a cancel");
+    for (int i = 1; i < 6; i++)
+        release(sets[i], 80);
+    struct fordway_fragment *gone = spread(10, 100, 9);
+    int64_t last = fordway_submit(file, gone, 10);
+    struct fordway_fragment *list = malloc(sizeof *list);
+    char byte;
+    *list = (struct fordway_fragment){1, 1, &byte};
+    int64_t single = fordway_submit(file, list, 1);
+    free(list);
+    point(fordway_wait(file, single) == 1 && byte == (char)copy[1], "submit: the list of fragments may go at once");
+    point(last > 0 && fordway_wait(file, last) == 1000 && same(gone, 10), "wait: what came meanwhile");
+    release(gone, 10);
+}
+
+static void advice(int file)
+{
+    char buffer[50];
+    struct fordway_fragment soon[] = {{90, 50, NULL}, {5000, 60, NULL}}, wrong = {copy_size, 1, NULL};
+    point(fordway_advise(file, FORDWAY_ADVICE_WILLNEED, soon, 2) == 0, "advise: what will be needed");
+    point(fordway_pread(file, buffer, 50, 5010) == 50 && !memcmp(buffer, copy + 5010, 50), "pread: what was announced");
+    int result = fordway_advise(file, FORDWAY_ADVICE_WILLNEED, &wrong, 1);
+    point(result == 0 || refused(result, ERANGE), "advise: what is not there");
+    int good = 1;
+    const int all[] = {FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_SEQUENTIAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_NORMAL};
+    for (int i = 0; i < 4; i++) {
+        good &= fordway_advise(file, all[i], NULL, 0) == 0;
+        good &= fordway_pread(file, buffer, 50, 4000) == 50 && !memcmp(buffer, copy + 4000, 50);
+    }
+    point(good, "advise: all the others");
+}
+
+static void *every_point(void *unused)
+{
+    int file = opened();
+    point(file > 0, "open: the file");
+    misuse(file);
+    plain(file);
+    vectors(file);
+    tickets(file);
+    advice(file);
+    int other = opened();
+    point(other > 0 && other != file, "open: a second time");
+    struct fordway_fragment *left = spread(50, 1000, 1);
+    point(fordway_submit(other, left, 50) > 0 && fordway_close(other) == 0, "close: with a ticket outstanding");
+    release(left, 50);
+    point(refused(fordway_close(other), EBADF), "close: twice");
+    point(refused(fordway_size(other), EBADF), "size: of what was closed");
+    point(fordway_close(file) == 0, "close: the file");
+    return unused;
+}
+
+static int file_of_waiter;
+static int64_t ticket_of_waiter;
+static long waited, waited_errno;
+
+static void *waiter(void *unused)
+{
+    waited = fordway_wait(file_of_waiter, ticket_of_waiter);
+    waited_errno = errno;
+    return unused;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec span = {0, ms * 1000000L};
+    nanosleep(&span, NULL);
+}
+
+/* Buffers are freed at once where the library says that it is done with them. */
+static void stalled(void)
+{
+    copy_size = 500000;
+    int file = opened();
+    point(file > 0, "stalled: open");
+    struct fordway_fragment *given_up = spread(1, 100000, 0);
+    int64_t ticket = fordway_submit(file, given_up, 1);
+    point(ticket > 0 && fordway_cancel(file, ticket) == 0, "stalled: cancel");
+    release(given_up, 1);
+    struct fordway_fragment *closed = spread(1, 100000, 5);
+    file_of_waiter = file;
+    ticket_of_waiter = fordway_submit(file, closed, 1);
+    pthread_t thread;
+    pthread_create(&thread, NULL, waiter, NULL);
+    pause_ms(300);
+    point(refused(fordway_cancel(file, ticket_of_waiter), EINVAL), "stalled: another thread waits for it");
+    struct fordway_fragment *third = spread(1, 100000, 9);
+    int64_t other = fordway_submit(file, third, 1);
+    point(other > 0 && fordway_cancel(file, other) == 0, "stalled: cancel while another thread waits");
+    release(third, 1);
+    point(fordway_close(file) == 0, "stalled: close while another thread waits");
+    release(closed, 1);
+    pthread_join(thread, NULL);
+    point(waited == -1 && waited_errno == ECANCELED, "stalled: who waits is told");
+}
+
+static void read_copy(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END) || (copy_size = ftell(file)) == 0)
+        exit(2);
+    rewind(file);
+    copy = malloc(copy_size);
+    if (fread(copy, 1, copy_size, file) != copy_size)
+        exit(2);
+    fclose(file);
+}
+
+int main(int count, char **words)
+{
+    endpoint = "";
+    if (count == 3) {
+        url = words[2];
+        stalled();
+    } else if (count == 6) {
+        url = words[1], endpoint = words[2], missing = words[4];
+        read_copy(words[3]);
+        int threads = atoi(words[5]);
+        pthread_t thread[64];
+        for (int i = 0; i < threads && i < 64; i++)
+            pthread_create(&thread[i], NULL, every_point, NULL);
+        for (int i = 0; i < threads && i < 64; i++)
+            pthread_join(thread[i], NULL);
+        point(strchr(fordway_version(), '.') != NULL, "version: has a dot");
+        free(copy);
+    } else {
+        return 2;
+    }
+    printf("%d failed\n", failed);
+    return failed != 0;
+}

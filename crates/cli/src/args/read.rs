@@ -1,0 +1,56 @@
+//! Options of `read`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fordway_measure::parse_bytes;
+
+/// Options of `read`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway read https://data.example.org/events.root --ranges baskets.txt --output baskets.bin
+  echo '0 4096' | fordway read s3://data/run.h5 --ranges - | xxd
+  fordway read http://127.0.0.1:8080/events.root --ranges baskets.txt --window 4 --discard --json
+  fordway read http://127.0.0.1:8080/events.root --sequential 64KiB --discard
+
+A line of --ranges is an offset and a length in bytes: `4096 1000`. The bytes are written one range behind \
+the other, in the order asked for. Ranges may overlap; one that ends behind the file is an error.")]
+pub struct ReadArgs {
+    /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
+    pub url: String,
+    /// Where the ranges are: a file of `offset length` lines, or - for standard input
+    #[arg(long, value_name = "FILE", required_unless_present = "sequential")]
+    pub ranges: Option<PathBuf>,
+    /// Read all of an http(s) file in blocks of this size, one behind the other, and read ahead
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with_all = ["ranges", "window", "per_call"])]
+    pub sequential: Option<u64>,
+    /// Memory for what --sequential reads ahead
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
+    pub read_ahead: u64,
+    /// Calls under way at once; with 1 each waits for the one before
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub window: u32,
+    /// How the ranges are read.
+    #[command(flatten)]
+    pub calls: CallArgs,
+    /// Write to this file instead of standard output
+    #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
+    pub output: Option<PathBuf>,
+    /// Throw the bytes away, and report what reading them took
+    #[arg(long)]
+    pub discard: bool,
+}
+
+/// How ranges become calls, and calls become requests.
+#[derive(Debug, Args)]
+pub struct CallArgs {
+    /// Ranges that are read by one call
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+    pub per_call: u32,
+    /// Connections to the server at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub connections: u32,
+    /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
+    #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
+    pub ca_bundle: Option<PathBuf>,
+}

@@ -1,0 +1,84 @@
+//! `read`: many ranges of a file or object, or all of it with read-ahead.
+
+mod calls;
+mod ranges;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use fordway_store::Result;
+use serde::Serialize;
+
+use crate::args::ReadArgs;
+use crate::context::Context;
+use crate::exit::{Exit, file_error};
+use crate::units::human_bytes;
+
+pub(crate) use calls::{Call, Cost, Reading, What, measure};
+pub(crate) use ranges::read_ranges;
+
+/// Larger blocks are read as several.
+const BLOCK_BYTES_MAX: usize = 1 << 30;
+
+/// What reading took.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    url: &'a str,
+    per_call: u32,
+    window: u32,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cost { bytes, fragments, calls, seconds, .. } = self.cost;
+        let rate = human_bytes((bytes as f64 / seconds.max(1e-9)) as u64);
+        if fragments > 0 {
+            write!(f, "{fragments} ranges of together ")?;
+        }
+        write!(f, "{} in {seconds:.3} s ({rate}/s): {calls} calls", human_bytes(bytes))?;
+        if let (Some(requests), Some(connections)) = (self.cost.requests, self.cost.connections) {
+            write!(f, ", {requests} requests on {connections} connections")?;
+        }
+        write!(f, ", {:.3} s of CPU time", self.cost.client_cpu_seconds)
+    }
+}
+
+pub(super) fn run(args: &ReadArgs, context: &Context) -> Result<Exit> {
+    let ranges =
+        args.ranges.as_deref().map(|path| read_ranges(path, context)).transpose()?.unwrap_or_default();
+    let what = match args.sequential {
+        Some(block) => What::Blocks {
+            block_bytes: usize::try_from(block).unwrap_or(usize::MAX).min(BLOCK_BYTES_MAX),
+            read_ahead_bytes: args.read_ahead,
+        },
+        None => What::Ranges { ranges: &ranges, window: args.window as usize },
+    };
+    context.output.start_progress();
+    context.output.expect_bytes(ranges.iter().map(|(_, length)| *length as u64).sum());
+    let reading = Reading { url: &args.url, what, calls: &args.calls };
+    let cost = match &args.output {
+        _ if args.discard => measure(&reading, context, &mut |_| Ok(())),
+        Some(path) => to_file(&reading, path, context),
+        None => measure(&reading, context, &mut |call| context.output.data(call.bytes)),
+    };
+    context.output.end_progress();
+    let summary = Summary { url: &args.url, per_call: args.calls.per_call, window: args.window, cost: cost? };
+    if args.discard {
+        context.output.record(&summary)?;
+    } else if args.output.is_some() {
+        context.output.event(&summary)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn to_file(reading: &Reading, path: &Path, context: &Context) -> Result<Cost> {
+    let failed = |error| file_error("writing to", path.display(), error);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
+    let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;
+    file.flush().map_err(failed)?;
+    Ok(cost)
+}

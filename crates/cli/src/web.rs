@@ -1,0 +1,185 @@
+//! Files at web servers, for the commands that take an `http(s)://` address.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fordway_client::http::vector::{Options, RemoteFile, Session};
+use fordway_client::http::{Credentials, TlsRoots};
+use fordway_store::{ByteRange, Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::exit::file_error;
+use crate::transfer::Existing;
+use crate::units::human_bytes;
+
+/// Whether an address is of a file at a web server.
+pub(crate) fn is_address(text: &str) -> bool {
+    ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+}
+
+/// Connections with whatever credentials the environment has. `ca_bundle` goes before its authorities.
+pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
+    let tls_roots = TlsRoots::find(ca_bundle);
+    Arc::new(Session::new(Options { tls_roots, credentials: Credentials::discover(), ..options }))
+}
+
+fn open(url: &str) -> Result<RemoteFile> {
+    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
+    RemoteFile::open(&session(bundle.map(PathBuf::from), Options::default()), url)
+}
+
+/// Writes a file, or some of it, to standard output.
+pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
+    let file = open(url)?;
+    let range = range.map_or(Ok(0..file.size_bytes()), |range| range.resolve(file.size_bytes()))?;
+    file.copy_range(range, &mut |bytes| {
+        context.interrupt.check()?;
+        context.output.data(bytes)
+    })?;
+    context.output.flush()
+}
+
+/// What `stat` shows.
+#[derive(Serialize)]
+struct FileRecord<'r> {
+    url: &'r str,
+    size_bytes: u64,
+    etag: Option<&'r str>,
+    last_modified: Option<&'r str>,
+}
+
+impl fmt::Display for FileRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "      File: {}", self.url)?;
+        write!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
+        if let Some(time) = self.last_modified {
+            write!(f, "\n  Modified: {time}")?;
+        }
+        if let Some(etag) = self.etag {
+            write!(f, "\n      ETag: {etag}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows what the server says of a file.
+pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
+    let file = open(url)?;
+    let version = file.version();
+    let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
+    context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
+}
+
+/// What `cp` has done.
+#[derive(Serialize)]
+struct Copied<'r> {
+    action: &'static str,
+    from: &'r str,
+    to: String,
+    bytes: u64,
+    /// Of these, so many were there from a copy that was interrupted.
+    resumed_bytes: u64,
+}
+
+impl fmt::Display for Copied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "download: {} to {}", self.from, self.to)
+    }
+}
+
+/// Copies a file to `destination`, or into it where that is a directory. It is written beside the
+/// target and renamed at the end; what an interrupted copy of the same version left there is used.
+pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
+    let path = place(url, destination)?;
+    match existing {
+        Existing::Skip if path.exists() => return Ok(()),
+        Existing::Fail if path.exists() => return Err(there_already(&path)),
+        _ => {}
+    }
+    let file = open(url)?;
+    let part_path = part_beside(&path, url, &file)?;
+    let failed = |error| file_error("writing", part_path.display(), error);
+    let mut part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
+    part.try_lock().map_err(|error| {
+        let detail = format!("another copy is writing {}; wait for it", part_path.display());
+        Error::new(ErrorKind::Unavailable, detail).caused_by(error)
+    })?;
+    let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
+    part.set_len(resumed_bytes).map_err(failed)?;
+    let bytes = file.size_bytes();
+    context.output.start_progress();
+    context.output.expect_bytes(bytes - resumed_bytes);
+    let copied = file.copy_range(resumed_bytes..bytes, &mut |chunk| {
+        context.interrupt.check()?;
+        context.output.advance_bytes(chunk.len() as u64);
+        part.write_all(chunk).map_err(failed)
+    });
+    context.output.end_progress();
+    copied?;
+    publish(&part_path, &path, existing)?;
+    let to = path.display().to_string();
+    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes })
+}
+
+/// Bytes of a part that are of the version that was opened: its name says so where that is known.
+fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
+    let there = part.metadata()?.len();
+    let is_marked = file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
+    Ok(if is_marked && there <= file.size_bytes() { there } else { 0 })
+}
+
+/// Where the file goes. Errors: `InvalidArgument`.
+fn place(url: &str, destination: &str) -> Result<PathBuf> {
+    let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    if destination.contains("://") {
+        return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
+    }
+    let path = Path::new(destination);
+    if !destination.ends_with('/') && !path.is_dir() {
+        return match path.metadata() {
+            Ok(about) if !about.is_file() => refused(format!("{destination} is no file; write to - instead")),
+            Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),
+            Err(_) => Ok(path.to_owned()),
+        };
+    }
+    let address = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    match rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()) {
+        None | Some("" | "." | "..") => refused(format!("{url} ends with no name; name the file it goes to")),
+        Some(name) => Ok(path.join(name)),
+    }
+}
+
+/// The hidden file that the copy grows in, named after what is copied.
+fn part_beside(path: &Path, url: &str, file: &RemoteFile) -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(parent.join(format!(".{name}.{:016x}.part", hasher.finish())))
+}
+
+fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
+    if existing == Existing::Replace {
+        return std::fs::rename(part, path).map_err(|error| file_error("writing", path.display(), error));
+    }
+    // A link, unlike a rename, replaces nothing.
+    let linked = std::fs::hard_link(part, path);
+    let removed = std::fs::remove_file(part);
+    match linked {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
+        linked => linked.and(removed).map_err(|error| file_error("writing", path.display(), error)),
+    }
+}
+
+fn there_already(path: &Path) -> Error {
+    Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
+}

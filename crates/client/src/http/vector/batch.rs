@@ -1,0 +1,175 @@
+//! One call's fragments on their way: what is still missing, and where arriving bytes belong.
+
+use std::ops::Range;
+
+use fordway_store::Error;
+
+use super::plan::{Plan, Receive};
+use super::sink::Sink;
+
+/// What lies at a position of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Here {
+    /// So many bytes are wanted.
+    Wanted(usize),
+    /// So many bytes are not, or not any more.
+    Unwanted(u64),
+}
+
+/// The fragments of one call.
+pub(super) struct Batch<S> {
+    plan: Plan,
+    /// Bytes there, from the front of each [`Receive`].
+    filled: Vec<usize>,
+    missing_bytes: u64,
+    /// The receive that the last bytes belonged to: the next ones most likely follow it.
+    cursor: usize,
+    sink: S,
+    /// Requests for it that are under way.
+    pub(super) requests: usize,
+    /// Why it cannot be completed.
+    pub(super) failure: Option<Error>,
+}
+
+impl<S: Sink> Batch<S> {
+    /// `sink` has memory for `fragments`, which are (offset, length).
+    pub(super) fn new(fragments: &[(u64, usize)], sink: S) -> Self {
+        let plan = Plan::new(fragments);
+        let missing_bytes = plan.receives.iter().map(|receive| receive.len as u64).sum();
+        let mut batch = Batch {
+            filled: vec![0; plan.receives.len()],
+            missing_bytes,
+            cursor: 0,
+            plan,
+            sink,
+            requests: 0,
+            failure: None,
+        };
+        batch.complete_if_all_is_there();
+        batch
+    }
+
+    /// Whether nothing more will happen to its bytes.
+    pub(super) fn has_ended(&self) -> bool {
+        self.missing_bytes == 0 || self.failure.is_some()
+    }
+
+    /// Whether also what comes behind the last byte has arrived: the connection is free for others.
+    pub(super) fn is_settled(&self) -> bool {
+        self.has_ended() && self.requests == 0
+    }
+
+    pub(super) fn missing_bytes(&self) -> u64 {
+        self.missing_bytes
+    }
+
+    /// Bytes that are there.
+    pub(super) fn delivered_bytes(&self) -> u64 {
+        self.filled.iter().map(|filled| *filled as u64).sum()
+    }
+
+    /// The memory, or why it is not filled.
+    pub(super) fn into_result(self) -> Result<S, Error> {
+        self.failure.map_or(Ok(self.sink), Err)
+    }
+
+    /// What is missing within `range`, in order, neighbours as one.
+    pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let first = self.plan.receives.partition_point(|receive| receive.end() <= range.start);
+        let mut spans: Vec<Range<u64>> = Vec::new();
+        for (receive, filled) in self.plan.receives[first..].iter().zip(&self.filled[first..]) {
+            if receive.at >= range.end {
+                break;
+            }
+            let start = (receive.at + *filled as u64).max(range.start);
+            let end = receive.end().min(range.end);
+            match spans.last_mut() {
+                _ if start >= end => {}
+                Some(last) if last.end == start => last.end = end,
+                _ => spans.push(start..end),
+            }
+        }
+        spans
+    }
+
+    /// What lies at `at`; moves the cursor there.
+    pub(super) fn look(&mut self, at: u64) -> Here {
+        let receives = &self.plan.receives;
+        let is_near = |cursor: usize| {
+            receives.get(cursor).is_some_and(|receive| at < receive.end())
+                && (cursor == 0 || receives[cursor - 1].end() <= at)
+        };
+        self.cursor = match (is_near(self.cursor), is_near(self.cursor + 1)) {
+            (true, _) => self.cursor,
+            (_, true) => self.cursor + 1,
+            _ => receives.partition_point(|receive| receive.end() <= at),
+        };
+        let Some(receive) = receives.get(self.cursor) else { return Here::Unwanted(u64::MAX) };
+        let filled = self.filled[self.cursor];
+        let next = receive.at + filled as u64;
+        match at.cmp(&next) {
+            std::cmp::Ordering::Equal => Here::Wanted(receive.len - filled),
+            std::cmp::Ordering::Less => Here::Unwanted(next - at),
+            // What comes before it is missing: it will all be asked for again.
+            std::cmp::Ordering::Greater => Here::Unwanted(receive.end() - at),
+        }
+    }
+
+    /// The memory for up to `len` bytes at the position last looked at, which are wanted.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        let (Receive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
+        let place = super::plan::Place { within: to.within + filled, ..to };
+        self.sink.slice(place, len)
+    }
+
+    /// Counts bytes that were put into [`Batch::room`].
+    pub(super) fn filled(&mut self, len: usize) {
+        self.filled[self.cursor] += len;
+        self.missing_bytes -= len as u64;
+        self.complete_if_all_is_there();
+    }
+
+    fn complete_if_all_is_there(&mut self) {
+        if self.missing_bytes == 0 {
+            self.plan.duplicates.drain(..).for_each(|duplicate| self.sink.copy(&duplicate));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sink::Arena;
+    use super::*;
+
+    fn batch(ranges: &[(u64, usize)]) -> Batch<Arena> {
+        Batch::new(ranges, Arena::new(ranges, Vec::new()))
+    }
+
+    #[test]
+    fn bytes_are_taken_in_any_order_of_parts_and_once() {
+        let mut batch = batch(&[(20, 4), (0, 4), (4, 2), (21, 2)]);
+        assert_eq!(batch.missing(&(0..100)), [0..6, 20..24]);
+        assert_eq!(batch.look(20), Here::Wanted(4));
+        batch.room(3).copy_from_slice(b"uvw");
+        batch.filled(3);
+        assert_eq!((batch.look(20), batch.look(23)), (Here::Unwanted(3), Here::Wanted(1)));
+        assert_eq!(batch.missing(&(0..100)), [0..6, 23..24]);
+        assert_eq!(batch.missing(&(1..5)), vec![1..5]);
+        assert_eq!(
+            (batch.look(1), batch.look(6), batch.look(24)),
+            (Here::Unwanted(3), Here::Unwanted(17), Here::Unwanted(u64::MAX))
+        );
+        for (at, bytes) in [(0, &b"abcd"[..]), (4, b"ef"), (23, b"x")] {
+            assert_eq!(batch.look(at), Here::Wanted(bytes.len()));
+            batch.room(bytes.len()).copy_from_slice(bytes);
+            batch.filled(bytes.len());
+        }
+        assert!(batch.has_ended());
+        assert_eq!(batch.into_result().unwrap().bytes, b"uvwxabcdefvw");
+    }
+
+    #[test]
+    fn nothing_asked_is_done_at_once() {
+        assert!(batch(&[]).has_ended() && batch(&[(7, 0)]).has_ended());
+    }
+}

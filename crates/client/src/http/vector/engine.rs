@@ -1,0 +1,429 @@
+//! Carries batches out: turns what is missing into requests, keeps connections full, and goes down
+//! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
+//! ranges on several connections, the whole file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, Timespec, poll};
+
+use super::answer::Refusal;
+use super::batch::Batch;
+use super::learned::{self, Learned};
+use super::line::{Answered, Event, Line};
+use super::request::{BatchId, Queue, Request};
+use super::sink::Sink;
+use super::version::{FileVersion, changed};
+use super::{Session, Target};
+use crate::retry::backoff;
+
+/// Requests under way on one connection, at most.
+const DEPTH_MAX: usize = 64;
+/// Single ranges that are worth a further connection.
+const RANGES_PER_LINE: usize = 16;
+
+/// What is read, by whoever reads it.
+pub(super) struct Source {
+    pub(super) session: Arc<Session>,
+    pub(super) target: Box<dyn Target>,
+    pub(super) version: FileVersion,
+    pub(super) traffic: Counts,
+}
+
+/// What reads have cost so far.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) requests: AtomicU64,
+    pub(super) connections: AtomicU64,
+}
+
+impl Source {
+    pub(super) fn learned(&self) -> Learned {
+        learned::about(self.target.origin(), self.target.may_know_many_ranges())
+    }
+
+    pub(super) fn learn(&self, change: impl FnOnce(&mut Learned)) -> Learned {
+        learned::note(self.target.origin(), self.target.may_know_many_ranges(), change)
+    }
+}
+
+/// Batches on their way, over connections that are in use for nothing else.
+pub(super) struct Engine<S> {
+    source: Arc<Source>,
+    server: Learned,
+    batches: BTreeMap<BatchId, Batch<S>>,
+    queue: Queue,
+    lines: Vec<Line>,
+    in_flight_bytes: u64,
+    /// Failures in a row that brought no bytes.
+    failures: u32,
+    delivered_at_failure: u64,
+    /// Bytes of batches that are gone.
+    delivered_before: u64,
+    not_before: Option<Instant>,
+}
+
+impl<S: Sink> Engine<S> {
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        Engine {
+            server: source.learned(),
+            source,
+            batches: BTreeMap::new(),
+            queue: Queue::default(),
+            lines: Vec::new(),
+            in_flight_bytes: 0,
+            failures: 0,
+            delivered_at_failure: 0,
+            delivered_before: 0,
+            not_before: None,
+        }
+    }
+
+    /// Takes a batch on. Nothing is sent yet.
+    pub(super) fn add(&mut self, id: BatchId, batch: Batch<S>) {
+        self.queue.push(id, batch.missing(&(0..u64::MAX)));
+        self.batches.insert(id, batch);
+    }
+
+    /// Whether a batch is here: it was added, and not taken.
+    pub(super) fn has(&self, id: BatchId) -> bool {
+        self.batches.contains_key(&id)
+    }
+
+    /// The batches that have ended, which are then forgotten.
+    pub(super) fn take_ended(&mut self) -> Vec<(BatchId, Result<S>)> {
+        let ended: Vec<_> = self.batches.extract_if(.., |_, batch| batch.is_settled()).collect();
+        self.delivered_before += ended.iter().map(|(_, batch)| batch.delivered_bytes()).sum::<u64>();
+        ended.into_iter().map(|(id, batch)| (id, batch.into_result())).collect()
+    }
+
+    /// Whether it uses no connection.
+    pub(super) fn is_idle(&self) -> bool {
+        self.batches.is_empty() && self.lines.is_empty()
+    }
+
+    /// Gives a batch up: nothing is put into its memory any more. A connection on which it is under way
+    /// is closed when its turn comes, or at once if there is nothing else to do.
+    pub(super) fn cancel(&mut self, id: BatchId) {
+        self.queue.forget(id);
+        if let Some(batch) = self.batches.remove(&id) {
+            self.delivered_before += batch.delivered_bytes();
+        }
+        if self.batches.values().all(Batch::is_settled) {
+            self.release();
+        }
+    }
+
+    /// Gives all batches up.
+    pub(super) fn cancel_all(&mut self) {
+        while let Some(id) = self.batches.keys().next().copied() {
+            self.cancel(id);
+        }
+    }
+
+    /// Takes what has arrived and sends what may be sent, without waiting; whether anything arrived.
+    pub(super) fn turn(&mut self) -> bool {
+        let received = self.receive();
+        self.send();
+        if self.batches.values().all(Batch::is_settled) {
+            self.release();
+        }
+        received
+    }
+
+    /// Waits until there is something to do, or too much time has passed.
+    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>) {
+        let timeouts = self.source.session.options.timeouts;
+        let deadlines = self.lines.iter().filter_map(|line| line.deadline(&timeouts));
+        let until = deadlines.chain(self.not_before).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut polled: Vec<PollFd<'_>> =
+            self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
+        // It fails only when a signal came, or for want of memory: then all is looked at again.
+        let _interrupted = poll(&mut polled, left.as_ref());
+        drop(polled);
+        if until.is_some_and(|until| until <= Instant::now()) {
+            self.give_up_late_lines();
+        }
+    }
+
+    fn give_up_late_lines(&mut self) {
+        let (now, timeouts) = (Instant::now(), self.source.session.options.timeouts);
+        let is_late = |line: &Line| line.deadline(&timeouts).is_some_and(|deadline| deadline <= now);
+        while let Some(index) = self.lines.iter().position(is_late) {
+            let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
+            self.broken(index, Error::new(ErrorKind::Timeout, detail));
+        }
+    }
+
+    /// Takes what has arrived on all connections.
+    fn receive(&mut self) -> bool {
+        let (mut moved, mut index) = (false, 0);
+        while index < self.lines.len() {
+            let event = self.lines[index].advance(&mut self.batches, &self.source.version);
+            if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.source.version) {
+                // Known from the head on, so that nothing more is asked for in vain.
+                self.server = self.source.learn(Learned::range_ignored);
+            }
+            match event {
+                Event::Pending(received_bytes) => {
+                    moved |= received_bytes > 0;
+                    index += 1;
+                }
+                event => {
+                    moved = true;
+                    self.handle(index, event);
+                }
+            }
+        }
+        moved
+    }
+
+    fn handle(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Answered(answered) => self.answered(index, &answered),
+            Event::Refused(request, refusal) => self.refused(index, &request, refusal),
+            Event::Whole { asked } => {
+                self.server = self.source.learn(|server| server.list_refused(asked));
+                self.close(index);
+            }
+            Event::Useless => drop(self.close(index)),
+            Event::Broken(error) => self.broken(index, error),
+            Event::Pending(_) => {}
+        }
+    }
+
+    fn answered(&mut self, index: usize, answered: &Answered) {
+        let Answered { request, ranges, new_bytes, was_whole } = answered;
+        let (asked, is_short) = (request.spans.len(), self.take_back(request));
+        self.server = self.source.learn(|server| {
+            if let (Some(wait), false) = (request.waited, request.is_pipelined) {
+                server.answered(wait, request.bytes, request.sent.elapsed().saturating_sub(wait));
+            }
+            match () {
+                () if *was_whole && asked > 1 => server.list_refused(asked),
+                () if *was_whole && request.bytes < self.source.version.size_bytes => server.range_ignored(),
+                () if is_short && asked > 1 => server.list_cut(asked, *ranges),
+                () if request.is_pipelined => server.pipeline_kept(),
+                () => {}
+            }
+        });
+        if is_short && *new_bytes == 0 {
+            let detail = "the server answered with other bytes than those asked for";
+            self.failed(Error::new(ErrorKind::BadResponse, detail), &[request.batch], None);
+        }
+        self.close_if_closing(index);
+    }
+
+    fn refused(&mut self, index: usize, request: &Request, refusal: Refusal) {
+        let (asked, list_bytes) = (request.spans.len(), request.list_bytes);
+        self.take_back(request);
+        let Refusal { status, retry_after, location, document } = refusal;
+        let told = || self.source.target.refusal(status, location.as_deref(), &document);
+        match status {
+            412 => self.fail(&[request.batch], changed("the server says so")),
+            400 | 413 | 414 | 431 | 494 if asked > 1 => {
+                self.server = self.source.learn(|server| server.head_refused(asked, list_bytes));
+            }
+            416 | 501 if asked > 1 => {
+                self.server = self.source.learn(Learned::lists_refused);
+            }
+            408 | 429 | 500 | 502..=504 => self.failed(told(), &[request.batch], retry_after),
+            _ => self.fail(&[request.batch], told()),
+        }
+        self.close_if_closing(index);
+    }
+
+    fn close_if_closing(&mut self, index: usize) {
+        if !self.lines[index].is_open() {
+            self.note_cut(index);
+            self.close(index);
+        }
+    }
+
+    /// A connection ended that should not have.
+    fn broken(&mut self, index: usize, error: Error) {
+        let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
+        if error.kind() == ErrorKind::PreconditionFailed {
+            let concerned = self.close(index);
+            return self.fail(&concerned, error);
+        }
+        if !is_stale {
+            self.note_cut(index);
+        }
+        let concerned = self.close(index);
+        if !is_stale && !concerned.is_empty() {
+            self.failed(error, &concerned, None);
+        }
+    }
+
+    /// Holds an end of the connection against pipelining where it came behind the first answer.
+    fn note_cut(&self, index: usize) {
+        let line = &self.lines[index];
+        if line.answered <= 1 && line.depth() > usize::from(line.answered == 0) {
+            self.source.learn(Learned::pipeline_cut);
+        }
+    }
+
+    /// Ends the use of a connection; what was asked for on it in vain is asked for again. Returns the
+    /// batches concerned.
+    fn close(&mut self, index: usize) -> Vec<BatchId> {
+        let source = self.source.clone();
+        let line = self.lines.swap_remove(index);
+        let keep = |connection| source.session.http.keep(source.target.origin(), connection);
+        let requests = line.close(keep);
+        for request in requests.iter().rev() {
+            self.take_back(request);
+        }
+        self.server = self.source.learned();
+        requests.iter().map(|request| request.batch).collect()
+    }
+
+    fn release(&mut self) {
+        while !self.lines.is_empty() {
+            self.close(self.lines.len() - 1);
+        }
+    }
+
+    /// Puts back what an ended request has left missing; whether that is anything.
+    fn take_back(&mut self, request: &Request) -> bool {
+        self.in_flight_bytes -= request.bytes;
+        let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
+        batch.requests -= 1;
+        if batch.has_ended() {
+            return false;
+        }
+        let missing: Vec<_> = request.spans.iter().flat_map(|span| batch.missing(span)).collect();
+        let is_short = !missing.is_empty();
+        self.queue.put_back(request.batch, missing);
+        is_short
+    }
+
+    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
+    fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
+        let delivered =
+            self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>();
+        if delivered > self.delivered_at_failure {
+            (self.failures, self.delivered_at_failure) = (0, delivered);
+        }
+        self.failures += 1;
+        if self.failures > self.source.session.options.max_retries {
+            let tries = std::mem::take(&mut self.failures);
+            return self.fail(concerned, error.after_tries(tries));
+        }
+        let wait = backoff(self.failures, retry_after);
+        tracing::debug!(failures = self.failures, ?wait, %error, "asking again");
+        self.not_before = Some(Instant::now() + wait);
+    }
+
+    /// Gives batches up.
+    fn fail(&mut self, concerned: &[BatchId], error: Error) {
+        let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
+        let mut first = Some(error);
+        for id in concerned {
+            self.queue.forget(*id);
+            if let Some(batch) = self.batches.get_mut(id).filter(|batch| !batch.has_ended()) {
+                let other = || Error::new(kind, detail.clone()).after_tries(tries);
+                batch.failure = Some(first.take().unwrap_or_else(other));
+            }
+        }
+    }
+
+    /// Sends as much as window and server allow.
+    fn send(&mut self) {
+        if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
+            return;
+        }
+        let window_bytes = self.source.session.options.window_bytes;
+        while !self.queue.is_empty() && (self.in_flight_bytes == 0 || self.in_flight_bytes < window_bytes) {
+            match self.line_for_next() {
+                Ok(Some(index)) => self.push_next(index, window_bytes.saturating_sub(self.in_flight_bytes)),
+                Ok(None) => break,
+                Err(error) => {
+                    let concerned: Vec<_> = self.batches.keys().copied().collect();
+                    self.failed(error, &concerned, None);
+                    break;
+                }
+            }
+        }
+        let mut index = 0;
+        while index < self.lines.len() {
+            match self.lines[index].flush() {
+                Ok(()) => index += 1,
+                Err(error) => self.broken(index, error),
+            }
+        }
+    }
+
+    fn push_next(&mut self, index: usize, room_bytes: u64) {
+        let Some((request, list)) = self.queue.next(&self.server, room_bytes) else { return };
+        let target = &self.source.target;
+        let range = ("range", std::str::from_utf8(list).unwrap_or_default());
+        let condition = self.source.version.condition(target.pin());
+        let headers = [range, condition.unwrap_or_default()];
+        let headers = &headers[..1 + usize::from(condition.is_some())];
+        self.in_flight_bytes += request.bytes;
+        if let Some(batch) = self.batches.get_mut(&request.batch) {
+            batch.requests += 1;
+        }
+        self.lines[index].push(request, |head| target.write_head("GET", headers, head));
+        self.source.traffic.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    fn line_for_next(&mut self) -> Result<Option<usize>> {
+        let depth_max = if self.server.pipelines { DEPTH_MAX } else { 1 };
+        let lines = self.lines.iter().map(Line::depth).enumerate();
+        let least = lines.min_by_key(|(_, depth)| *depth).filter(|(_, depth)| *depth < depth_max);
+        match least {
+            Some((index, 0)) => Ok(Some(index)),
+            Some((index, _)) if self.lines.len() >= self.lines_wanted() => Ok(Some(index)),
+            None if !self.lines.is_empty() && self.lines.len() >= self.lines_wanted() => Ok(None),
+            _ => Ok(self.open()?.or(least.map(|(index, _)| index))),
+        }
+    }
+
+    /// Few connections that are kept full, before many.
+    fn lines_wanted(&self) -> usize {
+        let cap = self.source.session.options.connections_per_origin;
+        let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
+        match (pipelines, ranges_per_request) {
+            _ if ignores_ranges => 1,
+            (true, 2..) => 1,
+            (true, _) => self.queue.len().div_ceil(RANGES_PER_LINE).clamp(1, cap.max(1)),
+            (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),
+        }
+    }
+
+    /// Takes a further connection into use; `None` if there are as many as there may be.
+    fn open(&mut self) -> Result<Option<usize>> {
+        let (session, origin) = (&self.source.session, self.source.target.origin());
+        let permit = match self.lines.is_empty() {
+            true => session.permit(origin)?,
+            false => match session.try_permit(origin) {
+                Some(permit) => permit,
+                None => return Ok(None),
+            },
+        };
+        let (connection, is_new) = session.connection(origin)?;
+        self.source.traffic.connections.fetch_add(u64::from(is_new), Ordering::Relaxed);
+        self.lines.push(Line::new(connection, permit));
+        Ok(Some(self.lines.len() - 1))
+    }
+}
+
+impl<S> Drop for Engine<S> {
+    /// Connections on which nothing is under way go back to the others.
+    fn drop(&mut self) {
+        for line in self.lines.drain(..) {
+            line.close(|connection| {
+                self.source.session.http.keep(self.source.target.origin(), connection);
+            });
+        }
+    }
+}

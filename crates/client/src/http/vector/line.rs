@@ -1,0 +1,241 @@
+//! One connection with several requests under way, answered in order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind};
+use rustix::event::PollFlags;
+
+use super::answer::{Answer, Refusal};
+use super::batch::Batch;
+use super::request::{BatchId, Request};
+use super::session::Permit;
+use super::sink::Sink;
+use super::version::FileVersion;
+use crate::http::connection::{Connection, io_error};
+use crate::http::response::Head;
+
+/// Received at least at once where a head is awaited.
+const HEAD_BYTES: usize = 16 * 1024;
+
+/// A connection that is in use.
+pub(super) struct Line {
+    connection: Connection,
+    /// Under way; the first is being answered.
+    requests: VecDeque<Request>,
+    answer: Option<Answer>,
+    head: Head,
+    /// Answers received to their end since it was taken into use.
+    pub(super) answered: usize,
+    /// Received when the answer before had ended.
+    received_bytes_before: u64,
+    has_unsent: bool,
+    /// Whether the server said that it will close.
+    is_closing: bool,
+    /// When bytes came last.
+    moved: Instant,
+    _permit: Permit,
+}
+
+/// What became of the request in front.
+pub(super) enum Event {
+    /// Its answer ended.
+    Answered(Answered),
+    /// It was refused.
+    Refused(Request, Refusal),
+    /// All of the file is about to come where so many ranges were asked for, and would cost more than
+    /// to ask again; the connection is of no more use.
+    Whole { asked: usize },
+    /// The rest of what comes is of no use to anybody, nor is the connection.
+    Useless,
+    /// The connection is of no more use.
+    Broken(Error),
+    /// Nothing more to be done now; so many bytes came.
+    Pending(u64),
+}
+
+/// A request and what came of it.
+pub(super) struct Answered {
+    pub(super) request: Request,
+    /// Ranges that came.
+    pub(super) ranges: usize,
+    /// Bytes that were missing.
+    pub(super) new_bytes: u64,
+    /// Whether all of the file came.
+    pub(super) was_whole: bool,
+}
+
+impl Line {
+    pub(super) fn new(mut connection: Connection, permit: Permit) -> Self {
+        connection.set_waiting(false);
+        Line {
+            received_bytes_before: connection.received_bytes,
+            connection,
+            requests: VecDeque::new(),
+            answer: None,
+            head: Head::default(),
+            answered: 0,
+            has_unsent: false,
+            is_closing: false,
+            moved: Instant::now(),
+            _permit: permit,
+        }
+    }
+
+    /// Requests under way.
+    pub(super) fn depth(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether an end of the connection now may be one that came before the request in front: it was
+    /// idle then, and nothing was received since. That is nobody's failure.
+    pub(super) fn was_idle(&self) -> bool {
+        let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
+        let had_answers = self.connection.is_reused || self.answered > 0;
+        is_first && had_answers && self.connection.received_bytes == self.received_bytes_before
+    }
+
+    /// Queues a request, whose head `write` appends.
+    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.requests.is_empty() {
+            self.moved = Instant::now();
+        }
+        request.is_pipelined = !self.requests.is_empty();
+        write(&mut self.connection.request_head);
+        self.requests.push_back(request);
+        self.has_unsent = true;
+    }
+
+    /// Sends what is queued as far as the socket takes it.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        if self.has_unsent {
+            let sent = self.connection.send_queued();
+            self.has_unsent = !sent.map_err(|error| cut(error, "sending requests"))?;
+        }
+        Ok(())
+    }
+
+    /// What to wait for.
+    pub(super) fn interest(&self) -> PollFlags {
+        if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// When the other side has had time enough.
+    pub(super) fn deadline(&self, timeouts: &crate::http::Timeouts) -> Option<Instant> {
+        let limit = if self.answer.is_some() { timeouts.progress } else { timeouts.first_byte };
+        (!self.requests.is_empty()).then(|| self.moved + limit)
+    }
+
+    /// Whether it takes further requests.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closing
+    }
+
+    /// Whether the whole file is coming where one range of it was asked for.
+    pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
+        let is_part = |request: &Request| request.spans.len() == 1 && request.bytes < version.size_bytes;
+        self.answer.as_ref().is_some_and(Answer::is_whole) && self.requests.front().is_some_and(is_part)
+    }
+
+    /// Goes on until the answer in front has ended, or nothing more has arrived.
+    pub(super) fn advance<S: Sink>(
+        &mut self,
+        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        version: &FileVersion,
+    ) -> Event {
+        let before = self.connection.received_bytes;
+        let event = self.step(batches, version).unwrap_or_else(Event::Broken);
+        let received = self.connection.received_bytes - before;
+        if received > 0 {
+            self.moved = Instant::now();
+        }
+        if let Event::Pending(_) = event { Event::Pending(received) } else { event }
+    }
+
+    fn step<S: Sink>(
+        &mut self,
+        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        version: &FileVersion,
+    ) -> Result<Event, Error> {
+        let Some(request) = self.requests.front_mut() else { return Ok(Event::Pending(0)) };
+        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(Event::Useless) };
+        let answer = match &mut self.answer {
+            Some(answer) => answer,
+            None if batch.has_ended() => return Ok(Event::Useless),
+            None => {
+                if !receive_head(&mut self.connection, &mut self.head)? {
+                    return Ok(Event::Pending(0));
+                }
+                request.waited = Some(request.sent.elapsed());
+                self.answer.insert(Answer::new(&self.head, &self.connection, request, version)?)
+            }
+        };
+        if answer.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
+            return Ok(Event::Whole { asked: request.spans.len() });
+        }
+        match answer.advance(&mut self.connection, (request, batch, version)) {
+            Ok(true) => Ok(self.finish()),
+            Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
+            Ok(false) => Ok(Event::Pending(0)),
+            Err(error) => Err(cut(error, "receiving an answer")),
+        }
+    }
+
+    fn finish(&mut self) -> Event {
+        let (Some(request), Some(answer)) = (self.requests.pop_front(), self.answer.take()) else {
+            return Event::Pending(0);
+        };
+        self.answered += 1;
+        self.received_bytes_before = self.connection.received_bytes;
+        self.is_closing |= !answer.keeps_alive;
+        let (ranges, new_bytes, was_whole) = (answer.ranges(), answer.new_bytes, answer.is_whole());
+        match answer.into_refusal() {
+            Some(refusal) => Event::Refused(request, refusal),
+            None => Event::Answered(Answered { request, ranges, new_bytes, was_whole }),
+        }
+    }
+
+    /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
+    /// way comes back.
+    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+        let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
+        if is_clean && self.connection.has_nothing_left() {
+            self.connection.set_waiting(true);
+            keep(self.connection);
+        }
+        // The permit goes last: until it does, nobody makes a connection in the place of this one.
+        self.requests
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.socket().as_fd()
+    }
+}
+
+/// `false` if there is no whole head yet. Errors: `Unavailable` where the connection ended.
+fn receive_head(connection: &mut Connection, head: &mut Head) -> Result<bool, Error> {
+    loop {
+        if connection.take_head(head)? {
+            return Ok(true);
+        }
+        match connection.receive_next(HEAD_BYTES) {
+            Ok(0) => return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection")),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(cut(error, "receiving an answer")),
+        }
+    }
+}
+
+/// Whether the whole file costs little more than what is missing.
+fn is_cheap<S: Sink>(version: &FileVersion, batch: &Batch<S>) -> bool {
+    version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
+}
+
+fn cut(error: io::Error, doing: &str) -> Error {
+    io_error(error, doing, "nothing arrived in time")
+}

@@ -1,0 +1,37 @@
+//! Many ranges of a file in few requests.
+//!
+//! A call's fragments become a [`plan`]: what has to be received, once, and where it goes. The
+//! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
+//! many of them ahead as the window allows on each [`line`], which is a connection. An [`answer`] is
+//! received straight into the caller's memory, a [`sink`], by way of its [`batch`], which knows what is
+//! missing. A [`reader`] submits what it expects to be read next.
+
+mod answer;
+mod batch;
+mod download;
+mod engine;
+mod file;
+mod learned;
+mod line;
+mod open;
+mod pace;
+mod pattern;
+mod plan;
+mod reader;
+mod redirect;
+mod request;
+mod session;
+mod sink;
+mod target;
+mod version;
+mod web;
+mod window;
+
+pub use file::{Ranges, RemoteFile, Ticket, Traffic};
+pub use learned::Learned;
+pub use reader::{Advice, ReadAhead, Reader};
+pub use session::{Options, Session};
+pub use sink::{Fragment, Memory};
+pub use target::{Pin, Target};
+pub use version::FileVersion;
+pub use web::WebFile;

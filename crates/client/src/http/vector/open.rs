@@ -1,0 +1,183 @@
+//! Opening a file: where it is, how large it is, and which version; asked for again where a failure
+//! may pass.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
+
+use super::engine::{Counts, Source};
+use super::redirect::{Moved, Route};
+use super::version::FileVersion;
+use super::{Session, Target, WebFile};
+use crate::http::{Exchange, Replay, Response};
+use crate::retry::{backoff, retry_after};
+
+/// More of what is not the file is not worth reading.
+pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// What was found at an address.
+enum Described {
+    File(FileVersion),
+    Elsewhere(Moved),
+}
+
+/// Why nothing was found out, and when the server wants to be asked again.
+pub(super) struct Failed {
+    pub(super) error: Error,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed { error, retry_after: None }
+    }
+}
+
+/// Opens what is at a URL, or where that leads to. A way that was remembered and leads nowhere is
+/// forgotten, and asked for again.
+pub(super) fn open_url(session: &Arc<Session>, url: &str) -> Result<Source> {
+    let mut route = Route::start(session, WebFile::parse(url)?)?;
+    match search(&mut route) {
+        Err(_) if route.is_recalled() => {
+            route.forget();
+            search(&mut Route::start(session, WebFile::parse(url)?)?)
+        }
+        found => found,
+    }
+}
+
+/// Asks from address to address.
+fn search(route: &mut Route) -> Result<Source> {
+    let traffic = Counts::default();
+    loop {
+        match describe_alone(&route.session, &route.file, &traffic) {
+            Ok(Described::File(version)) => {
+                let (session, target) = (route.session.clone(), Box::new(route.file.clone()));
+                return Ok(Source { session, version, target, traffic });
+            }
+            Ok(Described::Elsewhere(moved)) => {
+                route.follow(&moved).map_err(|error| route.named("open", error))?;
+            }
+            Err(error) => return Err(route.named("open", error)),
+        }
+    }
+}
+
+/// Opens what is at this very target.
+pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Source> {
+    let traffic = Counts::default();
+    let version = match describe_alone(session, &*target, &traffic) {
+        Ok(Described::File(version)) => Ok(version),
+        Ok(Described::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
+        Err(error) => Err(error),
+    };
+    let version = version.map_err(|error| target.named("open", error))?;
+    Ok(Source { session: session.clone(), version, target, traffic })
+}
+
+/// Asks with the right to a connection, like any other request.
+fn describe_alone(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
+    let _permit = session.permit(target.origin())?;
+    describe(session, target, traffic)
+}
+
+/// Asks for size and version, and for what the server is; again where a failure may pass.
+fn describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
+    let mut tries = 1;
+    loop {
+        let failed = match try_describe(session, target, traffic) {
+            Ok(described) => return Ok(described),
+            Err(failed) => failed,
+        };
+        if !is_passing(failed.error.kind()) || tries > session.options.max_retries {
+            return Err(failed.error.after_tries(tries));
+        }
+        let wait = backoff(tries, failed.retry_after);
+        tracing::debug!(tries, ?wait, error = %failed.error, "asking again");
+        std::thread::sleep(wait);
+        tries += 1;
+    }
+}
+
+pub(super) fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
+}
+
+fn try_describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
+    let described = ask(session, target, traffic, "HEAD", &[])?;
+    match described.status() {
+        200..=299 => {
+            let size = described.header("content-length").and_then(digits);
+            Ok(Described::File(version_of(&described, target, size)?))
+        }
+        // Who may read need not be let ask: a URL that was signed for GET is good for nothing else.
+        403 | 405 | 501 => {
+            drop(described);
+            by_first_byte(session, target, traffic)
+        }
+        _ => not_the_file(described, target),
+    }
+}
+
+/// Takes size and version from an answer that has the first byte.
+fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
+    let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
+    let content_range = answer.header("content-range").unwrap_or_default();
+    let size = match answer.status() {
+        206 => parse_content_range(content_range).and_then(|(_, size)| size),
+        416 => parse_unsatisfied_range(content_range),
+        200..=299 => answer.body_bytes(),
+        _ => return not_the_file(answer, target),
+    };
+    let version = version_of(&answer, target, size)?;
+    // With it the connection is free for the next request; a whole file is not worth that.
+    if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
+        answer.read_document()?;
+    }
+    Ok(Described::File(version))
+}
+
+/// An answer that names another address, or refuses.
+fn not_the_file(mut answer: Response, target: &dyn Target) -> Result<Described, Failed> {
+    let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
+    let (status, location) = (answer.status(), answer.header("location"));
+    if let Some(moved) = Moved::of(status, location) {
+        return Ok(Described::Elsewhere(moved));
+    }
+    let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
+    Err(Failed { error: target.refusal(status, location, &document), retry_after: wish })
+}
+
+pub(super) fn ask(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+    method: &'static str,
+    headers: &[(&str, &str)],
+) -> Result<Response> {
+    let response = session.http.send(&Exchange {
+        origin: target.origin(),
+        method,
+        write_head: &|head| target.write_head(method, headers, head),
+        body: &[],
+        replay: Replay::Safe,
+    });
+    let response = response.map_err(|failure| failure.error)?;
+    traffic.requests.fetch_add(1, Ordering::Relaxed);
+    traffic.connections.fetch_add(u64::from(response.is_first()), Ordering::Relaxed);
+    Ok(response)
+}
+
+fn version_of(response: &Response, target: &dyn Target, size_bytes: Option<u64>) -> Result<FileVersion> {
+    let size_bytes = size_bytes.ok_or_else(|| {
+        let detail = "the server does not say how large the file is, so its ranges are not known";
+        Error::new(ErrorKind::BadResponse, detail)
+    })?;
+    super::learned::note(target.origin(), target.may_know_many_ranges(), |server| {
+        response.header("server").inspect(|name| server.introduced(name));
+    });
+    Ok(FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)))
+}

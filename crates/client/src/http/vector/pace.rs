@@ -1,0 +1,112 @@
+//! How far ahead to read: as much as is on its way in two round trips.
+
+use std::time::{Duration, Instant};
+
+use super::Learned;
+
+/// Where a window begins, and begins again after a jump.
+const FIRST_BYTES: u64 = 256 << 10;
+/// A window of this size is worth its memory on any link.
+const USUAL_BYTES: u64 = 4 << 20;
+/// Rates over less time than this say more of buffers than of the link.
+const EPOCH: Duration = Duration::from_millis(5);
+
+/// The window of a reader, which grows as long as reads go on.
+#[derive(Debug)]
+pub(super) struct Pace {
+    window_bytes: u64,
+    max_bytes: u64,
+    /// Bytes read since `since`.
+    bytes: u64,
+    since: Instant,
+    /// Bytes read since the window was last doubled.
+    since_doubled: u64,
+}
+
+impl Pace {
+    pub(super) fn new(max_bytes: u64) -> Self {
+        let window_bytes = FIRST_BYTES.min(max_bytes);
+        Pace { window_bytes, max_bytes, bytes: 0, since: Instant::now(), since_doubled: 0 }
+    }
+
+    /// Begins again.
+    pub(super) fn restart(&mut self) {
+        *self = Pace::new(self.max_bytes);
+    }
+
+    pub(super) fn window_bytes(&self) -> u64 {
+        self.window_bytes
+    }
+
+    /// Bytes of one request: a window is some of them, so that it moves smoothly.
+    pub(super) fn request_bytes(&self) -> u64 {
+        (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
+    }
+
+    /// So many bytes were read, the last of them at `now`.
+    pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> Learned) {
+        self.bytes += bytes;
+        self.since_doubled += bytes;
+        if self.since_doubled >= self.window_bytes && self.window_bytes < USUAL_BYTES {
+            self.widen(self.window_bytes * 2);
+            self.since_doubled = 0;
+        }
+        let elapsed = now.duration_since(self.since);
+        if elapsed < EPOCH {
+            return;
+        }
+        let Learned { round_trip, bytes_per_s, .. } = learned();
+        let round_trip = round_trip.unwrap_or_default();
+        if elapsed >= round_trip {
+            let rate = (self.bytes as f64 / elapsed.as_secs_f64()).max(bytes_per_s.unwrap_or_default());
+            self.widen((2.0 * rate * round_trip.as_secs_f64()) as u64);
+            (self.bytes, self.since) = (0, now);
+        }
+    }
+
+    fn widen(&mut self, window_bytes: u64) {
+        self.window_bytes = self.window_bytes.max(window_bytes).min(self.max_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(round_trip_ms: u64) -> Learned {
+        let mut learned = Learned::guess(true);
+        learned.round_trip = Some(Duration::from_millis(round_trip_ms));
+        learned
+    }
+
+    /// Reads at the rate of a link with that round trip until the window grows no more.
+    fn settled(max_bytes: u64, round_trip_ms: u64, bytes_per_ms: u64) -> u64 {
+        let mut pace = Pace::new(max_bytes);
+        let mut now = pace.since;
+        for _ in 0..200 {
+            // No more than a window comes in a round trip.
+            let bytes = (bytes_per_ms * round_trip_ms).min(pace.window_bytes());
+            now += Duration::from_millis(round_trip_ms.max(5));
+            pace.read(bytes, now, || link(round_trip_ms));
+            assert!(pace.window_bytes() <= max_bytes);
+        }
+        pace.window_bytes()
+    }
+
+    #[test]
+    fn the_window_becomes_what_two_round_trips_hold_and_keeps_to_its_bound() {
+        assert_eq!(settled(64 << 20, 120, 125_000), 30_000_000);
+        assert_eq!(settled(8 << 20, 120, 125_000), 8 << 20);
+        assert_eq!(settled(64 << 20, 1, 125_000), USUAL_BYTES);
+        assert_eq!(settled(1000, 120, 125_000), 1000);
+    }
+
+    #[test]
+    fn a_jump_begins_again() {
+        let mut pace = Pace::new(64 << 20);
+        pace.read(FIRST_BYTES, pace.since, || link(1));
+        assert_eq!((pace.window_bytes(), pace.request_bytes()), (2 * FIRST_BYTES, 64 << 10));
+        pace.restart();
+        assert_eq!(pace.window_bytes(), FIRST_BYTES);
+    }
+}

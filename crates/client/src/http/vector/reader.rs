@@ -1,0 +1,399 @@
+//! Reading ahead of who reads.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::pace::Pace;
+use super::pattern::{History, Pattern};
+use super::{RemoteFile, Ticket};
+
+/// How a [`Reader`] behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadAhead {
+    /// Memory for what is read ahead, at most.
+    pub max_bytes: u64,
+}
+
+impl Default for ReadAhead {
+    fn default() -> Self {
+        ReadAhead { max_bytes: 64 << 20 }
+    }
+}
+
+/// What a program says of its reads to come, as in `posix_fadvise`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice<'a> {
+    /// Nothing: reads are watched.
+    Normal,
+    /// What follows a read is wanted too, from the first read on.
+    Sequential,
+    /// Nothing is to be read ahead.
+    Random,
+    /// These ranges (offset, length) will be read; they are sent for at once, as far as memory goes.
+    WillNeed(&'a [(u64, usize)]),
+    /// What was read ahead will not be read.
+    DontNeed,
+}
+
+/// Reads a file in any order, and ahead where the order can be told: one behind the other, at equal
+/// distances, or in small jumps forward.
+///
+/// What is read ahead goes over the connections that [`RemoteFile::submit`] uses, as far as two round
+/// trips reach at the rate that is seen. A jump elsewhere gives up what is on its way, unless that is
+/// little.
+pub struct Reader {
+    file: Arc<RemoteFile>,
+    history: History,
+    pace: Pace,
+    last_pattern: Pattern,
+    /// In the place of the pattern, unless reads are watched.
+    advice: Pattern,
+    is_watching: bool,
+    pieces: VecDeque<Piece>,
+    /// Where the next piece begins.
+    ahead: u64,
+    max_bytes: u64,
+    spare: Vec<u8>,
+    /// Of `Read` and `Seek`.
+    position: u64,
+}
+
+/// Ranges that were sent for together.
+struct Piece {
+    /// In rising order.
+    ranges: Vec<(u64, usize)>,
+    /// Bytes of its memory.
+    capacity_bytes: u64,
+    /// Asked for by name: it stays until all of it was read, or it is not needed.
+    is_asked_for: bool,
+    unread_bytes: u64,
+    /// While it is under way.
+    ticket: Option<Ticket>,
+    /// Its ranges, one behind the other, once they are here.
+    bytes: Vec<u8>,
+}
+
+/// Less than this on its way is let come when it is not wanted any more: a new connection costs more.
+const LET_COME_BYTES: u64 = 1 << 20;
+/// Records of a strided read in one request.
+const RECORDS_PER_PIECE: usize = 64;
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.ranges.last().map_or(0, |(offset, len)| offset + *len as u64)
+    }
+
+    /// Where in its memory the byte at `at` is, and how many follow it there.
+    fn find(&self, at: u64) -> Option<(usize, usize)> {
+        let mut start = 0;
+        for (offset, len) in &self.ranges {
+            if let Some(within) = at.checked_sub(*offset).filter(|within| *within < *len as u64) {
+                return Some((start + within as usize, len - within as usize));
+            }
+            start += len;
+        }
+        None
+    }
+}
+
+impl Reader {
+    /// Reads `file`. Cost: nothing is sent yet.
+    pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
+        Reader {
+            file,
+            history: History::default(),
+            // Memory is taken with a quarter to spare.
+            pace: Pace::new(options.max_bytes / 5 * 4),
+            last_pattern: Pattern::Random,
+            advice: Pattern::Random,
+            is_watching: true,
+            pieces: VecDeque::new(),
+            ahead: 0,
+            max_bytes: options.max_bytes,
+            spare: Vec::new(),
+            position: 0,
+        }
+    }
+
+    /// The file that is read.
+    pub fn file(&self) -> &Arc<RemoteFile> {
+        &self.file
+    }
+
+    /// Memory that is in use for what was read ahead, or is about to be.
+    pub fn held_bytes(&self) -> u64 {
+        let pieces: u64 = self.pieces.iter().map(|piece| piece.capacity_bytes).sum();
+        pieces + self.spare.capacity() as u64
+    }
+
+    /// Takes what a program says of its reads. Errors: `InvalidRange`.
+    pub fn advise(&mut self, advice: Advice<'_>) -> Result<()> {
+        match advice {
+            Advice::Normal => (self.is_watching, self.advice) = (true, Pattern::Random),
+            Advice::Sequential => (self.is_watching, self.advice) = (false, Pattern::Sequential),
+            Advice::Random => {
+                (self.is_watching, self.advice) = (false, Pattern::Random);
+                self.jump();
+            }
+            Advice::WillNeed(ranges) => return self.will_need(ranges),
+            Advice::DontNeed => self.give_up(|_| true),
+        }
+        Ok(())
+    }
+
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Errors: as [`RemoteFile::read_at`]. Cost: a copy of what was read ahead, and else one request;
+    /// what is asked for next is sent before the bytes are waited for.
+    pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let there = self.file.size_bytes().saturating_sub(offset);
+        let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        if count == 0 {
+            return Ok(0);
+        }
+        let pattern = self.pattern(offset, count);
+        let mut done = 0;
+        while done < count {
+            let at = offset + done as u64;
+            self.plan(pattern, at);
+            let read = self.read_piece(at, &mut buffer[done..count]);
+            done += read.inspect_err(|_| self.give_up(|_| true))?;
+        }
+        self.pace.read(count as u64, Instant::now(), || self.file.learned());
+        Ok(count)
+    }
+
+    /// What to expect after this read; a jump begins anew.
+    fn pattern(&mut self, offset: u64, count: usize) -> Pattern {
+        let reach = if self.last_pattern == Pattern::Sequential { self.ahead } else { 0 };
+        let seen = self.history.observe(offset, count, reach);
+        if seen == Pattern::Random && !self.pieces.iter().any(|piece| piece.find(offset).is_some()) {
+            self.jump();
+        }
+        self.last_pattern = if self.is_watching { seen } else { self.advice };
+        self.last_pattern
+    }
+
+    fn jump(&mut self) {
+        self.pace.restart();
+        let let_come = self.under_way_bytes() <= LET_COME_BYTES;
+        let file = self.file.clone();
+        self.give_up(|piece| {
+            let is_coming = piece.ticket.as_ref().is_some_and(|ticket| !file.has_ended(ticket));
+            !(piece.is_asked_for || is_coming && let_come)
+        });
+    }
+
+    /// Sends for what comes next.
+    fn plan(&mut self, pattern: Pattern, at: u64) {
+        self.sweep(at);
+        match pattern {
+            Pattern::Sequential => self.plan_sequence(at),
+            Pattern::Strided { stride, len } => self.plan_records(at, stride, len),
+            Pattern::Random => {}
+        }
+    }
+
+    fn plan_sequence(&mut self, at: u64) {
+        let size = self.file.size_bytes();
+        let (until, request_bytes) = (size.min(at + self.pace.window_bytes()), self.pace.request_bytes());
+        if self.ahead < at || !self.is_contiguous_until_ahead(at) {
+            self.ahead = at;
+        }
+        while self.ahead < until {
+            let len = request_bytes.min(size - self.ahead);
+            // A window moves by whole requests.
+            if (self.ahead > at && self.ahead + len > until)
+                || !self.send_for(vec![(self.ahead, len as usize)], false)
+            {
+                return;
+            }
+            self.ahead += len;
+        }
+    }
+
+    /// Whether what is at `at` was sent for, or nothing was.
+    fn is_contiguous_until_ahead(&self, at: u64) -> bool {
+        self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
+    }
+
+    fn plan_records(&mut self, at: u64, stride: u64, len: usize) {
+        let is_started = self.pieces.iter().any(|piece| piece.find(at).is_some());
+        let is_in_step = self.ahead > at && (self.ahead - at).is_multiple_of(stride);
+        if !is_started || !is_in_step {
+            self.ahead = at;
+        }
+        let records = (self.pace.window_bytes() / len as u64).clamp(1, 16 * RECORDS_PER_PIECE as u64);
+        let until = at.saturating_add(stride.saturating_mul(records));
+        let per_piece = RECORDS_PER_PIECE.min(records.div_ceil(4) as usize);
+        loop {
+            let starts = std::iter::successors(Some(self.ahead), |start| start.checked_add(stride));
+            let is_there = |start: &u64| *start + len as u64 <= self.file.size_bytes();
+            let ranges: Vec<_> =
+                starts.take_while(is_there).take(per_piece).map(|start| (start, len)).collect();
+            let Some(last) = ranges.last().map(|(start, _)| start + stride) else { return };
+            if (self.ahead > at && last > until) || !self.send_for(ranges, false) {
+                return;
+            }
+            self.ahead = last;
+        }
+    }
+
+    fn will_need(&mut self, ranges: &[(u64, usize)]) -> Result<()> {
+        let mut sorted: Vec<_> = ranges.iter().copied().filter(|(_, len)| *len > 0).collect();
+        sorted.sort_unstable();
+        if let Some((offset, len)) = sorted.iter().find(|(offset, len)| {
+            offset.checked_add(*len as u64).is_none_or(|end| end > self.file.size_bytes())
+        }) {
+            let size = self.file.size_bytes();
+            let detail = format!("{len} bytes at {offset} are announced of a file of {size} bytes");
+            return Err(Error::new(ErrorKind::InvalidRange, detail));
+        }
+        let mut piece: Vec<(u64, usize)> = Vec::new();
+        for range in sorted {
+            let bytes: usize = piece.iter().map(|(_, len)| len).sum();
+            let is_full = bytes + range.1 > 2 << 20 && !piece.is_empty();
+            if is_full && !self.send_for(std::mem::take(&mut piece), true) {
+                return Ok(());
+            }
+            piece.push(range);
+        }
+        if !piece.is_empty() {
+            self.send_for(piece, true);
+        }
+        Ok(())
+    }
+
+    /// Sends for ranges if there is memory for them; whether that was so.
+    fn send_for(&mut self, ranges: Vec<(u64, usize)>, is_asked_for: bool) -> bool {
+        let wanted_bytes: u64 = ranges.iter().map(|(_, len)| *len as u64).sum();
+        if (self.spare.capacity() as u64) < wanted_bytes {
+            self.spare = Vec::new();
+        }
+        let capacity_bytes = (self.spare.capacity() as u64).max(wanted_bytes + wanted_bytes / 4);
+        if self.held_bytes() - self.spare.capacity() as u64 + capacity_bytes > self.max_bytes {
+            return false;
+        }
+        let memory = std::mem::take(&mut self.spare);
+        match self.file.submit(&ranges, memory) {
+            Ok(ticket) => {
+                let (ticket, bytes) = (Some(ticket), Vec::new());
+                self.pieces.push_back(Piece {
+                    ranges,
+                    capacity_bytes,
+                    is_asked_for,
+                    unread_bytes: wanted_bytes,
+                    ticket,
+                    bytes,
+                });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Reads what a piece has at `at`, or what none has; returns how much.
+    fn read_piece(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
+        let found = |(index, piece): (usize, &Piece)| piece.find(at).map(|place| (index, place));
+        let Some((index, (start, len))) = self.pieces.iter().enumerate().find_map(found) else {
+            return self.fetch(at, buffer);
+        };
+        let piece = &mut self.pieces[index];
+        if let Some(ticket) = piece.ticket.take() {
+            piece.bytes = self.file.wait(ticket)?.bytes;
+        }
+        let count = len.min(buffer.len());
+        buffer[..count].copy_from_slice(&piece.bytes[start..][..count]);
+        piece.unread_bytes = piece.unread_bytes.saturating_sub(count as u64);
+        let is_at_end = !piece.is_asked_for && at + count as u64 == piece.end();
+        if is_at_end || piece.unread_bytes == 0 {
+            self.drop_piece(index);
+        }
+        Ok(count)
+    }
+
+    /// Reads what was not sent for; returns how much.
+    fn fetch(&mut self, at: u64, buffer: &mut [u8]) -> Result<usize> {
+        /// Less is not worth a request of its own.
+        const CHUNK_BYTES: usize = 64 << 10;
+        if self.file.is_idle() {
+            return self.file.read_at(at, buffer);
+        }
+        let room_bytes = self.max_bytes.saturating_sub(self.held_bytes()) / 5 * 4;
+        let room = usize::try_from(room_bytes).unwrap_or(usize::MAX);
+        if room < buffer.len().min(CHUNK_BYTES) {
+            self.give_up(|_| true);
+        }
+        // Behind what is under way, on the same connection: there may be no other to be had.
+        let count = buffer.len().min(room.max(CHUNK_BYTES));
+        let ticket = self.file.submit(&[(at, count)], Vec::new())?;
+        buffer[..count].copy_from_slice(&self.file.wait(ticket)?.bytes);
+        Ok(count)
+    }
+
+    fn under_way_bytes(&self) -> u64 {
+        let under_way = self.pieces.iter().filter(|piece| piece.ticket.is_some());
+        under_way.flat_map(|piece| &piece.ranges).map(|(_, len)| *len as u64).sum()
+    }
+
+    /// Drops what lies behind the reader, where it has come.
+    fn sweep(&mut self, at: u64) {
+        while let Some(index) = self.pieces.iter().position(|piece| {
+            let is_passed = !piece.is_asked_for && piece.end() <= at;
+            is_passed && piece.ticket.as_ref().is_none_or(|ticket| self.file.has_ended(ticket))
+        }) {
+            self.drop_piece(index);
+        }
+    }
+
+    /// Drops the pieces that `is_unwanted` says, whether they have come or not.
+    fn give_up(&mut self, is_unwanted: impl Fn(&Piece) -> bool) {
+        while let Some(index) = self.pieces.iter().position(&is_unwanted) {
+            self.drop_piece(index);
+        }
+        self.ahead = 0;
+    }
+
+    /// Keeps its memory for the next one.
+    fn drop_piece(&mut self, index: usize) {
+        let Some(piece) = self.pieces.remove(index) else { return };
+        if let Some(ticket) = piece.ticket {
+            self.file.cancel(ticket);
+        }
+        if piece.bytes.capacity() > self.spare.capacity() {
+            self.spare = piece.bytes;
+        }
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.read_at(self.position, buffer).map_err(io::Error::other)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Reader {
+    /// Costs nothing: only reads move the window.
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(distance) => self.file.size_bytes().checked_add_signed(distance),
+            SeekFrom::Current(distance) => self.position.checked_add_signed(distance),
+        };
+        let is_before = || io::Error::new(io::ErrorKind::InvalidInput, "the position lies before the file");
+        self.position = position.ok_or_else(is_before)?;
+        Ok(self.position)
+    }
+}
+
+impl Drop for Reader {
+    /// Nothing is left under way.
+    fn drop(&mut self) {
+        self.give_up(|_| true);
+    }
+}

@@ -1,0 +1,192 @@
+//! What is still to be asked for, and the requests that are made of it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use fordway_wire::range::push_range;
+
+use super::learned::Learned;
+
+/// Names a batch within its file.
+pub(super) type BatchId = u64;
+
+/// Spans of bytes that no request asks for yet, in the order they are wanted.
+#[derive(Default)]
+pub(super) struct Queue {
+    spans: VecDeque<(BatchId, Range<u64>)>,
+    /// Of what was removed, kept for its capacity.
+    list: Vec<u8>,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) batch: BatchId,
+    /// What is asked for, in order.
+    pub(super) spans: Vec<Range<u64>>,
+    /// Bytes of it.
+    pub(super) bytes: u64,
+    /// Length of the list of ranges.
+    pub(super) list_bytes: usize,
+    pub(super) sent: Instant,
+    /// Whether another was under way on the same connection.
+    pub(super) is_pipelined: bool,
+    /// The time to the head of its answer.
+    pub(super) waited: Option<Duration>,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Spans to be asked for.
+    pub(super) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Appends spans, which are in order.
+    pub(super) fn push(&mut self, batch: BatchId, spans: impl IntoIterator<Item = Range<u64>>) {
+        self.spans.extend(spans.into_iter().map(|span| (batch, span)));
+    }
+
+    /// Puts spans that were asked for in vain before all others.
+    pub(super) fn put_back(&mut self, batch: BatchId, spans: Vec<Range<u64>>) {
+        spans.into_iter().rev().for_each(|span| self.spans.push_front((batch, span)));
+    }
+
+    /// Forgets what a batch wanted.
+    pub(super) fn forget(&mut self, batch: BatchId) {
+        self.spans.retain(|(of, _)| *of != batch);
+    }
+
+    /// Takes as many spans of one batch as fit into a request to such a server, and into `room_bytes`,
+    /// but at least one; joins neighbours where that is cheaper. Returns the value of `Range` too.
+    pub(super) fn next(&mut self, server: &Learned, room_bytes: u64) -> Option<(Request, &[u8])> {
+        let (batch, first) = self.spans.pop_front()?;
+        let mut request = Request {
+            batch,
+            bytes: first.end - first.start,
+            spans: vec![first],
+            list_bytes: 0,
+            sent: Instant::now(),
+            is_pipelined: false,
+            waited: None,
+        };
+        self.list.clear();
+        self.list.extend_from_slice(b"bytes=");
+        let gap_bytes = server.gap_bytes();
+        while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
+            let Some(last) = request.spans.last_mut() else { break };
+            let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
+            if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
+                break;
+            }
+            if gap.is_none() {
+                push_range(&mut self.list, last);
+                let is_full = request.spans.len() >= server.ranges_per_request
+                    || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;
+                if is_full {
+                    request.list_bytes = self.list.len();
+                    return Some((request, &self.list));
+                }
+                request.spans.push(next.clone());
+            } else {
+                last.end = next.end;
+            }
+            request.bytes += gap.unwrap_or(0) + next.end - next.start;
+            self.spans.pop_front();
+        }
+        if let Some(last) = request.spans.last() {
+            push_range(&mut self.list, last);
+        }
+        request.list_bytes = self.list.len();
+        Some((request, &self.list))
+    }
+}
+
+/// The longest range of a list: a comma, two numbers of up to 20 digits and a hyphen.
+const RANGE_BYTES_MAX: usize = 42;
+
+impl Request {
+    /// Whether it asked for a byte of `range`.
+    pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
+        let next = self.spans.partition_point(|span| span.end <= range.start);
+        self.spans.get(next).is_some_and(|span| span.start < range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn server(ranges_per_request: usize) -> Learned {
+        let mut server = Learned::guess(true);
+        server.ranges_per_request = ranges_per_request;
+        server
+    }
+
+    fn lists(queue: &mut Queue, server: &Learned, room_bytes: u64) -> Vec<String> {
+        let next = |queue: &mut Queue| {
+            queue.next(server, room_bytes).map(|(request, list)| {
+                assert_eq!(request.list_bytes, list.len());
+                String::from_utf8(list.to_vec()).unwrap()
+            })
+        };
+        std::iter::from_fn(|| next(queue)).collect()
+    }
+
+    #[test]
+    fn requests_keep_to_the_servers_limits() {
+        let spans = [0..10, 20..30, 1000..1010, 5000..5010, 9000..9010];
+        let asked = |server: &Learned, room_bytes: u64| {
+            let mut queue = Queue::default();
+            queue.push(7, spans.clone());
+            queue.push(8, std::iter::once(0..1));
+            lists(&mut queue, server, room_bytes)
+        };
+        assert_eq!(asked(&server(9), 1 << 20), ["bytes=0-29,1000-1009,5000-5009,9000-9009", "bytes=0-0"]);
+        assert_eq!(
+            asked(&server(2), 1 << 20),
+            ["bytes=0-29,1000-1009", "bytes=5000-5009,9000-9009", "bytes=0-0"]
+        );
+        assert_eq!(asked(&server(9), 35), ["bytes=0-29", "bytes=1000-1009,5000-5009,9000-9009", "bytes=0-0"]);
+        let mut short = server(9);
+        short.list_bytes = 60;
+        assert_eq!(asked(&short, 1 << 20)[0], "bytes=0-29,1000-1009");
+        let mut whole = server(1);
+        whole.range_ignored();
+        assert_eq!(asked(&whole, 10), ["bytes=0-9009", "bytes=0-0"]);
+    }
+
+    #[test]
+    fn what_goes_back_comes_first() {
+        let mut queue = Queue::default();
+        queue.push(1, std::iter::once(5000..5001));
+        queue.put_back(0, vec![0..1, 3000..3001]);
+        assert_eq!(lists(&mut queue, &server(9), 99), ["bytes=0-0,3000-3000", "bytes=5000-5000"]);
+        queue.push(1, std::iter::once(5000..5001));
+        queue.forget(1);
+        assert!(queue.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn everything_is_asked_for(starts in prop::collection::btree_set(0_u64..100_000, 1..80), ranges in 1_usize..9, room in 1_u64..5000) {
+            let spans: Vec<_> = starts.iter().map(|start| start * 10..start * 10 + 7).collect();
+            let mut queue = Queue::default();
+            queue.push(0, spans.clone());
+            let mut asked: Vec<Range<u64>> = Vec::new();
+            while let Some((request, _)) = queue.next(&server(ranges), room) {
+                prop_assert!(request.spans.len() <= ranges);
+                prop_assert!(spans.iter().filter(|span| request.wants_of(span)).count() >= request.spans.len());
+                asked.extend(request.spans);
+            }
+            prop_assert!(asked.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(spans.iter().all(|span| asked.iter().any(|a| a.start <= span.start && span.end <= a.end)));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Batches that nobody waits for yet, on connections that they share. No thread of its own: whoever
+//! waits for one of them drives them all.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+use super::batch::Batch;
+use super::engine::{Engine, Source};
+use super::request::BatchId;
+use super::sink::Landing;
+
+/// Batches under way, shared between threads.
+pub(super) struct Window {
+    source: Arc<Source>,
+    state: Mutex<State>,
+    /// A batch has ended, or nobody drives any more.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: BatchId,
+    /// With the thread that drives it, while there is one.
+    engine: Option<Engine<Landing>>,
+    is_driven: bool,
+    /// Submitted while a thread was driving.
+    submitted: Vec<(BatchId, Batch<Landing>)>,
+    /// Given up while a thread was driving: it says so to the engine.
+    cancelled: Vec<Which>,
+    ended: HashMap<BatchId, Result<Landing>>,
+    /// Wakes the thread that drives; made when first needed.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+/// What is given up.
+#[derive(Clone, Copy)]
+enum Which {
+    One(BatchId),
+    All,
+}
+
+impl Window {
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        Window { source, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Takes a batch on, and sends what may be sent at once.
+    pub(super) fn submit(&self, batch: Batch<Landing>) -> BatchId {
+        let mut state = self.locked();
+        let id = state.next_id;
+        state.next_id += 1;
+        if state.is_driven {
+            state.submitted.push((id, batch));
+            state.ring();
+            return id;
+        }
+        let engine = state.engine.get_or_insert_with(|| Engine::new(self.source.clone()));
+        engine.add(id, batch);
+        engine.turn();
+        let ended = engine.take_ended();
+        state.ended.extend(ended);
+        id
+    }
+
+    /// Whether there is nothing to wait for. Nothing moves because of this.
+    pub(super) fn has_ended(&self, id: BatchId) -> bool {
+        self.locked().ended.contains_key(&id)
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.locked();
+        !state.is_driven && state.submitted.is_empty() && state.engine.as_ref().is_none_or(Engine::is_idle)
+    }
+
+    /// Gives a batch up, whether it has ended or not. Nothing is put into its memory after this.
+    pub(super) fn cancel(&self, id: BatchId) {
+        self.give_up(Which::One(id));
+    }
+
+    /// Gives all batches up; who waits for one of them is told that there is none.
+    pub(super) fn cancel_all(&self) {
+        self.give_up(Which::All);
+    }
+
+    fn give_up(&self, which: Which) {
+        let mut state = self.locked();
+        match which {
+            Which::One(id) => {
+                let is_over = state.ended.remove(&id).is_some();
+                let before = state.submitted.len();
+                state.submitted.retain(|(submitted, _)| *submitted != id);
+                if is_over || state.submitted.len() < before {
+                    return;
+                }
+            }
+            Which::All => {
+                state.ended.clear();
+                state.submitted.clear();
+            }
+        }
+        if let Some(engine) = &mut state.engine {
+            which.tell(engine);
+            return;
+        }
+        // The thread that drives has the engine, and with it the memory.
+        state.cancelled.push(which);
+        state.ring();
+        while state.is_driven && !state.cancelled.is_empty() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits for the end of a batch. Errors: what ended it.
+    pub(super) fn wait(&self, id: BatchId) -> Result<Landing> {
+        let mut state = self.locked();
+        loop {
+            if let Some(ended) = state.ended.remove(&id) {
+                return ended;
+            }
+            if state.is_driven {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let Some(mut engine) = state.engine.take_if(|engine| engine.has(id)) else {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "nothing is under way by that ticket: it was given up, or is of another file",
+                ));
+            };
+            state.is_driven = true;
+            drop(state);
+            self.drive(&mut engine, id);
+            state = self.locked();
+            // What came since the last exchange goes out before somebody waits for it.
+            if state.hand_over(&mut engine) {
+                engine.turn();
+            }
+            (state.engine, state.is_driven) = (Some(engine), false);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Does the work of all batches until that of `id` is done.
+    fn drive(&self, engine: &mut Engine<Landing>, id: BatchId) {
+        loop {
+            let moved = engine.turn();
+            let (has_new, bell) = self.exchange(engine);
+            if !engine.has(id) {
+                return;
+            }
+            if moved || has_new {
+                continue;
+            }
+            let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
+            engine.wait(ringing);
+            if let Some(bell) = &bell {
+                // It says only that there is something to fetch.
+                let _not_rung = rustix::io::read(bell, &mut [0; 8]);
+            }
+        }
+    }
+
+    /// Hands over what has ended and fetches what was submitted; whether that is anything.
+    fn exchange(&self, engine: &mut Engine<Landing>) -> (bool, Option<Arc<OwnedFd>>) {
+        let ended = engine.take_ended();
+        let mut state = self.locked();
+        if !ended.is_empty() {
+            state.ended.extend(ended);
+            self.changed.notify_all();
+        }
+        if !state.cancelled.is_empty() {
+            self.changed.notify_all();
+        }
+        let has_new = state.hand_over(engine);
+        let made = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok().map(Arc::new);
+        if state.bell.is_none() {
+            state.bell = made();
+        }
+        (has_new, state.bell.clone())
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Which {
+    fn tell(self, engine: &mut Engine<Landing>) {
+        match self {
+            Which::One(id) => engine.cancel(id),
+            Which::All => engine.cancel_all(),
+        }
+    }
+}
+
+impl State {
+    /// Tells the engine what was submitted and given up meanwhile; whether anything was submitted.
+    fn hand_over(&mut self, engine: &mut Engine<Landing>) -> bool {
+        if !self.cancelled.is_empty() {
+            self.ended.extend(engine.take_ended());
+        }
+        for which in self.cancelled.drain(..) {
+            match which {
+                Which::One(id) => drop(self.ended.remove(&id)),
+                Which::All => self.ended.clear(),
+            }
+            which.tell(engine);
+        }
+        let has_new = !self.submitted.is_empty();
+        self.submitted.drain(..).for_each(|(id, batch)| engine.add(id, batch));
+        has_new
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            // It cannot fail but for being rung too often, which is as good as once.
+            let _rung = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+}

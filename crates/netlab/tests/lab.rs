@@ -1,0 +1,239 @@
+//! What a lab promises, measured by programs that know nothing of it. Namespaces need root: elsewhere
+//! these tests are skipped, and say so.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_netlab::{CLIENT_ADDRESS, Lab, LabConfig, LinkConfig, Namespace, SERVER_ADDRESS};
+use fordway_store::ErrorKind;
+
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn is_root() -> bool {
+    let is_root = fordway_sys::user_id() == 0;
+    if !is_root {
+        eprintln!("skipped: only root can make network namespaces");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+    }
+    is_root
+}
+
+fn lab(link: LinkConfig) -> Lab {
+    let tcp_buffer_bytes = Some(64 << 20);
+    Lab::new(&LabConfig { link: Some(link), tcp_buffer_bytes, congestion_control: None }).unwrap()
+}
+
+fn gigabit(rtt_ms: u64) -> LinkConfig {
+    LinkConfig {
+        rtt: Duration::from_millis(rtt_ms),
+        rate_bits_per_s: Some(1_000_000_000),
+        queue_bytes: Some(64 << 20),
+        ..LinkConfig::default()
+    }
+}
+
+/// Median time of 21 exchanges of one byte over TCP, milliseconds.
+fn echo_ms(lab: &Lab) -> f64 {
+    let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() == 1 {
+            stream.write_all(&byte).unwrap();
+        }
+    });
+    let mut stream = lab.client.run(|| TcpStream::connect((SERVER_ADDRESS, port)).unwrap()).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let once = |_| {
+        let start = Instant::now();
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let times: Vec<f64> = (0..21).map(once).collect();
+    drop(stream);
+    echo.join().unwrap();
+    fordway_measure::median(&times).unwrap()
+}
+
+#[test]
+fn a_round_trip_takes_what_was_asked_for() {
+    if !is_root() {
+        return;
+    }
+    for rtt_ms in [2, 30, 120] {
+        let lab = lab(gigabit(rtt_ms));
+        // Other work on this machine may delay many of the exchanges, but not on every attempt.
+        let medians: Vec<f64> = (0..3).map(|_| echo_ms(&lab)).collect();
+        let over: Vec<f64> = medians.iter().map(|ms| ms - rtt_ms as f64).collect();
+        assert!(over.iter().all(|ms| *ms >= 0.0), "{rtt_ms} ms was shortened: {medians:?}");
+        assert!(over.iter().any(|ms| *ms <= 0.5), "{rtt_ms} ms became {medians:?}");
+    }
+}
+
+/// Bytes per second of a connection from the server that is open for `seconds`, without its first quarter.
+fn rate_of_a_download(lab: &Lab, seconds: f64) -> f64 {
+    let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let block = vec![7; 1 << 20];
+        while stream.write_all(&block).is_ok() {}
+    });
+    let mut stream = lab.client.run(|| TcpStream::connect((SERVER_ADDRESS, port)).unwrap()).unwrap();
+    let mut block = vec![0; 1 << 20];
+    let (start, mut bytes) = (Instant::now(), 0u64);
+    let mut measured_from = None;
+    while start.elapsed().as_secs_f64() < seconds {
+        bytes += stream.read(&mut block).unwrap() as u64;
+        if measured_from.is_none() && start.elapsed().as_secs_f64() > seconds / 4.0 {
+            measured_from = Some((Instant::now(), bytes));
+        }
+    }
+    let (since, before) = measured_from.unwrap();
+    let rate = (bytes - before) as f64 / since.elapsed().as_secs_f64();
+    drop(stream);
+    server.join().unwrap();
+    rate
+}
+
+#[test]
+fn the_rate_is_held() {
+    if !is_root() {
+        return;
+    }
+    let lab = lab(gigabit(2));
+    let floor = 125e6 * 1448.0 / 1500.0;
+    // As above: a machine that is busy elsewhere may be too slow once, but never too fast.
+    let shares: Vec<f64> = (0..3).map(|_| rate_of_a_download(&lab, 1.2) / floor).collect();
+    assert!(shares.iter().all(|share| *share < 1.02), "{shares:?}");
+    assert!(shares.iter().any(|share| *share > 0.98), "{shares:?}");
+    let stats = lab.stats().unwrap();
+    assert!(stats.back.bytes > 300_000_000, "{stats:?}");
+    assert!(stats.back.packets >= stats.back.bytes / 1500, "{stats:?}");
+    assert_eq!((stats.back.lost, stats.back.refused, stats.there.refused), (0, 0, 0));
+}
+
+/// Sends so many datagrams of 1,000 bytes to the server at once; answers how many came.
+fn datagrams(lab: &Lab, count: u32) -> u32 {
+    let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
+    let to = receiver.local_addr().unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Room for all of them: what the receiver is too slow for would count as lost.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, 64 << 20).unwrap();
+    let sender = lab.client.run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)).unwrap()).unwrap();
+    for _ in 0..count {
+        sender.send_to(&[7; 1_000], to).unwrap();
+    }
+    let mut buf = [0; 2_000];
+    (0..count).take_while(|_| receiver.recv(&mut buf).is_ok()).count() as u32
+}
+
+#[test]
+fn what_is_lost_is_counted() {
+    if !is_root() {
+        return;
+    }
+    let lose = |seed| {
+        let lab = lab(LinkConfig { loss: 0.1, seed, ..LinkConfig::default() });
+        let arrived = datagrams(&lab, 5_000);
+        let stats = lab.stats().unwrap();
+        assert_eq!(u64::from(arrived) + stats.there.lost, 5_000, "{stats:?}");
+        // 5 standard deviations.
+        assert!((394..=606).contains(&stats.there.lost), "{stats:?}");
+        stats.there.lost
+    };
+    assert_eq!(lose(1), lose(1));
+}
+
+#[test]
+fn what_the_queue_has_no_room_for_is_counted() {
+    if !is_root() {
+        return;
+    }
+    // A hundred datagrams wait for a line that takes 8 ms for each.
+    let link =
+        LinkConfig { rate_bits_per_s: Some(1_000_000), queue_bytes: Some(20_000), ..LinkConfig::default() };
+    let lab = lab(link);
+    let arrived = datagrams(&lab, 100);
+    let stats = lab.stats().unwrap();
+    assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
+    assert!((18..=24).contains(&arrived), "{arrived} arrived");
+}
+
+#[test]
+fn without_a_link_there_is_ethernet() {
+    if !is_root() {
+        return;
+    }
+    let lab = Lab::new(&LabConfig { tcp_buffer_bytes: Some(64 << 20), ..LabConfig::default() }).unwrap();
+    assert!(echo_ms(&lab) < 2.0);
+    assert_eq!(lab.stats(), None);
+    let settings = lab.settings().unwrap();
+    assert_eq!(settings["net/ipv4/tcp_rmem"], "4096 131072 67108864");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    if !is_root() {
+        return;
+    }
+    let refused = |config: LabConfig| Lab::new(&config).expect_err("this cannot be");
+    let of = |link: LinkConfig| refused(LabConfig { link: Some(link), ..LabConfig::default() });
+    let loss = of(LinkConfig { loss: 1.5, ..LinkConfig::default() });
+    assert_eq!(loss.kind(), ErrorKind::InvalidArgument);
+    assert!(loss.to_string().contains("loss"), "{loss}");
+    let congestion_control = Some("telepathy".to_owned());
+    let unknown = refused(LabConfig { congestion_control, ..LabConfig::default() });
+    assert!(unknown.to_string().contains("telepathy"), "{unknown}");
+    let namespace = Namespace::new().unwrap();
+    let ip = namespace.ip("link set nothing up").expect_err("there is no such device");
+    assert!(ip.to_string().contains("nothing"), "{ip}");
+    let program = namespace.start(Command::new("no-such-program-at-all")).expect_err("there is none");
+    assert!(program.to_string().contains("no-such-program-at-all"), "{program}");
+}
+
+#[test]
+fn a_contained_program_takes_its_descendants_along() {
+    if !is_root() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sleep 1000 & wait"]);
+    let process = namespace.start_contained(shell).unwrap();
+    let is_there = || fordway_sys::descendants(process.id()).unwrap().len() == 2;
+    assert!(comes_true(is_there), "the shell starts its child");
+    let family = fordway_sys::descendants(process.id()).unwrap();
+    drop(process);
+    assert!(comes_true(|| family.iter().all(|pid| fordway_sys::usage_of(*pid).is_err())));
+}
+
+#[test]
+fn a_program_sees_the_namespace_and_no_other() {
+    if !is_root() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let mut ip = Command::new("cat");
+    ip.arg("/proc/self/net/dev").stdout(Stdio::piped());
+    let inside = namespace.run(|| ip.output().unwrap()).unwrap();
+    let devices = String::from_utf8(inside.stdout).unwrap();
+    assert_eq!(devices.lines().filter(|line| line.contains(':')).count(), 1, "{devices}");
+    let by_path = std::fs::File::open(namespace.path()).unwrap();
+    std::thread::spawn(move || fordway_sys::enter_network_namespace(by_path).unwrap()).join().unwrap();
+}
+
+fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() > Duration::from_secs(5) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}

@@ -1,0 +1,101 @@
+//! S3 over HTTP on the Unix socket, for programs that know HTTP and not our frames: the gateway's
+//! driver of HTTP on the thread of the connection, which acts as its client for good.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_store::Error;
+
+use super::access::Admitted;
+use crate::answer::{Limits, Reply, Shared};
+use crate::caller::Caller;
+use crate::connection::exchange;
+use crate::domains::Domains;
+use crate::gateway::{Stop, Stopped, new_runtime};
+use crate::http1::{FastLane, turn_away};
+use crate::monitor::{Metrics, Monitor};
+use crate::socket::Socket;
+use crate::users::{User, Users};
+
+/// What clients are told; signatures of any region are as good as none.
+const REGION: &str = "us-east-1";
+/// How long a client may take to send a request's head, idle time before it included.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// What all connections that speak HTTP share.
+pub(super) struct Http {
+    shared: Arc<Shared>,
+    stop: Stop,
+}
+
+impl Http {
+    pub(super) fn new(stall_timeout: Duration) -> Self {
+        let users = Arc::new(Users::without_keys());
+        let limits = Limits {
+            header_timeout: HEADER_TIMEOUT,
+            stall_timeout,
+            head_bytes_max: HEAD_BYTES_MAX,
+            body_bytes_max: u64::MAX,
+        };
+        let shared = Shared {
+            service: crate::s3::service_for_peers(REGION),
+            region: REGION.to_owned(),
+            limits,
+            fast_lane: FastLane::new(users.clone(), Domains::none()),
+            users,
+            monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
+            tls: None,
+            http3: None,
+        };
+        Http { shared: Arc::new(shared), stop: Stop::new() }
+    }
+
+    /// Has every connection end once its requests in progress are answered.
+    pub(super) fn stop(&self) {
+        self.stop.trigger();
+    }
+
+    /// Serves a client, `ahead` of whose bytes was read already, until it goes or [`Http::stop`]; one
+    /// that is not admitted is told why. Threads that read for it are started by this one, and so act
+    /// as the same user.
+    pub(super) fn serve(
+        &self,
+        socket: &OwnedFd,
+        ahead: &[u8],
+        admitted: Result<Admitted, Error>,
+    ) -> io::Result<()> {
+        let stream = UnixStream::from(socket.try_clone()?);
+        stream.set_nonblocking(true)?;
+        let runtime = new_runtime().map_err(io::Error::other)?;
+        let ended = runtime.block_on(async {
+            let stream = tokio::net::UnixStream::from_std(stream)?;
+            // The runtime learns only by waiting that a new socket takes something.
+            stream.writable().await?;
+            let socket = Socket::Unix(stream);
+            match admitted {
+                Ok(admitted) => {
+                    let caller = Caller::Peer(User::of_peer(admitted.uid, admitted.store));
+                    exchange(socket, ahead.to_vec(), caller, &self.shared, Stopped::from(&self.stop)).await
+                }
+                Err(error) => {
+                    let refusal = crate::s3::failed(error).map(Reply::Document);
+                    turn_away(socket, refusal, self.shared.limits.stall_timeout).await
+                }
+            }
+        });
+        // A read from a device that hangs must not keep the thread.
+        runtime.shutdown_background();
+        ended
+    }
+}
+
+/// Whether a client that begins with these bytes speaks HTTP: methods begin with a letter, our frames
+/// with none.
+pub(super) fn is_http(start: &[u8]) -> bool {
+    start.first().is_some_and(u8::is_ascii_uppercase)
+}

@@ -1,0 +1,277 @@
+//! Requests whose signature is of no account: it is taken off, and what it did to the body is undone.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Request, Uri};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::http1::{ChunkDecoder, ChunkStep};
+
+/// Said by a body whose chunks are not what their sender says; the S3 operation recognises it.
+pub(crate) const NOT_CHUNKED: &str = "the body is not what aws-chunked encoding makes";
+
+/// Said by a body that ends within a chunk.
+const CUT_SHORT: &str = "the body ended within a chunk";
+
+/// Says of a body how it is signed.
+const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
+/// Headers that mean nothing without a signature.
+const SIGNATURE_HEADERS: [HeaderName; 5] = [
+    AUTHORIZATION,
+    CONTENT_SHA256,
+    DECODED_LENGTH,
+    HeaderName::from_static("x-amz-date"),
+    HeaderName::from_static("x-amz-security-token"),
+];
+/// Parameters of a presigned URL, of version 4 and of version 2.
+const SIGNATURE_PARAMETERS: [&str; 11] = [
+    "X-Amz-Algorithm",
+    "X-Amz-Content-Sha256",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-Security-Token",
+    "X-Amz-Signature",
+    "X-Amz-SignedHeaders",
+    "AWSAccessKeyId",
+    "Expires",
+    "Signature",
+];
+
+/// The trailers of an `aws-chunked` body, an extension of its request; there once the body was read.
+#[derive(Clone, Default)]
+pub(crate) struct Trailers(Arc<OnceLock<HeaderMap>>);
+
+impl Trailers {
+    /// The value of a trailer.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get()?.get(name)?.to_str().ok()
+    }
+}
+
+/// The request as one who need not sign would have sent it. Neither signatures nor their dates are
+/// looked at, nor is the SHA-256 of the body that they cover; checksums stay.
+pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
+    let (mut parts, mut body) = request.into_parts();
+    parts.uri = without_signature(parts.uri);
+    let headers = &mut parts.headers;
+    if headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-")) {
+        let length = headers.get(DECODED_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let trailers = Trailers::default();
+        body = s3s::Body::http_body_unsync(Unchunked::new(body, length, trailers.clone()));
+        parts.extensions.insert(trailers);
+        match length {
+            Some(length) => headers.insert(CONTENT_LENGTH, HeaderValue::from(length)),
+            None => headers.remove(CONTENT_LENGTH),
+        };
+    }
+    for name in SIGNATURE_HEADERS {
+        headers.remove(name);
+    }
+    Request::from_parts(parts, body)
+}
+
+/// Whether a parameter of this name belongs to a presigned URL.
+pub(crate) fn is_of_signature(name: &str) -> bool {
+    SIGNATURE_PARAMETERS.contains(&name)
+}
+
+fn without_signature(uri: Uri) -> Uri {
+    let is_signature = |pair: &&str| is_of_signature(pair.split('=').next().unwrap_or_default());
+    let query = uri.query().unwrap_or_default();
+    if !query.split('&').any(|pair| is_signature(&pair)) {
+        return uri;
+    }
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_signature(pair)).collect();
+    let target = match kept.is_empty() {
+        true => uri.path().to_owned(),
+        false => format!("{}?{}", uri.path(), kept.join("&")),
+    };
+    let mut parts = uri.into_parts();
+    // A part of what was a target is one too.
+    parts.path_and_query = PathAndQuery::try_from(target).ok();
+    Uri::from_parts(parts).unwrap_or_default()
+}
+
+/// What bodies fail with.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The content of an `aws-chunked` body. Its chunks are those of HTTP/1.1, with signatures for
+/// extensions and checksums for trailers. Content is passed on where it lies.
+struct Unchunked {
+    inner: s3s::Body,
+    decoder: ChunkDecoder,
+    at_hand: Bytes,
+    /// Bytes of content that are left, where they are known.
+    left: Option<u64>,
+    found: HeaderMap,
+    trailers: Trailers,
+}
+
+impl Unchunked {
+    fn new(inner: s3s::Body, left: Option<u64>, trailers: Trailers) -> Self {
+        let (decoder, found) = (ChunkDecoder::default(), HeaderMap::new());
+        Unchunked { inner, decoder, at_hand: Bytes::new(), left, found, trailers }
+    }
+
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, BodyError>> {
+        loop {
+            let step = self.decoder.step(&self.at_hand, usize::MAX);
+            match step.map_err(|refusal| format!("{NOT_CHUNKED}: {}", refusal.why))? {
+                ChunkStep::Skip(count) => self.at_hand.advance(count),
+                ChunkStep::Trailer(count) => self.note_trailer(count)?,
+                ChunkStep::Data(count) => {
+                    self.left = self.left.map(|left| left.saturating_sub(count as u64));
+                    return Poll::Ready(Ok(Some(self.at_hand.split_to(count))));
+                }
+                // The rest is read, so that the connection stands at the next request.
+                ChunkStep::End => {
+                    self.at_hand.clear();
+                    if !ready!(self.poll_more(context))? {
+                        break;
+                    }
+                }
+                ChunkStep::More => match ready!(self.poll_more(context))? {
+                    true => {}
+                    // Some senders leave out the empty line behind the last trailer.
+                    false if self.decoder.is_behind_data() && self.at_hand.is_empty() => break,
+                    false => return Poll::Ready(Err(CUT_SHORT.into())),
+                },
+            }
+        }
+        // The body ends once.
+        let _ = self.trailers.0.set(std::mem::take(&mut self.found));
+        Poll::Ready(Ok(None))
+    }
+
+    /// Puts the next frame behind what is at hand; false at the body's end.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, BodyError>> {
+        let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)) else {
+            return Poll::Ready(Ok(false));
+        };
+        let Ok(data) = frame?.into_data() else { return Poll::Ready(Ok(true)) };
+        if self.at_hand.is_empty() {
+            self.at_hand = data;
+        } else {
+            let mut joined = BytesMut::with_capacity(self.at_hand.len() + data.len());
+            joined.extend_from_slice(&self.at_hand);
+            joined.extend_from_slice(&data);
+            self.at_hand = joined.freeze();
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Takes the trailer of `count` bytes, its end of line included, that is at hand.
+    fn note_trailer(&mut self, count: usize) -> Result<(), BodyError> {
+        let line = self.at_hand.split_to(count);
+        let colon = line.iter().position(|&byte| byte == b':').ok_or(NOT_CHUNKED)?;
+        let name = HeaderName::from_bytes(&line[..colon])?;
+        self.found.append(name, HeaderValue::from_bytes(line[colon + 1..].trim_ascii())?);
+        Ok(())
+    }
+}
+
+impl Body for Unchunked {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.poll_content(context).map(|content| content.map(|data| data.map(Frame::data)).transpose())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_of_the_signature_leaves_the_query() {
+        let stripped = |text: &str| without_signature(text.parse().unwrap()).to_string();
+        assert_eq!(
+            stripped("/b/k?X-Amz-Signature=1&partNumber=2&X-Amz-Date=3&uploadId=x"),
+            "/b/k?partNumber=2&uploadId=x"
+        );
+        assert_eq!(stripped("/b/k?AWSAccessKeyId=a&Signature=b&Expires=1"), "/b/k");
+        assert_eq!(
+            stripped("/b/k%20?versionId=1&response-expires=x"),
+            "/b/k%20?versionId=1&response-expires=x"
+        );
+        assert_eq!(stripped("http://h:1/b?X-Amz-Date=3"), "http://h:1/b");
+    }
+
+    /// What `body` decodes to, sent in pieces of `piece`, and the trailer named.
+    fn decoded(body: &[u8], piece: usize, trailer: &str) -> Result<(Vec<u8>, Option<String>), String> {
+        let pieces = body.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let (trailers, pieces) = (Trailers::default(), s3s::Body::http_body_unsync(InPieces(pieces)));
+        let mut unchunked = Unchunked::new(pieces, None, trailers.clone());
+        let (mut content, mut context) = (Vec::new(), Context::from_waker(std::task::Waker::noop()));
+        loop {
+            match unchunked.poll_content(&mut context) {
+                Poll::Ready(Ok(Some(data))) => content.extend_from_slice(&data),
+                Poll::Ready(Ok(None)) => return Ok((content, trailers.get(trailer).map(str::to_owned))),
+                Poll::Ready(Err(error)) => return Err(error.to_string()),
+                Poll::Pending => unreachable!("all pieces are there"),
+            }
+        }
+    }
+
+    struct InPieces(std::collections::VecDeque<Bytes>);
+
+    impl Body for InPieces {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+        }
+    }
+
+    #[test]
+    fn chunks_are_undone_however_they_are_cut() {
+        let signed = format!(
+            "5;chunk-signature={0}\r\nhello\r\n3;chunk-signature={0}\r\n, w\r\n0;chunk-signature={0}\r\n\
+             x-amz-checksum-crc32:AAAA==\r\nx-amz-trailer-signature:{0}\r\n\r\n",
+            "ab".repeat(32)
+        );
+        let bare = "5\r\nhello\r\n3\r\n, w\r\n0\r\nX-Amz-Checksum-CRC32: AAAA==\r\n";
+        for body in [signed.as_str(), bare, &format!("{bare}\r\n")] {
+            for piece in [1, 2, 7, 1000] {
+                let (content, trailer) = decoded(body.as_bytes(), piece, "x-amz-checksum-crc32").unwrap();
+                assert_eq!(
+                    (content.as_slice(), trailer.as_deref()),
+                    (&b"hello, w"[..], Some("AAAA==")),
+                    "{piece}"
+                );
+            }
+        }
+        assert_eq!(decoded(b"0\r\n\r\n", 100, "none"), Ok((Vec::new(), None)));
+    }
+
+    #[test]
+    fn what_is_cut_short_or_wrong_is_an_error() {
+        for short in ["", "5\r\nhell", "5\r\nhello\r\n", "5\r\nhello\r\n0\r\nx-amz-check"] {
+            let error = decoded(short.as_bytes(), 3, "x").expect_err(short);
+            assert!(!error.contains(NOT_CHUNKED), "{error}");
+        }
+        for wrong in ["hello\r\n", "5\r\nhelloo\r\n0\r\n\r\n", "5\r\nhello\r\n0\r\nno trailer\r\n\r\n"] {
+            let error = decoded(wrong.as_bytes(), 3, "x").expect_err(wrong);
+            assert!(error.contains(NOT_CHUNKED), "{error}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! HTTP/3 as it may come over the wire, good and bad.
+#![cfg(feature = "http3")]
+
+mod client;
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use client::http2::{Http2, run};
+use client::http3::{Http3, take};
+use client::tls::Certificate;
+use client::{BUCKET, Call, Fixture, bucket, key, serve_with};
+use fordway_serve::GatewayConfig;
+use fordway_store::{ErrorKind, GetOptions, Store};
+
+fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate) {
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| {
+        config.tls = Some(certificate.load());
+        config.http3 = true;
+        change(config);
+    });
+    (fixture, certificate)
+}
+
+fn content() -> Vec<u8> {
+    (0..3_000_000_u32).map(|number| (number / 11) as u8).collect()
+}
+
+#[test]
+fn a_tour() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let (mut http3, content) = (Http3::connect(&fixture.client, &certificate).await, content());
+        let put = Call::new("PUT", format!("/{BUCKET}/a%20b%2B")).header("x-amz-meta-colour", "blue");
+        http3.send(&put.body(&content[..])).await.ok();
+        let get = || Call::on("GET", "a%20b%2B");
+        let whole = http3.send(&get()).await.ok();
+        assert!(whole.body == content);
+        assert_eq!(whole.header("content-length"), Some("3000000"));
+        assert_eq!(whole.header("x-amz-meta-colour"), Some("blue"));
+        let part = http3.send(&get().header("range", "bytes=10-1999999")).await;
+        assert!(part.status == 206 && part.body == content[10..2_000_000]);
+        let parts = http3.send(&get().header("range", "bytes=0-4,2999999-")).await;
+        assert!(
+            parts.status == 206 && parts.header("content-type").unwrap().starts_with("multipart/byteranges")
+        );
+        let head = http3.send(&Call::on("HEAD", "a%20b%2B")).await.ok();
+        assert_eq!((head.header("content-length"), head.body.len()), (Some("3000000"), 0));
+        assert_eq!(http3.send(&Call::on("GET", "none")).await.error(), (404, "NoSuchKey".to_owned()));
+        let etag = whole.header("etag").unwrap();
+        assert_eq!(http3.send(&get().header("if-none-match", etag)).await.status, 304);
+        let listed = http3.send(&Call::new("GET", format!("/{BUCKET}")).query("list-type=2")).await.ok();
+        assert_eq!(listed.elements("Key"), ["a b+"]);
+        assert_eq!(http3.send(&Call::new("PUT", "/new-bucket")).await.status, 200);
+        assert_eq!(http3.send(&Call::on("DELETE", "a%20b%2B")).await.status, 204);
+    });
+}
+
+#[test]
+fn who_is_not_known_is_refused_and_too_much_too() {
+    let (fixture, certificate) = serve_http3(|config| {
+        config.body_bytes_max = 100_000;
+        config.head_bytes_max = 4096;
+    });
+    run(async {
+        let mut stranger = fixture.client.clone();
+        stranger.identity.secret_key.push('x');
+        let mut http3 = Http3::connect(&stranger, &certificate).await;
+        assert_eq!(
+            http3.send(&Call::on("GET", "k")).await.error(),
+            (403, "SignatureDoesNotMatch".to_owned())
+        );
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let large = http3.send(&Call::on("PUT", "k").body(vec![0; 100_001])).await;
+        assert_eq!(large.status, 413);
+        // How long heads may be was told at the start: the client keeps to it.
+        let long = http3.try_start(&Call::on("PUT", "k").header("x-amz-meta-a", "x".repeat(6000))).await;
+        let error = long.err().expect("it is too long");
+        assert!(matches!(error, h3::error::StreamError::HeaderTooBig { max_size: 4096, .. }), "{error}");
+        http3.send(&Call::on("PUT", "k").body(vec![0; 100_000])).await.ok();
+    });
+}
+
+/// Many at once on one connection, in both directions.
+#[test]
+fn requests_share_a_connection() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let http3 = Http3::connect(&fixture.client, &certificate).await;
+        let mut all = tokio::task::JoinSet::new();
+        for number in 0..64_u8 {
+            let mut http3 = http3.clone();
+            all.spawn(async move {
+                let (name, body) = (format!("k{number}"), vec![number; 300_000]);
+                http3.send(&Call::on("PUT", &name).body(body.clone())).await.ok();
+                assert!(http3.send(&Call::on("GET", &name)).await.ok().body == body);
+            });
+        }
+        while let Some(done) = all.join_next().await {
+            done.unwrap();
+        }
+    });
+}
+
+#[test]
+fn clients_over_tcp_are_told_of_it() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    let said = format!("h3=\":{}\"; ma=86400", fixture.client.address.port());
+    run(async {
+        let http2 = Http2::connect_tls(&fixture.client, &certificate).await;
+        assert_eq!(http2.send(&Call::on("GET", "none")).await.header("alt-svc"), Some(&*said));
+    });
+    use std::io::Write as _;
+    let mut stream = certificate.connect(&fixture.client).unwrap();
+    stream.write_all(&client::lasting(&fixture.client, &Call::on("GET", "none"))).unwrap();
+    assert!(client::next_answer(&mut stream).0.contains(&format!("alt-svc: {said}\r\n")));
+    let plain = client::serve();
+    assert_eq!(plain.client.send(&Call::on("GET", "none")).header("alt-svc"), None);
+}
+
+#[test]
+fn a_newer_certificate_is_shown_to_those_who_come_then() {
+    let mut certificate = Certificate::new();
+    let tls = certificate.load();
+    let fixture = serve_with(|config| {
+        (config.tls, config.http3) = (Some(tls.clone()), true);
+    });
+    run(async {
+        let mut before = Http3::connect(&fixture.client, &certificate).await;
+        certificate.renew();
+        assert!(
+            Http3::try_connect(&fixture.client, &certificate).await.is_err(),
+            "the old one is shown still"
+        );
+        tls.reload().unwrap();
+        let mut after = Http3::connect(&fixture.client, &certificate).await;
+        after.send(&Call::on("PUT", "k").body("x")).await.ok();
+        assert_eq!(before.send(&Call::on("GET", "k")).await.ok().text(), "x");
+    });
+}
+
+/// An upload that was begun when the gateway is told to stop is finished, and nothing new is begun.
+#[test]
+fn stopping_waits_for_what_was_begun() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    let Fixture { store, client, gateway } = fixture;
+    let (ended, has_ended) = channel();
+    run(async {
+        let mut http3 = Http3::connect(&client, &certificate).await;
+        let idle = Http3::connect(&client, &certificate).await;
+        let put = Call::on("PUT", "k").body(vec![5; 200_000]);
+        let mut upload = http3.start(&put).await;
+        upload.send_data(Bytes::copy_from_slice(&put.body[..100_000])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        std::thread::spawn(move || {
+            drop(gateway);
+            ended.send(Instant::now())
+        });
+        idle.connection.closed().await;
+        assert!(has_ended.try_recv().is_err(), "an upload is in progress");
+        upload.send_data(Bytes::copy_from_slice(&put.body[100_000..])).await.unwrap();
+        upload.finish().await.unwrap();
+        take(&mut upload).await.ok();
+    });
+    has_ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap().size, 200_000);
+}
+
+/// One who sends no more of a body is answered so, and one without a request is told to go.
+#[test]
+fn who_does_not_move_is_not_waited_for() {
+    let (fixture, certificate) = serve_http3(|config| {
+        config.stall_timeout = Duration::from_millis(300);
+        config.header_timeout = Duration::from_millis(600);
+    });
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let put = Call::on("PUT", "k").body(vec![5; 200_000]);
+        let mut upload = http3.start(&put).await;
+        upload.send_data(Bytes::copy_from_slice(&put.body[..100_000])).await.unwrap();
+        assert_eq!(take(&mut upload).await.error(), (400, "RequestTimeout".to_owned()));
+        assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_err());
+        http3.connection.closed().await;
+    });
+}
+
+/// A body that is shorter than was said is not published.
+#[test]
+fn a_body_cut_short_is_refused() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let put = Call::on("PUT", "k").body(vec![5; 200_000]);
+        let mut upload = http3.start(&put).await;
+        upload.send_data(Bytes::copy_from_slice(&put.body[..100_000])).await.unwrap();
+        upload.finish().await.unwrap();
+        assert_eq!(take(&mut upload).await.error().0, 400);
+        let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());
+        assert_eq!(stored.expect_err("half a body is no object").kind(), ErrorKind::NoSuchKey);
+    });
+}
+
+#[test]
+fn it_needs_a_certificate() {
+    let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    config.http3 = true;
+    let users = fordway_serve::Users::one(
+        fordway_serve::Identity::generate().unwrap(),
+        std::sync::Arc::new(fordway_store::MemoryStore::default()),
+    );
+    let refused = fordway_serve::Gateway::bind(users, config).err().expect("there is no certificate");
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}
+
+/// Of many large answers on one connection none waits until the others are over; one that the client
+/// does not read holds up no other, and ends by itself.
+#[test]
+fn large_answers_share_a_connection_fairly() {
+    let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        let body = vec![9; 16 << 20];
+        http3.send(&Call::on("PUT", "k").body(body.clone())).await.ok();
+        let mut unread = http3.start(&Call::on("GET", "k")).await;
+        unread.finish().await.unwrap();
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..16 {
+            let mut http3 = http3.clone();
+            all.spawn(async move {
+                let mut stream = http3.start(&Call::on("GET", "k")).await;
+                stream.finish().await.unwrap();
+                stream.recv_response().await.unwrap();
+                stream.recv_data().await.unwrap().unwrap();
+                let first = Instant::now();
+                let mut taken = 0;
+                while let Some(piece) = stream.recv_data().await.unwrap() {
+                    taken += bytes::Buf::remaining(&piece);
+                }
+                assert!(taken > 15 << 20);
+                (first, Instant::now())
+            });
+        }
+        let times: Vec<_> = all.join_all().await;
+        let last_first = times.iter().map(|(first, _)| *first).max().unwrap();
+        let first_last = times.iter().map(|(_, last)| *last).min().unwrap();
+        assert!(last_first < first_last, "an answer began after another had ended");
+        unread.recv_response().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        let cut = async {
+            while unread.recv_data().await?.is_some() {}
+            Ok::<(), h3::error::StreamError>(())
+        };
+        cut.await.expect_err("it was not read for longer than a client may pause");
+    });
+}

@@ -1,0 +1,192 @@
+//! What is answered, before it is sent.
+
+use super::request::{Asked, Request};
+use super::script::Lie;
+
+const BOUNDARY: &str = "a-boundary-of-the-hostile-server";
+
+/// An answer as it will be sent, but for how.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Vec<u8>,
+    /// The head of this answer announces the body, but none follows.
+    pub(super) is_head_only: bool,
+}
+
+/// The answer to `request` for `file`, with every lie that concerns its content.
+pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
+    let mut answer = refusal(request, lies).unwrap_or_else(|| content(request, file, lies));
+    answer.is_head_only = request.method == "HEAD";
+    answer
+}
+
+/// An answer that has nothing of the file.
+fn refusal(request: &Request, lies: &[Lie]) -> Option<Answer> {
+    let status = |status| Answer { status, ..Answer::default() };
+    let told = lies.iter().find_map(|lie| match lie {
+        Lie::Status(code, retry_after) => {
+            let headers = retry_after.iter().map(|seconds| ("Retry-After", seconds.to_string())).collect();
+            Some(Answer { headers, ..status(*code) })
+        }
+        Lie::Redirect(code, location) => {
+            Some(Answer { headers: vec![("Location", location.clone())], ..status(*code) })
+        }
+        Lie::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
+        _ => None,
+    });
+    let is_known = matches!(request.method.as_str(), "GET" | "HEAD");
+    told.or_else(|| (!is_known).then(|| status(405)))
+}
+
+fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
+    let version =
+        lies.iter().find_map(|lie| if let Lie::Version(version) = lie { Some(*version) } else { None });
+    let changed: Vec<u8>;
+    let file = match version {
+        Some(version) => {
+            changed = file.iter().map(|byte| byte ^ version).collect();
+            &changed
+        }
+        None => file,
+    };
+    let etag = format!("\"version-{}\"", version.unwrap_or(0));
+    let mut answer = match ranges(request, &etag, lies) {
+        Some(asked) => partial(&asked, file, lies),
+        None => Answer { status: 200, body: file.to_vec(), ..Answer::default() },
+    };
+    answer.headers.push(("Accept-Ranges", "bytes".to_owned()));
+    if !lies.contains(&Lie::NoETag) {
+        answer.headers.push(("ETag", etag));
+    }
+    answer
+}
+
+/// The ranges to serve; `None` for the whole file.
+fn ranges(request: &Request, etag: &str, lies: &[Lie]) -> Option<Vec<Asked>> {
+    let asked = request.asked().filter(|_| request.method == "GET")?;
+    let is_pinned_to_another = request.header("if-range").is_some_and(|pinned| pinned != etag);
+    let is_whole = lies.iter().any(|lie| match lie {
+        Lie::WholeForRange => true,
+        Lie::WholeOverRanges(most) => asked.len() > *most,
+        _ => false,
+    });
+    let follows_if_range = !lies.contains(&Lie::IgnoresIfRange);
+    let is_changed = is_pinned_to_another && follows_if_range;
+    (!is_whole && !is_changed).then_some(asked)
+}
+
+/// 206 for what there is of the ranges, 416 where there is nothing.
+fn partial(asked: &[Asked], file: &[u8], lies: &[Lie]) -> Answer {
+    let size = file.len() as u64;
+    let mut parts: Vec<(u64, u64)> = asked.iter().filter_map(|range| range.within(size)).collect();
+    let is_multiple = asked.len() > 1;
+    if parts.is_empty() {
+        return Answer {
+            status: 416,
+            headers: vec![("Content-Range", format!("bytes */{size}"))],
+            ..Answer::default()
+        };
+    }
+    let mut is_multipart = is_multiple;
+    for lie in lies.iter().filter(|_| is_multiple) {
+        match lie {
+            Lie::OneSpan => {
+                let first = parts.iter().map(|part| part.0).min().unwrap_or(0);
+                let last = parts.iter().map(|part| part.1).max().unwrap_or(0);
+                (parts, is_multipart) = (vec![(first, last)], false);
+            }
+            Lie::FirstRangeOnly => {
+                parts.truncate(1);
+                is_multipart = false;
+            }
+            Lie::MergedParts(gap) => parts = merged(parts, *gap),
+            Lie::ReversedParts => parts.reverse(),
+            Lie::MissingPart(number) if *number < parts.len() => {
+                parts.remove(*number);
+            }
+            _ => {}
+        }
+    }
+    if is_multipart { multipart(&parts, file, lies) } else { single(parts[0], file, lies) }
+}
+
+/// Parts that touch, overlap or are at most `gap` apart become one.
+fn merged(mut parts: Vec<(u64, u64)>, gap: u64) -> Vec<(u64, u64)> {
+    parts.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in parts {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 + gap => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged
+}
+
+/// What is sent of a part.
+fn bytes_of(file: &[u8], (start, end): (u64, u64), lies: &[Lie]) -> Vec<u8> {
+    let mut bytes = file[start as usize..end as usize].to_vec();
+    let off = lies.iter().find_map(|lie| if let Lie::PartBytesOff(off) = lie { Some(*off) } else { None });
+    bytes.resize(bytes.len().saturating_add_signed(off.unwrap_or(0) as isize), b'?');
+    bytes
+}
+
+fn single(part: (u64, u64), file: &[u8], lies: &[Lie]) -> Answer {
+    let headers = content_range(part, file.len() as u64, lies).map(|value| ("Content-Range", value));
+    Answer {
+        status: 206,
+        headers: headers.into_iter().collect(),
+        body: bytes_of(file, part, lies),
+        ..Answer::default()
+    }
+}
+
+fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
+    let chosen = lies.iter().find_map(|lie| match lie {
+        Lie::Boundary(boundary, is_quoted) => Some((*boundary, *is_quoted)),
+        _ => None,
+    });
+    let (boundary, is_quoted) = chosen.unwrap_or((BOUNDARY, false));
+    let end_of_line = if lies.contains(&Lie::BareLineFeeds) { "\n" } else { "\r\n" };
+    let mut body = Vec::new();
+    let has_preamble = lies.contains(&Lie::Preamble);
+    if has_preamble {
+        body.extend(format!("What follows has several parts.{end_of_line}--{end_of_line}").bytes());
+    }
+    for (number, part) in parts.iter().enumerate() {
+        let before = if number == 0 && !has_preamble { "" } else { end_of_line };
+        body.extend(format!("{before}--{boundary}{end_of_line}").bytes());
+        body.extend(format!("Content-Type: application/octet-stream{end_of_line}").bytes());
+        if let Some(range) = content_range(*part, file.len() as u64, lies) {
+            body.extend(format!("Content-Range: {range}{end_of_line}").bytes());
+        }
+        body.extend(end_of_line.bytes());
+        body.extend(bytes_of(file, *part, lies));
+    }
+    if !lies.contains(&Lie::NoFinalBoundary) {
+        body.extend(format!("{end_of_line}--{boundary}--{end_of_line}").bytes());
+    }
+    if has_preamble {
+        body.extend(format!("That was all.{end_of_line}").bytes());
+    }
+    let quote = if is_quoted { "\"" } else { "" };
+    let kind = format!("multipart/byteranges; boundary={quote}{boundary}{quote}");
+    Answer { status: 206, headers: vec![("Content-Type", kind)], body, ..Answer::default() }
+}
+
+/// What `Content-Range` says of a part; `None` to say nothing.
+fn content_range((start, end): (u64, u64), size: u64, lies: &[Lie]) -> Option<String> {
+    let (mut moved, mut said_size) = (0, size);
+    for lie in lies {
+        match lie {
+            Lie::NoContentRange => return None,
+            Lie::ContentRangeMoved(by) => moved = *by,
+            Lie::ContentRangeSize(size) => said_size = *size,
+            _ => {}
+        }
+    }
+    let (first, last) = (start.saturating_add_signed(moved), (end - 1).saturating_add_signed(moved));
+    Some(format!("bytes {first}-{last}/{said_size}"))
+}

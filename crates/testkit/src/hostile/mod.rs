@@ -1,0 +1,159 @@
+//! An HTTP/1.1 server of one file that does exactly what it is told to, right or wrong.
+//!
+//! Without a [`Script`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
+//! pipelining. A script adds [`Lie`]s, to every answer or to some; they combine as far as that makes sense.
+//! What a client asked for is kept, so that a test can say how often it tried and how.
+//!
+//! It shares no code with the client that it tests.
+
+mod answer;
+mod request;
+mod script;
+mod transmit;
+
+use std::io::{BufReader, Read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+pub use request::Request;
+pub use script::{Lie, Script};
+
+use transmit::After;
+
+/// The server. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+#[derive(Debug)]
+pub struct HostileServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: Vec<u8>,
+    script: Mutex<Script>,
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<Vec<TcpStream>>,
+    is_stopping: AtomicBool,
+}
+
+impl HostileServer {
+    /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
+    pub fn start(file: impl Into<Vec<u8>>, script: Script) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
+        let address = listener.local_addr().expect("the port that was bound");
+        let shared = Arc::new(Shared {
+            file: file.into(),
+            script: Mutex::new(script),
+            requests: Mutex::default(),
+            connections: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+        });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || accept(&listener, &shared))
+        };
+        HostileServer { shared, address, acceptor: Some(acceptor) }
+    }
+
+    /// The file's URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/file", self.address)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Goes by another script from the next request on. Requests and connections are counted on.
+    pub fn follow(&self, script: Script) {
+        *lock(&self.shared.script) = script;
+    }
+
+    /// What was asked so far, in the order of arrival.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// Connections taken so far.
+    pub fn connections(&self) -> usize {
+        lock(&self.shared.connections).len()
+    }
+}
+
+impl Drop for HostileServer {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        for connection in lock(&self.shared.connections).iter() {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+        // Wakes the acceptor; if nobody accepts any more, it has ended.
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives each connection a thread, and waits for all of them at the end.
+fn accept(listener: &TcpListener, shared: &Shared) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            if shared.is_stopping.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            let Ok(kept) = stream.try_clone() else { continue };
+            let number = {
+                let mut connections = lock(&shared.connections);
+                connections.push(kept);
+                connections.len() - 1
+            };
+            scope.spawn(move || serve(&stream, number, shared));
+        }
+    });
+    // The copies that are kept would hold connections open that a lie has closed.
+    lock(&shared.connections).clear();
+}
+
+/// Answers the requests of a connection until one side has enough.
+fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
+    // Without it what follows a head waits for the client's acknowledgement of that.
+    let _ = stream.set_nodelay(true);
+    let mut reader = BufReader::new(stream);
+    while let Ok(Some(mut request)) = Request::read(&mut reader) {
+        let lies = {
+            let mut requests = lock(&shared.requests);
+            request.connection = connection;
+            let number = requests.len();
+            requests.push(request.clone());
+            lock(&shared.script).lies(number, connection)
+        };
+        let answer = answer::answer(&request, &shared.file, &lies);
+        let is_last = request.header("connection") == Some("close");
+        match transmit::send(stream, &answer, &lies) {
+            Ok(After::GoOn) if !is_last => {}
+            Ok(After::GoOn | After::Close) => {
+                // To close over requests that nobody read would be a reset, and the answer might be lost.
+                let _ = stream.shutdown(Shutdown::Write);
+                drain(&mut reader);
+                break;
+            }
+            Ok(After::Gone) | Err(_) => break,
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// Takes whatever comes without looking at it, until the client closes.
+fn drain(reader: &mut impl Read) {
+    let mut ignored = [0; 4096];
+    while reader.read(&mut ignored).is_ok_and(|len| len > 0) {}
+}

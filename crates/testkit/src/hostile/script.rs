@@ -1,0 +1,121 @@
+//! What the server is told to do wrong, and when.
+
+use std::time::Duration;
+
+/// A deviation from the right answer. Byte numbers count the body from 0.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Lie {
+    // What is answered.
+    /// This status with an empty body, and perhaps `Retry-After` in seconds.
+    Status(u16, Option<u64>),
+    /// This status, and this as `Location`.
+    Redirect(u16, String),
+    /// The whole file to any request for a range.
+    WholeForRange,
+    /// The whole file to a request for more ranges than this.
+    WholeOverRanges(usize),
+    /// 400 to a request with more bytes of head than this.
+    HeadBytesMax(usize),
+    /// One part from the first byte asked for to the last, to a request for many ranges.
+    OneSpan,
+    /// The first range alone, to a request for many.
+    FirstRangeOnly,
+    /// Ranges that touch, overlap or are at most so many bytes apart come as one part.
+    MergedParts(u64),
+    /// Parts from last to first.
+    ReversedParts,
+    /// The part of this number, from 0, is left out.
+    MissingPart(usize),
+    /// The file is another one: every byte differs (by exclusive or with this number), and so does the `ETag`.
+    Version(u8),
+    /// `If-Range` is not looked at.
+    IgnoresIfRange,
+
+    // How it is written down.
+    /// `Content-Range` is moved by so many bytes; the body is right.
+    ContentRangeMoved(i64),
+    /// `Content-Range` gives this as the file's size.
+    ContentRangeSize(u64),
+    /// Every part has so many bytes more (or fewer) than its `Content-Range` says; `Content-Length` counts them.
+    PartBytesOff(i64),
+    /// No `Content-Range` at all.
+    NoContentRange,
+    /// Lines of heads end without a carriage return, those of parts too.
+    BareLineFeeds,
+    /// This boundary, in quotes if the flag says so.
+    Boundary(&'static str, bool),
+    /// Nothing behind the last part.
+    NoFinalBoundary,
+    /// Text before the first boundary and behind the last.
+    Preamble,
+    /// No `ETag`.
+    NoETag,
+
+    // How it is sent.
+    /// The body in chunks of so many bytes.
+    Chunked(usize),
+    /// Neither length nor chunks: the body ends with the connection.
+    UntilClose,
+    /// `Content-Length` says so many bytes more (or fewer) than the body has; the connection stays open.
+    ContentLengthOff(i64),
+    /// The connection is reset behind so many bytes of the body.
+    ResetAt(usize),
+    /// The connection is closed in order behind so many bytes of the body.
+    CloseAt(usize),
+    /// Nothing comes behind so many bytes of the body, until the client leaves.
+    StallAt(usize),
+    /// The head comes a byte at a time, with this pause before each.
+    SlowHead(Duration),
+    /// The connection closes behind the answer, which announces that.
+    ClosesAfter,
+    /// The connection closes behind the answer, which does not; requests that came with this one are dropped.
+    DropsPipelined,
+}
+
+/// Which lies are told when.
+#[derive(Clone, Debug, Default)]
+pub struct Script(Vec<(When, Lie)>);
+
+#[derive(Clone, Debug)]
+enum When {
+    Always,
+    Requests(std::ops::Range<usize>),
+    Connections(std::ops::Range<usize>),
+}
+
+impl Script {
+    /// No lies: a correct server.
+    pub fn honest() -> Self {
+        Script::default()
+    }
+
+    /// Adds a lie to every answer.
+    pub fn always(self, lie: Lie) -> Self {
+        self.with(When::Always, lie)
+    }
+
+    /// Adds a lie to the answers of these requests, counted from 0 over all connections.
+    pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
+        self.with(When::Requests(numbers), lie)
+    }
+
+    /// Adds a lie to all answers on these connections, counted from 0.
+    pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: Lie) -> Self {
+        self.with(When::Connections(numbers), lie)
+    }
+
+    fn with(mut self, when: When, lie: Lie) -> Self {
+        self.0.push((when, lie));
+        self
+    }
+
+    /// What to do to the answer of one request.
+    pub(super) fn lies(&self, request: usize, connection: usize) -> Vec<Lie> {
+        let is_due = |when: &When| match when {
+            When::Always => true,
+            When::Requests(numbers) => numbers.contains(&request),
+            When::Connections(numbers) => numbers.contains(&connection),
+        };
+        self.0.iter().filter(|(when, _)| is_due(when)).map(|(_, lie)| lie.clone()).collect()
+    }
+}

@@ -1,0 +1,413 @@
+//! HTTP on the Unix socket of a node gateway: the suite by our S3 client, whose signatures mean nothing
+//! there, and what clients without one send by hand.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_store::{ETagPolicy, Store};
+use fordway_testkit::conformance::Fixture;
+
+struct Ground {
+    dir: tempfile::TempDir,
+    gateway: RunningNode,
+}
+
+impl Ground {
+    fn new() -> Self {
+        Ground::with(|_| ())
+    }
+
+    fn with(change: impl FnOnce(&mut NodeConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        let mut config = NodeConfig::new(dir.path().join("socket"));
+        change(&mut config);
+        let gateway = NodeGateway::bind(Arc::new(opens(root)), config).unwrap().spawn().unwrap();
+        Ground { dir, gateway }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn file(&self, key: &str) -> Vec<u8> {
+        std::fs::read(self.dir.path().join("root/bucket").join(key)).unwrap()
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// The whole answer to a request, of which the connection is told to close.
+    fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
+        ask(self.connect(), start, headers, body)
+    }
+}
+
+fn opens(root: PathBuf) -> impl Fn() -> fordway_store::Result<Arc<dyn Store>> + Send + Sync {
+    let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
+    move || Ok(Arc::new(PosixStore::open(&root, config.clone())?))
+}
+
+fn ask(mut stream: UnixStream, start: &str, headers: &str, body: &[u8]) -> String {
+    let length = body.len();
+    write!(
+        stream,
+        "{start} HTTP/1.1\r\nhost: node\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+    )
+    .unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[track_caller]
+fn assert_status(answer: &str, status: u16) {
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+}
+
+/// Bytes go from a port of the loopback interface to the socket and back, for clients that know TCP.
+fn relay(socket: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else { return };
+            // Once the gateway is gone, so are its clients.
+            let Ok(node) = UnixStream::connect(&socket) else { return };
+            client.set_nodelay(true).unwrap();
+            let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
+            thread::spawn(move || (io::copy(&mut from, &mut to), to.shutdown(Shutdown::Write)).1);
+            let (mut from, mut to) = (node, client);
+            thread::spawn(move || (io::copy(&mut from, &mut to), to.shutdown(Shutdown::Write)).1);
+        }
+    });
+    endpoint
+}
+
+fn open() -> Fixture {
+    let ground = Ground::new();
+    std::fs::remove_dir(ground.dir.path().join("root/bucket")).unwrap();
+    let nobody = Credentials::keys("nobody", "knows this", "the test");
+    let client = S3Store::new(S3Config::new(relay(ground.socket()), "eu-central-7", nobody)).unwrap();
+    Fixture::new(client, ground)
+}
+
+fordway_testkit::conformance_suite!(open());
+
+#[test]
+fn requests_without_a_signature_are_their_senders() {
+    let ground = Ground::new();
+    assert_status(&ground.ask("PUT /bucket/dir/a%20b", "", b"hello"), 200);
+    assert_eq!(ground.file("dir/a b"), b"hello");
+    let got = ground.ask("GET /bucket/dir/a%20b", "", b"");
+    assert_status(&got, 200);
+    assert!(got.ends_with("\r\n\r\nhello"), "{got}");
+    let range = ground.ask("GET /bucket/dir/a%20b", "range: bytes=1-2\r\n", b"");
+    assert_status(&range, 206);
+    assert!(range.ends_with("\r\n\r\nel"), "{range}");
+    let several = ground.ask("GET /bucket/dir/a%20b", "range: bytes=0-0,3-4\r\n", b"");
+    assert_status(&several, 206);
+    assert!(several.contains("multipart/byteranges") && several.contains("\r\n\r\nlo\r\n"), "{several}");
+    assert_status(&ground.ask("HEAD /bucket/dir/a%20b", "", b""), 200);
+    let listed = ground.ask("GET /bucket?list-type=2&prefix=dir%2F", "", b"");
+    assert!(listed.contains("<Key>dir/a b</Key>"), "{listed}");
+    let missing = ground.ask("GET /bucket/none", "", b"");
+    assert_status(&missing, 404);
+    assert!(missing.contains("NoSuchKey"), "{missing}");
+    assert_status(&ground.ask("DELETE /bucket/dir/a%20b", "", b""), 204);
+    assert!(!ground.dir.path().join("root/bucket/dir/a b").exists());
+}
+
+/// A signature of whatever kind, date and age changes nothing, in a header or in a URL.
+#[test]
+fn signatures_mean_nothing() {
+    let ground = Ground::new();
+    let presigned = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=x%2F20010101%2Fx%2Fs3%2Faws4_request\
+                     &X-Amz-Date=20010101T000000Z&X-Amz-Expires=1&X-Amz-SignedHeaders=host&X-Amz-Signature=0";
+    assert_status(&ground.ask(&format!("PUT /bucket/k?{presigned}"), "", b"new"), 200);
+    let version_2 = "AWSAccessKeyId=x&Expires=1&Signature=x";
+    for target in [format!("/bucket/k?{presigned}"), format!("/bucket/k?{version_2}"), "/bucket/k".to_owned()]
+    {
+        for header in ["", "authorization: AWS4-HMAC-SHA256 nonsense\r\n", "authorization: AWS a:b\r\n"] {
+            let got = ground.ask(&format!("GET {target}"), header, b"");
+            assert_status(&got, 200);
+            assert!(got.ends_with("\r\n\r\nnew"), "{target} {header}: {got}");
+        }
+    }
+    let other_body = format!("x-amz-content-sha256: {}\r\n", "0".repeat(64));
+    assert_status(&ground.ask("PUT /bucket/k", &other_body, b"newer"), 200);
+    assert_eq!(ground.file("k"), b"newer");
+}
+
+#[test]
+fn chunked_bodies_are_undone_and_their_checksums_hold() {
+    let ground = Ground::new();
+    let content = [b'x'; 70_000];
+    // CRC-32 of nothing is 0, and no other content has it here.
+    for (kind, extension, trailers, is_right) in [
+        (
+            "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+            format!(";chunk-signature={}", "a".repeat(64)),
+            String::new(),
+            true,
+        ),
+        ("STREAMING-UNSIGNED-PAYLOAD-TRAILER", String::new(), trailer(&content), true),
+        ("STREAMING-UNSIGNED-PAYLOAD-TRAILER", String::new(), trailer(b"other"), false),
+        (
+            "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+            format!(";chunk-signature={}", "b".repeat(64)),
+            format!("{}x-amz-trailer-signature:{}\r\n", trailer(&content), "c".repeat(64)),
+            true,
+        ),
+    ] {
+        let mut body = Vec::new();
+        for chunk in content.chunks(65_536).chain([&b""[..]]) {
+            write!(body, "{:x}{extension}\r\n", chunk.len()).unwrap();
+            body.extend_from_slice(chunk);
+            body.extend_from_slice(if chunk.is_empty() { b"" } else { b"\r\n" });
+        }
+        write!(body, "{trailers}\r\n").unwrap();
+        let announced = if trailers.is_empty() { "" } else { "x-amz-trailer: x-amz-checksum-crc32\r\n" };
+        let headers = format!(
+            "x-amz-content-sha256: {kind}\r\ncontent-encoding: aws-chunked\r\n{announced}\
+             x-amz-decoded-content-length: {}\r\nauthorization: AWS4-HMAC-SHA256 Credential=a/b/c/s3/aws4_request\r\n",
+            content.len()
+        );
+        let answer = ground.ask("PUT /bucket/k", &headers, &body);
+        if is_right {
+            assert_status(&answer, 200);
+            assert!(ground.file("k") == content, "{kind}");
+            let got = ground.ask("HEAD /bucket/k", "", b"").to_lowercase();
+            assert!(!got.contains("aws-chunked") && got.contains("content-length: 70000"), "{got}");
+            assert_status(&ground.ask("DELETE /bucket/k", "", b""), 204);
+        } else {
+            assert_status(&answer, 400);
+            assert!(answer.contains("BadDigest"), "{answer}");
+        }
+    }
+    let headers =
+        "x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\nx-amz-decoded-content-length: 5\r\n";
+    for (body, code) in [
+        ("5\r\nhello\r\n", "IncompleteBody"),
+        ("5\r\nhel\r\n0\r\n\r\n", "InvalidArgument"),
+        ("4\r\nhell\r\n0\r\n\r\n", "IncompleteBody"),
+    ] {
+        let answer = ground.ask("PUT /bucket/k", headers, body.as_bytes());
+        assert_status(&answer, 400);
+        assert!(answer.contains(code), "{body:?}: {answer}");
+    }
+}
+
+/// The trailer with the CRC-32 of `content`.
+fn trailer(content: &[u8]) -> String {
+    let checksum = fordway_store::Checksum::of(fordway_store::ChecksumAlgorithm::Crc32, content);
+    format!("x-amz-checksum-crc32:{}\r\n", checksum.to_base64())
+}
+
+#[test]
+fn many_requests_use_one_connection() {
+    let ground = Ground::new();
+    let mut stream = ground.connect();
+    for round in 0..50 {
+        let body = vec![round; 200_000];
+        write!(stream, "PUT /bucket/k HTTP/1.1\r\nhost: node\r\ncontent-length: {}\r\n\r\n", body.len())
+            .unwrap();
+        stream.write_all(&body).unwrap();
+        assert!(head(&mut stream).starts_with("HTTP/1.1 200 "));
+        write!(stream, "GET /bucket/k HTTP/1.1\r\nhost: node\r\n\r\n").unwrap();
+        assert!(head(&mut stream).starts_with("HTTP/1.1 200 "));
+        let mut got = vec![0; body.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert!(got == body);
+    }
+}
+
+/// Reads up to the end of a head.
+fn head(stream: &mut UnixStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// What was begun when the gateway is told to stop is finished, and an idle connection is closed.
+#[test]
+fn stopping_waits_for_an_upload_and_not_for_the_idle() {
+    let ground = Ground::new();
+    let mut idle = ground.connect();
+    write!(idle, "HEAD /bucket/none HTTP/1.1\r\nhost: node\r\n\r\n").unwrap();
+    assert!(head(&mut idle).starts_with("HTTP/1.1 404 "));
+    let mut upload = ground.connect();
+    write!(
+        upload,
+        "PUT /bucket/k HTTP/1.1\r\nhost: node\r\nexpect: 100-continue\r\ncontent-length: 10\r\n\r\n"
+    )
+    .unwrap();
+    let told = head(&mut upload);
+    assert!(told.starts_with("HTTP/1.1 100 "), "{told}");
+    let Ground { dir, gateway } = ground;
+    let (ended, has_ended) = channel();
+    thread::spawn(move || {
+        drop(gateway);
+        ended.send(())
+    });
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "the idle one is closed");
+    has_ended.recv_timeout(Duration::from_millis(100)).expect_err("an upload is in progress");
+    upload.write_all(b"0123456789").unwrap();
+    let answer = head(&mut upload);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
+    has_ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(std::fs::read(dir.path().join("root/bucket/k")).unwrap(), b"0123456789");
+}
+
+#[test]
+fn nonsense_is_refused_in_the_words_of_http() {
+    let ground = Ground::new();
+    let mut stream = ground.connect();
+    stream.write_all(b"NONSENSE\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_status(&answer, 400);
+    // Small letters begin neither HTTP nor our frames.
+    let mut stream = ground.connect();
+    stream.write_all(b"get / http/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // A reset is an end too.
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+}
+
+mod users {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use super::*;
+
+    const ALICE: u32 = 54_321;
+    const BOB: u32 = 54_322;
+
+    #[allow(clippy::print_stderr)]
+    fn is_root() -> bool {
+        let is_root = fordway_sys::user_id() == 0;
+        if !is_root {
+            eprintln!("skipped: only root can be several users");
+            assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+        }
+        is_root
+    }
+
+    /// Does `act` in a thread that is `uid` in every respect.
+    fn as_user<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+        let become_user = || {
+            let (user, group) = (Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(uid)));
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            act()
+        };
+        thread::scope(|scope| scope.spawn(become_user).join().unwrap())
+    }
+
+    fn allow(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_decides_who_reads_what() {
+        if !is_root() {
+            return;
+        }
+        let ground = Ground::new();
+        let bucket = ground.dir.path().join("root/bucket");
+        allow(ground.dir.path(), 0o755);
+        allow(&bucket, 0o1777);
+        // Large enough that it is read on threads of its own where it is not in memory.
+        let large = vec![b'A'; 3 << 20];
+        as_user(ALICE, || {
+            assert_status(&ground.ask("PUT /bucket/hers", "", &large), 200);
+            assert_status(&ground.ask("PUT /bucket/shown", "", b"shown"), 200);
+        });
+        assert_eq!(std::fs::metadata(bucket.join("hers")).unwrap().uid(), ALICE);
+        allow(&bucket.join("hers"), 0o600);
+        let hers = as_user(ALICE, || ground.ask("GET /bucket/hers", "", b""));
+        assert_status(&hers, 200);
+        assert!(hers.len() > large.len());
+        as_user(BOB, || {
+            for request in [
+                "GET /bucket/hers",
+                "GET /bucket/hers?X-Amz-Signature=1",
+                "DELETE /bucket/hers",
+                "PUT /bucket/hers",
+            ] {
+                let refused =
+                    ground.ask(request, "authorization: AWS4-HMAC-SHA256 Credential=54321/x\r\n", b"");
+                assert_status(&refused, 403);
+                assert!(refused.contains("AccessDenied"), "{request}: {refused}");
+            }
+            let copied = ground.ask("PUT /bucket/copy", "x-amz-copy-source: bucket/hers\r\n", b"");
+            assert_status(&copied, 403);
+            assert!(ground.ask("GET /bucket/shown", "", b"").ends_with("\r\n\r\nshown"));
+            assert_status(&ground.ask("PUT /bucket/his", "", b"his"), 200);
+        });
+        assert_eq!(std::fs::metadata(bucket.join("his")).unwrap().uid(), BOB);
+        assert!(std::fs::read(bucket.join("hers")).unwrap() == large);
+    }
+
+    #[test]
+    fn who_is_not_allowed_is_told_so() {
+        if !is_root() {
+            return;
+        }
+        // The gateway of an ordinary user, which another user calls.
+        let dir = tempfile::tempdir().unwrap();
+        let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        for path in [dir.path(), &root, &root.join("bucket")] {
+            allow(path, 0o777);
+        }
+        let process = GatewayOf { uid: ALICE, root: &root, socket: &socket };
+        process.run(|| {
+            let call = || ask(UnixStream::connect(&socket).unwrap(), "PUT /bucket/k", "", b"content");
+            let refused = as_user(BOB, call);
+            assert_status(&refused, 403);
+            assert!(refused.contains("AccessDenied") && refused.contains("--allow-uid 54322"), "{refused}");
+            assert_status(&as_user(ALICE, call), 200);
+        });
+        assert_eq!(std::fs::metadata(root.join("bucket/k")).unwrap().uid(), ALICE);
+    }
+
+    /// A gateway whose threads all are an ordinary user's.
+    struct GatewayOf<'p> {
+        uid: u32,
+        root: &'p Path,
+        socket: &'p Path,
+    }
+
+    impl GatewayOf<'_> {
+        fn run(&self, act: impl FnOnce()) {
+            let gateway = as_user(self.uid, || {
+                let config = NodeConfig { mode: Some(0o666), ..NodeConfig::new(self.socket) };
+                // Threads that it starts inherit the user.
+                NodeGateway::bind(Arc::new(opens(self.root.to_owned())), config).unwrap().spawn().unwrap()
+            });
+            act();
+            drop(gateway);
+        }
+    }
+}

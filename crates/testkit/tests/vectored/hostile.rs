@@ -1,0 +1,178 @@
+//! A server that lies, against ranges by chance.
+
+use std::time::Duration;
+
+use fordway_store::ErrorKind;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use proptest::prelude::*;
+
+use crate::{expected, file, open, read, some_ranges, spread};
+
+/// Every lie that a read may survive, told always or only at first. Those that hold up are told once.
+fn some_lie() -> impl Strategy<Value = Lie> {
+    let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
+    prop_oneof![
+        (0_u8..8)
+            .prop_map(|status| Lie::Status([200, 301, 400, 403, 416, 431, 500, 503][status as usize], None)),
+        Just(Lie::WholeForRange),
+        (1_usize..8).prop_map(Lie::WholeOverRanges),
+        (100_usize..500).prop_map(Lie::HeadBytesMax),
+        Just(Lie::OneSpan),
+        Just(Lie::FirstRangeOnly),
+        (0_u64..5_000).prop_map(Lie::MergedParts),
+        Just(Lie::ReversedParts),
+        (0_usize..4).prop_map(Lie::MissingPart),
+        Just(Lie::Version(1)),
+        Just(Lie::IgnoresIfRange),
+        (-100_i64..100).prop_map(Lie::ContentRangeMoved),
+        (0_u64..700_000).prop_map(Lie::ContentRangeSize),
+        Just(Lie::NoContentRange),
+        Just(Lie::BareLineFeeds),
+        boundary.prop_map(|(boundary, is_quoted)| Lie::Boundary(boundary, is_quoted)),
+        Just(Lie::NoFinalBoundary),
+        Just(Lie::Preamble),
+        Just(Lie::NoETag),
+        (1_usize..5_000).prop_map(Lie::Chunked),
+        Just(Lie::UntilClose),
+        (-50_i64..0).prop_map(Lie::ContentLengthOff),
+        (0_usize..60_000).prop_map(Lie::ResetAt),
+        (0_usize..60_000).prop_map(Lie::CloseAt),
+        Just(Lie::ClosesAfter),
+        Just(Lie::DropsPipelined),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// A `Content-Range` that is moved and stays within what was asked for, of a version without a
+    /// mark, cannot be told from the truth: all else can.
+    #[test]
+    fn lies_give_the_right_bytes_or_an_error(
+        lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
+        ranges in some_ranges(30),
+    ) {
+        let content = file();
+        let server = HostileServer::start(content.clone(), Script::honest());
+        let opened = open(&server.url());
+        let mut script = Script::honest();
+        for (lie, first) in &lies {
+            script = match first {
+                Some(requests) => script.on_requests(1..1 + requests, lie.clone()),
+                None => script.always(lie.clone()),
+            };
+        }
+        let is_deceived = lies.iter().any(|(lie, _)| matches!(lie, Lie::ContentRangeMoved(_)));
+        server.follow(script);
+        match read(&opened, &ranges) {
+            Ok(found) => prop_assert!(is_deceived || found == expected(&content, &ranges)),
+            Err(error) => prop_assert!(error.to_string().contains(&server.url()[..20]), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_lie_that_passes_is_survived() {
+    let content = file();
+    let ranges = spread(40, 3_000);
+    for lie in [
+        Lie::Status(503, Some(0)),
+        Lie::Status(500, None),
+        Lie::ResetAt(30_000),
+        Lie::CloseAt(30_000),
+        Lie::StallAt(30_000),
+        Lie::NoContentRange,
+        Lie::ContentLengthOff(-400),
+    ] {
+        let server = HostileServer::start(content.clone(), Script::honest());
+        let opened = open(&server.url());
+        server.follow(Script::honest().on_requests(1..2, lie.clone()));
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
+        assert!(server.requests().len() > 2, "{lie:?} was not told");
+    }
+}
+
+#[test]
+fn a_lie_that_stays_is_an_error_that_says_why() {
+    for (lie, kind, why) in [
+        (Lie::Status(403, None), ErrorKind::AccessDenied, "HTTP status 403"),
+        (Lie::Status(404, None), ErrorKind::NoSuchKey, "HTTP status 404"),
+        (Lie::Status(503, None), ErrorKind::Unavailable, "after 3 tries"),
+        (Lie::Redirect(302, "http://elsewhere/f".into()), ErrorKind::InvalidArgument, "http://elsewhere/f"),
+        (Lie::StallAt(0), ErrorKind::Timeout, "nothing arrived for"),
+        (Lie::ResetAt(0), ErrorKind::Unavailable, "after 3 tries"),
+        (Lie::NoContentRange, ErrorKind::BadResponse, "Content-Range"),
+        (Lie::ContentRangeSize(7_000_000), ErrorKind::PreconditionFailed, "the file changed"),
+        (Lie::Version(3), ErrorKind::PreconditionFailed, "the file changed"),
+    ] {
+        let server = HostileServer::start(file(), Script::honest());
+        let opened = open(&server.url());
+        server.follow(Script::honest().always(lie.clone()));
+        let error = read(&opened, &[(5, 10), (90_000, 10)]).unwrap_err();
+        assert_eq!(error.kind(), kind, "{lie:?}: {error}");
+        assert!(error.to_string().contains(why), "{lie:?}: {error}");
+    }
+}
+
+/// Bytes are resumed, not read again: of a connection that is cut over and over, each brings some.
+#[test]
+fn a_cut_answer_is_resumed() {
+    let content = file();
+    let server = HostileServer::start(content.clone(), Script::honest());
+    let opened = open(&server.url());
+    server.follow(Script::honest().on_requests(1..9, Lie::ResetAt(50_000)));
+    assert!(read(&opened, &[(0, 500_000)]).unwrap()[0] == content[..500_000]);
+    let asked = server.requests();
+    let starts: Vec<_> =
+        asked[1..].iter().map(|request| request.header("range").unwrap().to_owned()).collect();
+    assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{starts:?}");
+}
+
+#[test]
+fn a_file_that_changes_is_never_mixed() {
+    let content = file();
+    let ranges = spread(60, 2_000);
+    for ignores in [false, true] {
+        let server = HostileServer::start(content.clone(), Script::honest());
+        let opened = open(&server.url());
+        read(&opened, &ranges[..5]).unwrap();
+        let mut changed = Script::honest().always(Lie::Version(9));
+        if ignores {
+            changed = changed.always(Lie::IgnoresIfRange);
+        }
+        server.follow(changed);
+        let error = read(&opened, &ranges).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+        assert!(server.requests().iter().skip(1).all(|request| request.header("if-range").is_some()));
+        let again = open(&server.url());
+        let changed: Vec<u8> = content.iter().map(|byte| byte ^ 9).collect();
+        assert!(read(&again, &ranges).unwrap() == expected(&changed, &ranges));
+    }
+}
+
+#[test]
+fn who_may_read_need_not_be_let_ask() {
+    let content = file();
+    for status in [403, 405, 501] {
+        let script = Script::honest().on_requests(0..1, Lie::Status(status, None));
+        let server = HostileServer::start(content.clone(), script);
+        let opened = open(&server.url());
+        assert_eq!(opened.size_bytes(), content.len() as u64);
+        assert!(opened.version().etag.is_some());
+        assert!(read(&opened, &[(7, 9)]).unwrap()[0] == content[7..16]);
+        assert_eq!((server.connections(), server.requests()[1].header("range")), (1, Some("bytes=0-0")));
+    }
+    let empty = HostileServer::start([], Script::honest().on_requests(0..1, Lie::Status(405, None)));
+    assert_eq!(open(&empty.url()).size_bytes(), 0);
+}
+
+#[test]
+fn a_server_that_is_gone_is_unavailable() {
+    let server = HostileServer::start(file(), Script::honest());
+    let opened = open(&server.url());
+    drop(server);
+    let started = std::time::Instant::now();
+    let error = read(&opened, &[(0, 10)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}

@@ -1,0 +1,203 @@
+//! Servers as they are: nginx, Apache httpd, lighttpd, and our own gateway.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_client::http::TlsRoots;
+use fordway_client::http::vector::RemoteFile;
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store as _};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tempfile::TempDir;
+
+use crate::shared::read_by_many_threads;
+use crate::{expected, file, open, read, session, some_ranges, spread};
+
+/// A server of one file; ended when dropped.
+struct Server {
+    child: Child,
+    url: String,
+    dir: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// Starts `program` with the configuration that `configure` makes of a directory and a port, and
+    /// with `arguments`, in which `CONFIG` stands for the configuration's file.
+    fn start(program: &Path, arguments: &[&str], configure: impl FnOnce(&str, u16) -> String) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        std::fs::write(dir.path().join("files/f"), file()).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (place, config) = (dir.path().to_str().unwrap(), dir.path().join("config"));
+        std::fs::write(&config, configure(place, port)).unwrap();
+        // The servers may run as another user.
+        for path in [dir.path().to_owned(), dir.path().join("files")] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        let arguments = arguments.iter().map(|argument| argument.replace("CONFIG", config.to_str().unwrap()));
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server =
+            Server { child: command.spawn().unwrap(), url: format!("http://127.0.0.1:{port}/f"), dir };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "{} did not start", program.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+}
+
+/// Where a server is; Debian has them outside of PATH.
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: {name} is not installed");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to have {name}");
+    }
+    found
+}
+
+/// Ranges by chance, and as many as a call has; the second time nothing is refused any more.
+fn holds_for(server: &Server, most_ranges: usize) {
+    let content = file();
+    let opened = open(&server.url);
+    let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
+    let tested = runner.run(&some_ranges(60), |ranges| {
+        let found = read(&opened, &ranges).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert!(found == expected(&content, &ranges), "other bytes");
+        Ok(())
+    });
+    tested.unwrap();
+    let many = spread(1_200, 200);
+    for _ in 0..2 {
+        assert!(read(&opened, &many).unwrap() == expected(&content, &many));
+    }
+    let before = opened.traffic();
+    assert!(read(&opened, &many).unwrap() == expected(&content, &many));
+    let after = opened.traffic();
+    assert_eq!(opened.learned().ranges_per_request, most_ranges);
+    // By the server's limit, or by that of a header's length: 600 ranges of 14 bytes and more.
+    let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
+    assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
+}
+
+/// nginx with `listen` for the address and all that belongs to it.
+fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
+    Server::start(program, &["-c", "CONFIG", "-e", "stderr"], |dir, port| {
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
+            .concat();
+        format!(
+            "daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
+             http {{ access_log off;\n{temporary} server {{ {} root {dir}/files; }} }}",
+            listen(dir, port)
+        )
+    })
+}
+
+#[test]
+fn nginx() {
+    let Some(program) = program("nginx") else { return };
+    let server = start_nginx(&program, |_, port| format!("listen 127.0.0.1:{port};"));
+    holds_for(&server, 1_000);
+    // nginx closes a connection after 1,000 requests, whatever is under way on it.
+    let reads_each = if std::env::var_os("FORDWAY_SOAK").is_some() { 10_000 } else { 100 };
+    let opened = read_by_many_threads(&server.url, reads_each);
+    let least = 64 * reads_each as u64 / 1_000;
+    let made = opened.traffic().connections;
+    assert!((least..=least + 4).contains(&made), "{made} connections");
+}
+
+#[test]
+fn nginx_with_tls() {
+    let Some(program) = program("nginx") else { return };
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let server = start_nginx(&program, |dir, port| {
+        std::fs::write(format!("{dir}/cert"), made.cert.pem()).unwrap();
+        std::fs::write(format!("{dir}/key"), made.signing_key.serialize_pem()).unwrap();
+        format!("listen 127.0.0.1:{port} ssl; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;")
+    });
+    let url = server.url.replace("http://", "https://");
+    let trusting = session(|options| options.tls_roots = TlsRoots::File(server.dir.path().join("cert")));
+    let opened = RemoteFile::open(&trusting, &url).unwrap();
+    let content = file();
+    for ranges in [spread(900, 300), vec![(7, 400_000), (3, 5), (399_000, 200_000)]] {
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+        let tickets: Vec<_> = (0..4).map(|_| opened.submit(&ranges, Vec::new()).unwrap()).collect();
+        for ticket in tickets {
+            assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
+        }
+    }
+    assert_eq!(opened.traffic().connections, 1);
+    let stranger = RemoteFile::open(&session(|_| {}), &url).err().map(|error| error.kind());
+    assert_eq!(stranger, Some(ErrorKind::Unavailable), "a certificate that nobody vouches for");
+}
+
+#[test]
+fn our_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
+    let identity = Identity::generate().unwrap();
+    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
+    let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let client = S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap();
+    let (bucket, key, content) = (Bucket::new("bkt").unwrap(), Key::new("a b/k").unwrap(), file());
+    client.create_bucket(&bucket).unwrap();
+    client.put(&bucket, &key, &content, &PutOptions::default()).unwrap();
+    let mut runner = TestRunner::new(ProptestConfig { cases: 100, ..ProptestConfig::default() });
+    let tested = runner.run(&some_ranges(60), |mut ranges| {
+        ranges.retain(|(_, length)| *length > 0);
+        let last = |(offset, length): &(u64, usize)| offset + *length as u64 - 1;
+        let wanted: Vec<_> = ranges.iter().map(|range| ByteRange::Inclusive(range.0, last(range))).collect();
+        let found = client.read_ranges(&bucket, &key, &wanted, &GetOptions::default());
+        let found = found.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert!(found == expected(&content, &ranges), "other bytes");
+        Ok(())
+    });
+    tested.unwrap();
+}
+
+#[test]
+fn apache() {
+    let Some(program) = program("apache2") else { return };
+    let server = Server::start(&program, &["-X", "-f", "CONFIG"], |dir, port| {
+        format!(
+            "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\n\
+             ErrorLog {dir}/log\nDocumentRoot {dir}/files\n\
+             LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so\n\
+             LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so\n"
+        )
+    });
+    holds_for(&server, 200);
+}
+
+#[test]
+fn lighttpd() {
+    let Some(program) = program("lighttpd") else { return };
+    let server = Server::start(&program, &["-D", "-f", "CONFIG"], |dir, port| {
+        format!(
+            "server.document-root = \"{dir}/files\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\n\
+             server.errorlog = \"{dir}/log\"\n"
+        )
+    });
+    holds_for(&server, 10);
+}

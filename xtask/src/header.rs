@@ -1,0 +1,97 @@
+//! `fordway.h`, written of the Rust code that it describes.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
+
+const HEADER: &str = "crates/capi/include/fordway.h";
+const SOURCES: [&str; 2] = ["crates/capi/src/abi.rs", "crates/capi/src/exports.rs"];
+
+const INTRODUCTION: &str = "\
+/* Reads files at HTTP servers, objects on any lane, and local files. Link with -lfordway.
+ *
+ * A call that fails returns -1, sets errno, and has a sentence about it for fordway_last_error().
+ * This file is written by `cargo xtask header` of crates/capi/src/abi.rs and exports.rs. */";
+
+/// Names in C of what Rust calls otherwise.
+const NAMES: [(&str, &str); 2] = [("Options", "fordway_options"), ("Fragment", "fordway_fragment")];
+
+/// Writes the header. Errors: the sources cannot be read as Rust.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    let path = root.join(HEADER);
+    std::fs::write(&path, generated(root)?).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Compares the header with what would be written. Errors: they differ.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let path = root.join(HEADER);
+    let there = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(there == generated(root)?, "{HEADER} is not what the code says; run `cargo xtask header`");
+    Ok(())
+}
+
+fn generated(root: &Path) -> Result<String> {
+    let mut builder = Builder::new().with_config(config());
+    for source in SOURCES {
+        builder = builder.with_src(root.join(source));
+    }
+    let bindings = builder.generate().context("the header cannot be generated")?;
+    let mut text = Vec::new();
+    bindings.write(&mut text);
+    without_safety_sections(&String::from_utf8(text)?)
+}
+
+fn config() -> Config {
+    let mut config = Config {
+        language: Language::C,
+        header: Some(INTRODUCTION.to_owned()),
+        include_guard: Some("FORDWAY_H".to_owned()),
+        no_includes: true,
+        sys_includes: ["stddef.h", "stdint.h", "sys/types.h"].map(str::to_owned).to_vec(),
+        cpp_compat: true,
+        usize_is_size_t: true,
+        documentation_style: DocumentationStyle::C99,
+        style: Style::Tag,
+        line_length: 110,
+        ..Config::default()
+    };
+    config.export.rename = NAMES.map(|(rust, c)| (rust.to_owned(), c.to_owned())).into();
+    config
+}
+
+/// Leaves out what the Rust documentation says of `unsafe`: in C it goes without saying.
+fn without_safety_sections(text: &str) -> Result<String> {
+    let mut kept = String::with_capacity(text.len());
+    let mut is_in_section = false;
+    for line in text.lines() {
+        is_in_section = line.starts_with("//") && (is_in_section || line.trim_end() == "// # Safety");
+        if is_in_section {
+            continue;
+        }
+        kept.push_str(line.trim_end());
+        kept.push('\n');
+    }
+    // The empty line before each section.
+    Ok(kept
+        .replace("\n//\nstruct", "\nstruct")
+        .replace("\n//\nint", "\nint")
+        .replace("\n//\nssize", "\nssize"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_what_the_code_says() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        check(&root).unwrap();
+        let text = generated(&root).unwrap();
+        for said in ["struct fordway_options {", "ssize_t fordway_pread(int file", "FORDWAY_ADVICE_DONTNEED"]
+        {
+            assert!(text.contains(said), "{said} is not in {text}");
+        }
+        assert!(!text.contains("Safety"));
+    }
+}
