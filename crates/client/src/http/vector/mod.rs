@@ -8,6 +8,7 @@
 
 mod answer;
 mod batch;
+pub(crate) mod document;
 mod download;
 mod engine;
 mod file;

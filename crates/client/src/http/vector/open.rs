@@ -179,5 +179,7 @@ fn version_of(response: &Response, target: &dyn Target, size_bytes: Option<u64>)
     super::learned::note(target.origin(), target.may_know_many_ranges(), |server| {
         response.header("server").inspect(|name| server.introduced(name));
     });
-    Ok(FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)))
+    let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
+    let links = links.map(|(_, value)| value.to_owned()).collect();
+    Ok(FileVersion { links, ..FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)) })
 }
