@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fordway_client::http::replicas::ReplicatedFile;
 use fordway_client::http::vector::{Options, RemoteFile, Session};
 use fordway_client::http::{Credentials, TlsRoots};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::file_error;
+use crate::replicas::{self, Opened, Places};
 use crate::transfer::Existing;
 use crate::units::human_bytes;
 
@@ -30,16 +32,25 @@ pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Sessi
     Arc::new(Session::new(Options { tls_roots, credentials: Credentials::discover(), ..options }))
 }
 
+/// Authorities that the environment names.
+pub(crate) fn ca_bundle_of_environment() -> Option<PathBuf> {
+    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 fn open(url: &str) -> Result<RemoteFile> {
-    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
-    RemoteFile::open(&session(bundle.map(PathBuf::from), Options::default()), url)
+    RemoteFile::open(&session(ca_bundle_of_environment(), Options::default()), url)
 }
 
 /// Writes a file, or some of it, to standard output.
-pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
-    let file = open(url)?;
+pub(crate) fn write_out(
+    url: &str,
+    range: Option<ByteRange>,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let file = places.open(url, context)?;
     let range = range.map_or(Ok(0..file.size_bytes()), |range| range.resolve(file.size_bytes()))?;
-    file.copy_range(range, &mut |bytes| {
+    file.copy_range(range, (url, places, context), &mut |bytes| {
         context.interrupt.check()?;
         context.output.data(bytes)
     })?;
@@ -96,34 +107,127 @@ impl fmt::Display for Copied<'_> {
 
 /// Copies a file to `destination`, or into it where that is a directory. It is written beside the
 /// target and renamed at the end; what an interrupted copy of the same version left there is used.
-pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
-    let path = place(url, destination)?;
-    match existing {
-        Existing::Skip if path.exists() => return Ok(()),
-        Existing::Fail if path.exists() => return Err(there_already(&path)),
-        _ => {}
+pub(crate) fn download(
+    url: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let path = place(&name_of(url), url, destination)?;
+    if !is_wanted(&path, existing)? {
+        return Ok(());
     }
-    let file = open(url)?;
-    let part_path = part_beside(&path, url, &file)?;
-    let failed = |error| file_error("writing", part_path.display(), error);
-    let mut part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
+    match places.open(url, context)? {
+        Opened::Many(file) => copy_replicated(&file, url, &path, existing, context),
+        Opened::One(file) => copy_one(&file, (url, &path), existing, places, context),
+    }
+}
+
+/// Copies all files of the Metalink or list that `--metalink` names.
+pub(crate) fn download_all(
+    source: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let metalink = places.read(source)?;
+    let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
+    if metalink.files.len() != 1 && !is_directory {
+        let why = format!("{source} describes {} files; name a directory, as {destination}/", metalink.files.len());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    for described in &metalink.files {
+        context.interrupt.check()?;
+        let first = described.replicas.first().map_or("", |replica| replica.url.as_str());
+        let name = if described.name.is_empty() { name_of(first) } else { described.name.clone() };
+        let path = place(&name, source, destination)?;
+        if is_wanted(&path, existing)? {
+            copy_replicated(&places.replicated(described)?, source, &path, existing, context)?;
+        }
+    }
+    Ok(())
+}
+
+/// Errors: `PreconditionFailed`, if what is there must not be replaced.
+fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
+    match existing {
+        Existing::Skip if path.exists() => Ok(false),
+        Existing::Fail if path.exists() => Err(there_already(path)),
+        _ => Ok(true),
+    }
+}
+
+fn copy_replicated(
+    file: &ReplicatedFile,
+    from: &str,
+    path: &Path,
+    existing: Existing,
+    context: &Context,
+) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    file.identity().hash(&mut hasher);
+    let part_path = part_beside(path, &hasher)?;
+    let _part = open_part(&part_path)?;
+    let bytes = file.size_bytes();
+    context.output.start_progress();
+    context.output.expect_bytes(bytes);
+    let completed = replicas::complete(file, &part_path, context);
+    context.output.end_progress();
+    let resumed_bytes = completed?;
+    publish(&part_path, path, existing)?;
+    let to = path.display().to_string();
+    context.output.event(&Copied { action: "download", from, to, bytes, resumed_bytes })
+}
+
+fn open_part(path: &Path) -> Result<File> {
+    let failed = |error| file_error("writing", path.display(), error);
+    let part = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
     part.try_lock().map_err(|error| {
-        let detail = format!("another copy is writing {}; wait for it", part_path.display());
+        let detail = format!("another copy is writing {}; wait for it", path.display());
         Error::new(ErrorKind::Unavailable, detail).caused_by(error)
     })?;
-    let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
+    Ok(part)
+}
+
+fn copy_one(
+    file: &RemoteFile,
+    (url, path): (&str, &Path),
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+    let part_path = part_beside(path, &hasher)?;
+    let failed = |error| file_error("writing", part_path.display(), error);
+    let mut part = open_part(&part_path)?;
+    let mut resumed_bytes = resumable_bytes(&part, file).map_err(failed)?;
     part.set_len(resumed_bytes).map_err(failed)?;
     let bytes = file.size_bytes();
     context.output.start_progress();
     context.output.expect_bytes(bytes - resumed_bytes);
-    let copied = file.copy_range(resumed_bytes..bytes, &mut |chunk| {
+    let mut is_ours = false;
+    let mut write = |chunk: &[u8]| {
         context.interrupt.check()?;
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
+    };
+    let copied = file.copy_range(resumed_bytes..bytes, &mut |chunk| {
+        write(chunk).inspect_err(|_| is_ours = true)
     });
+    let copied = match copied {
+        // What has come is used, as far as digests can prove it.
+        Err(error) if !is_ours => places.instead(url, error, context).and_then(|replicated| {
+            resumed_bytes = replicas::complete(&replicated, &part_path, context)?;
+            Ok(replicated.size_bytes())
+        }),
+        copied => copied.map(|()| bytes),
+    };
     context.output.end_progress();
-    copied?;
-    publish(&part_path, &path, existing)?;
+    let bytes = copied?;
+    publish(&part_path, path, existing)?;
     let to = path.display().to_string();
     context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes })
 }
@@ -135,8 +239,17 @@ fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     Ok(if is_marked && there <= file.size_bytes() { there } else { 0 })
 }
 
+/// The name that a file at `url` has here; of a Metalink, that of what it describes.
+fn name_of(url: &str) -> String {
+    let address = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    let name = rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).unwrap_or_default();
+    let endings = [".meta4", ".metalink"];
+    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+}
+
 /// Where the file goes. Errors: `InvalidArgument`.
-fn place(url: &str, destination: &str) -> Result<PathBuf> {
+fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if destination.contains("://") {
         return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
@@ -149,18 +262,14 @@ fn place(url: &str, destination: &str) -> Result<PathBuf> {
             Err(_) => Ok(path.to_owned()),
         };
     }
-    let address = url.split(['?', '#']).next().unwrap_or_default();
-    let (_, rest) = address.split_once("://").unwrap_or_default();
-    match rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()) {
-        None | Some("" | "." | "..") => refused(format!("{url} ends with no name; name the file it goes to")),
-        Some(name) => Ok(path.join(name)),
+    match name {
+        "" | "." | ".." => refused(format!("{url} ends with no name; name the file it goes to")),
+        name => Ok(path.join(name)),
     }
 }
 
 /// The hidden file that the copy grows in, named after what is copied.
-fn part_beside(path: &Path, url: &str, file: &RemoteFile) -> Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+fn part_beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::args::CpArgs;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::replicas::Places;
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
 use crate::web;
@@ -23,6 +24,11 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         && args.destination != "-"
     {
         return copy_url(url, args, context);
+    }
+    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
+        && args.destination != "-"
+    {
+        return copy_described(source, args, context);
     }
     let destination = Address::parse(&args.destination)?;
     if destination == Address::Stdio {
@@ -51,11 +57,24 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
 
 /// A file at a web server is copied by itself.
 fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    web::download(url, &args.destination, existing(args), &places, context).map(|()| Exit::Ok)
+}
+
+/// Copies what a Metalink describes.
+fn copy_described(source: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    web::download_all(source, &args.destination, existing(args), &places, context).map(|()| Exit::Ok)
+}
+
+fn check_alone(args: &CpArgs) -> Result<()> {
     if args.recursive || args.transfer.dry_run || args.version_id.is_some() {
         let why = "--recursive, --dry-run and --version-id do not go with an http(s) address";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    web::download(url, &args.destination, existing(args), context).map(|()| Exit::Ok)
+    Ok(())
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.

@@ -4,20 +4,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::http::vector::{Options, ReadAhead, Reader, RemoteFile, Traffic};
+use fordway_client::http::replicas::ReplicatedFile;
+use fordway_client::http::vector::{ReadAhead, Reader, Traffic};
 use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result, Store};
 use serde::Serialize;
 
 use crate::address::Address;
-use crate::args::CallArgs;
+use crate::args::{CallArgs, ReplicaArgs};
 use crate::context::Context;
-use crate::web;
+use crate::replicas::{Opened, Places};
 
 /// What is read, and how.
 pub(crate) struct Reading<'a> {
+    /// Empty if only a Metalink is named.
     pub(crate) url: &'a str,
     pub(crate) what: What<'a>,
     pub(crate) calls: &'a CallArgs,
+    pub(crate) replicas: &'a ReplicaArgs,
+    /// Whether the pieces that ranges lie in are held against their digests.
+    pub(crate) verify: bool,
 }
 
 /// What is read of it.
@@ -71,14 +76,14 @@ pub(crate) fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>)
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
         (What::Ranges { ranges, window }, false) => {
-            read_ranges_of(open(reading)?, reading, (ranges, window), &mut count).map(Some)
+            read_ranges_of((reading, context), (ranges, window), &mut count).map(Some)
         }
         (What::Blocks { .. }, true) => {
             let detail = "--sequential reads http(s) URLs; read an object whole with `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
         }
         (What::Blocks { block_bytes, read_ahead_bytes }, false) => {
-            read_blocks(open(reading)?, block_bytes, read_ahead_bytes, &mut count).map(Some)
+            read_blocks((reading, context), block_bytes, read_ahead_bytes, &mut count).map(Some)
         }
     }?;
     cost.requests = traffic.map(|traffic| traffic.requests);
@@ -93,23 +98,34 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
-fn open(reading: &Reading) -> Result<RemoteFile> {
-    let options =
-        Options { connections_per_origin: reading.calls.connections as usize, ..Default::default() };
-    RemoteFile::open(&web::session(reading.calls.ca_bundle.clone(), options), reading.url)
+impl Reading<'_> {
+    fn places(&self) -> Places<'_> {
+        let connections = self.calls.connections as usize;
+        Places { args: self.replicas, verify: self.verify, ca_bundle: self.calls.ca_bundle.as_ref(), connections }
+    }
 }
 
 fn read_blocks(
-    file: RemoteFile,
+    (reading, context): (&Reading, &Context),
     block_bytes: usize,
     read_ahead_bytes: u64,
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
+    let file = match reading.places().open(reading.url, context)? {
+        Opened::One(file) => file,
+        Opened::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
+    };
     let mut reader = Reader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
     let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
     loop {
         let started = Instant::now();
-        let count = reader.read_at(position, &mut block)?;
+        let count = match reader.read_at(position, &mut block) {
+            Ok(count) => count,
+            Err(error) => {
+                let file = reading.places().instead(reading.url, error, context)?;
+                return read_blocks_of_many(&file, position, block_bytes, sink);
+            }
+        };
         if count == 0 {
             return Ok(reader.file().traffic());
         }
@@ -118,12 +134,29 @@ fn read_blocks(
     }
 }
 
+fn read_blocks_of_many(
+    file: &ReplicatedFile,
+    from: u64,
+    block_bytes: usize,
+    sink: &mut Sink<'_>,
+) -> Result<Traffic> {
+    let mut started = Instant::now();
+    file.copy_range(from..file.size_bytes(), &mut |bytes| {
+        for bytes in bytes.chunks(block_bytes.max(1)) {
+            sink(Call { bytes, started, took: started.elapsed() })?;
+            started = Instant::now();
+        }
+        Ok(())
+    })?;
+    Ok(file.traffic())
+}
+
 fn read_ranges_of(
-    file: RemoteFile,
-    reading: &Reading,
+    (reading, context): (&Reading, &Context),
     (ranges, window): (&[(u64, usize)], usize),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
+    let mut file = reading.places().open(reading.url, context)?;
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
     let mut memory = Vec::new();
@@ -132,10 +165,19 @@ fn read_ranges_of(
             && let Some(call) = calls.next()
         {
             let started = Instant::now();
-            under_way.push_back((started, file.submit(call, std::mem::take(&mut memory))?));
+            under_way.push_back((started, call, file.submit(call, std::mem::take(&mut memory))?));
         }
-        let Some((started, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
-        memory = file.wait(ticket)?.bytes;
+        let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
+        memory = match (file.wait(ticket), &file) {
+            (Err(error), Opened::One(_)) => {
+                file = Opened::Many(reading.places().instead(reading.url, error, context)?);
+                for (_, call, ticket) in &mut under_way {
+                    *ticket = file.submit(call, Vec::new())?;
+                }
+                file.wait(file.submit(call, Vec::new())?)?
+            }
+            (waited, _) => waited?,
+        };
         sink(Call { bytes: &memory, started, took: started.elapsed() })?;
     }
 }

@@ -12,7 +12,7 @@ use super::board::{Board, JobId, Outcome, Patience, StreamId};
 use super::gather::Cache;
 use super::site::{self, Site};
 use super::stream::{self, TICK};
-use crate::http::vector::{Options, RemoteFile, Session, Traffic, WebFile};
+use crate::http::vector::{RemoteFile, Session, Traffic, WebFile};
 
 /// The lane's name in messages.
 const LANE: &str = "http";
@@ -183,6 +183,20 @@ impl ReplicatedFile {
     /// Its name as the description has it, or the first address.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What tells this file from others, as far as its description goes: of what has no digests, its places.
+    pub fn identity(&self) -> String {
+        let pieces = self.shared.pieces.as_ref();
+        let mut identity = format!("{} bytes", self.size_bytes());
+        for hex in self.hash.iter().map(|hash| &hash.hex).chain(pieces.iter().flat_map(|pieces| &pieces.hex)) {
+            identity.push(' ');
+            identity.push_str(hex);
+        }
+        if self.hash.is_none() && pieces.is_none() {
+            self.shared.board().sites.iter().for_each(|site| identity.push_str(&site.url));
+        }
+        identity
     }
 
     /// Whether bytes are held against digests before they are handed over.

@@ -19,7 +19,7 @@ use super::copy::{runs, wrong_whole};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Told how many more bytes are there; may end the copy.
-pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// A part file on its way.
 struct Part<'a> {

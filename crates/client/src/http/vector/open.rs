@@ -181,5 +181,7 @@ fn version_of(response: &Response, target: &dyn Target, size_bytes: Option<u64>)
     });
     let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
     let links = links.map(|(_, value)| value.to_owned()).collect();
-    Ok(FileVersion { links, ..FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)) })
+    let mut version = FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned));
+    version.links = links;
+    Ok(version)
 }
