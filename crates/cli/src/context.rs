@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::sync::{Arc, Mutex};
 
+use fordway_client::http::replicas::MetalinkCache;
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
@@ -20,6 +21,8 @@ pub struct Context {
     pub output: Output,
     /// The request to stop.
     pub interrupt: Interrupt,
+    /// Where descriptions of files with replicas are kept, if anywhere.
+    pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
 }
 
@@ -37,6 +40,7 @@ impl Context {
             opened: Mutex::new(None),
             output,
             interrupt,
+            metalinks: None,
             input: Mutex::new(Some(Box::new(input))),
         }
     }

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fordway_client::http::replicas::MetalinkCache;
 use fordway_cli::{Cli, Command, Context, Exit, Format, GlobalArgs, Interrupt, Output};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -58,7 +59,8 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
         }),
         None => fordway_lanes::open(&options),
     };
-    Context::new(open, output, std::io::stdin(), interrupt)
+    let context = Context::new(open, output, std::io::stdin(), interrupt);
+    Context { metalinks: MetalinkCache::of_user(), ..context }
 }
 
 /// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error. Without it gateways log

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_client::http::replicas::{
-    MetalinkCache, ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
+    ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
 };
 use fordway_client::http::vector::{Options, RemoteFile, Session, Ticket, Traffic};
 use fordway_client::http::{Credentials, TlsRoots};
@@ -70,7 +70,7 @@ impl<'a> Places<'a> {
     /// another place.
     pub(crate) fn open(&self, url: &str, context: &Context) -> Result<Opened> {
         if let Some(source) = self.source() {
-            let metalink = self.read(source)?;
+            let metalink = self.read(source, context)?;
             let name = base_name(url);
             let wanted = (metalink.files.len() > 1 && !name.is_empty()).then_some(name.as_str());
             let mut file = metalink.file(wanted)?;
@@ -78,7 +78,7 @@ impl<'a> Places<'a> {
             return self.replicated(&file).map(Opened::Many);
         }
         if is_metalink_name(url) && !self.is_told_none() {
-            return self.replicated(&self.read(url)?.file(None)?).map(Opened::Many);
+            return self.replicated(&self.read(url, context)?.file(None)?).map(Opened::Many);
         }
         match RemoteFile::open(&self.session(), url) {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
@@ -104,7 +104,7 @@ impl<'a> Places<'a> {
     }
 
     fn found(&self, url: &str, context: &Context) -> Option<ReplicatedFile> {
-        let found = discover(&self.session(), url, MetalinkCache::of_user().as_ref())?;
+        let found = discover(&self.session(), url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read as a Metalink of the cache describes it"));
@@ -113,16 +113,15 @@ impl<'a> Places<'a> {
     }
 
     /// Reads a Metalink or a list of URLs: a file of this machine, or at a URL. Keeps it for later.
-    pub(crate) fn read(&self, source: &str) -> Result<Metalink> {
+    pub(crate) fn read(&self, source: &str, context: &Context) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
             fetch_metalink(&self.session(), source)?
         } else {
             let document = std::fs::read(source).map_err(|error| file_error("reading", source, error))?;
             Metalink::parse(&document)?
         };
-        let cache = MetalinkCache::of_user();
         for file in metalink.files.iter().filter(|file| !file.replicas.is_empty()) {
-            if let Some(Err(error)) = cache.as_ref().map(|cache| cache.keep(file)) {
+            if let Some(Err(error)) = context.metalinks.as_ref().map(|cache| cache.keep(file)) {
                 tracing::debug!(%error, "the Metalink is not kept");
             }
         }

@@ -132,7 +132,7 @@ pub(crate) fn download_all(
     places: &Places<'_>,
     context: &Context,
 ) -> Result<()> {
-    let metalink = places.read(source)?;
+    let metalink = places.read(source, context)?;
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
     if metalink.files.len() != 1 && !is_directory {
         let why = format!("{source} describes {} files; name a directory, as {destination}/", metalink.files.len());

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use fordway_client::http::replicas::{MetalinkCache, discover, is_metalink_name};
+use fordway_client::http::replicas::{discover, is_metalink_name};
 use fordway_client::http::vector::Options;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::RunningHash;
@@ -222,12 +222,12 @@ fn show(args: &ShowArgs, context: &Context) -> Result<()> {
     let places = Places::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
         let session = web::session(web::ca_bundle_of_environment(), Options::default());
-        let found = discover(&session, &args.source, MetalinkCache::of_user().as_ref()).ok_or_else(|| {
+        let found = discover(&session, &args.source, context.metalinks.as_ref()).ok_or_else(|| {
             let why = format!("nobody tells of other places of {}; name a Metalink", args.source);
             Error::new(ErrorKind::NoSuchKey, why)
         })?;
         return context.output.record(&Shown::of(found.file, Some(found.from)));
     }
-    let metalink = places.read(&args.source)?;
+    let metalink = places.read(&args.source, context)?;
     metalink.files.into_iter().try_for_each(|file| context.output.record(&Shown::of(file, None)))
 }

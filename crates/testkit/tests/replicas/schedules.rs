@@ -10,7 +10,7 @@ use crate::{SIZE, content, described, expected, options, read, server};
 
 /// A few dozen; a thousand when it is time to soak.
 fn rounds() -> u64 {
-    if std::env::var_os("FORDWAY_SOAK").is_some() { 1_000 } else { 30 }
+    if std::env::var_os("FORDWAY_SOAK").is_some() { 1_000 } else { 24 }
 }
 
 struct Random(u64);
