@@ -159,7 +159,13 @@ fn may_be_elsewhere(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(
         kind,
-        K::Unavailable | K::Timeout | K::NoSuchKey | K::BadResponse | K::IncompleteBody | K::Io | K::BadDigest
+        K::Unavailable
+            | K::Timeout
+            | K::NoSuchKey
+            | K::BadResponse
+            | K::IncompleteBody
+            | K::Io
+            | K::BadDigest
     )
 }
 
@@ -224,12 +230,8 @@ impl Opened {
 pub(crate) fn complete(file: &ReplicatedFile, part: &Path, context: &Context) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
-    let mut is_first = true;
     file.complete(&part, &mut |bytes| {
-        context.interrupt.check()?;
-        if !std::mem::take(&mut is_first) {
-            context.output.advance_bytes(bytes);
-        }
-        Ok(())
+        context.output.advance_bytes(bytes);
+        context.interrupt.check()
     })
 }

@@ -135,7 +135,8 @@ pub(crate) fn download_all(
     let metalink = places.read(source, context)?;
     let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
     if metalink.files.len() != 1 && !is_directory {
-        let why = format!("{source} describes {} files; name a directory, as {destination}/", metalink.files.len());
+        let why =
+            format!("{source} describes {} files; name a directory, as {destination}/", metalink.files.len());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     for described in &metalink.files {
@@ -214,9 +215,8 @@ fn copy_one(
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
     };
-    let copied = file.copy_range(resumed_bytes..bytes, &mut |chunk| {
-        write(chunk).inspect_err(|_| is_ours = true)
-    });
+    let copied =
+        file.copy_range(resumed_bytes..bytes, &mut |chunk| write(chunk).inspect_err(|_| is_ours = true));
     let copied = match copied {
         // What has come is used, as far as digests can prove it.
         Err(error) if !is_ours => places.instead(url, error, context).and_then(|replicated| {

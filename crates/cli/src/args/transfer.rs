@@ -9,7 +9,9 @@ use fordway_measure::parse_bytes;
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    allow_missing_positional = true,
+    after_help = "Examples:
   fordway cp run.h5 s3://data/2024/
   fordway cp s3://data/2024/run.h5 .
   fordway cp 's3://data/logs/*.gz' logs/
@@ -20,7 +22,8 @@ use fordway_measure::parse_bytes;
   fordway cp --metalink events.meta4 .
 
 A destination that ends in / or is a directory keeps the name of the source. With --recursive, \
-s3://b/p means what lies below s3://b/p/.")]
+s3://b/p means what lies below s3://b/p/."
+)]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or one http(s):// address
     #[arg(required_unless_present = "metalink", value_name = "SOURCE")]

@@ -9,7 +9,9 @@ use fordway_client::http::replicas::{discover, is_metalink_name};
 use fordway_client::http::vector::Options;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::RunningHash;
-use fordway_wire::metalink::{FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, Pieces};
+use fordway_wire::metalink::{
+    FileHash, HashKind, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, Pieces,
+};
 use serde::Serialize;
 
 use crate::args::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
@@ -96,7 +98,12 @@ impl Place {
     }
 }
 
-fn describe(path: &Path, places: &[Place], piece_size: Option<u64>, context: &Context) -> Result<MetalinkFile> {
+fn describe(
+    path: &Path,
+    places: &[Place],
+    piece_size: Option<u64>,
+    context: &Context,
+) -> Result<MetalinkFile> {
     let failed = |error| file_error("reading", path.display(), error);
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
         let why = format!("{} has no name that could stand in a Metalink", path.display());
@@ -128,12 +135,23 @@ fn describe(path: &Path, places: &[Place], piece_size: Option<u64>, context: &Co
     let pieces = (!hex.is_empty()).then_some(Pieces { length_bytes, kind: HashKind::Sha256, hex });
     let hashes: Vec<FileHash> = vec![whole.finish()];
     let replicas = (1..).zip(places).map(|(priority, place)| MetalinkUrl {
-        url: if place.url.ends_with('/') { format!("{}{}", place.url, encoded(name)) } else { place.url.clone() },
+        url: if place.url.ends_with('/') {
+            format!("{}{}", place.url, encoded(name))
+        } else {
+            place.url.clone()
+        },
         priority,
         location: place.location.clone(),
     });
     let replicas = replicas.collect();
-    Ok(MetalinkFile { name: name.to_owned(), size_bytes: Some(total), hashes, pieces, replicas, described_by: Vec::new() })
+    Ok(MetalinkFile {
+        name: name.to_owned(),
+        size_bytes: Some(total),
+        hashes,
+        pieces,
+        replicas,
+        described_by: Vec::new(),
+    })
 }
 
 fn encoded(name: &str) -> String {

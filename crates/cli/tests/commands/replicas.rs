@@ -3,7 +3,7 @@
 use fordway_cli::Exit;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
-use crate::support::{Rig, Ran};
+use crate::support::{Ran, Rig};
 
 fn content() -> Vec<u8> {
     (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
@@ -91,7 +91,9 @@ fn the_server_is_asked_when_it_fails() {
     for failing in [
         Script::honest().on_requests(0..1_000, Lie::Status(503, None)),
         Script::honest().on_requests(1..1_000, Lie::CloseAt(0)),
-        Script::honest().on_requests(1..2, Lie::CloseAt(600_000)).on_requests(2..1_000, Lie::Status(500, None)),
+        Script::honest()
+            .on_requests(1..2, Lie::CloseAt(600_000))
+            .on_requests(2..1_000, Lie::Status(500, None)),
     ] {
         let origin = server(failing.always(known.clone()));
         rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
@@ -102,7 +104,8 @@ fn the_server_is_asked_when_it_fails() {
     origin.follow(failing());
     let cut = server(failing());
     assert!(rig.run(&["cat", &cut.url()]).ok().stdout.into_bytes() == content());
-    let refusing = server(Script::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
+    let refusing =
+        server(Script::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
     let found = rig.run(&["read", &refusing.url(), "--ranges", "-", "--per-call", "1", "--window", "2"]).ok();
     assert_eq!(found.stdout.as_bytes(), [&content()[90..100], &content()[1_100_000..1_100_003]].concat());
     let alone = server(Script::honest().always(Lie::Status(503, None)).always(known));

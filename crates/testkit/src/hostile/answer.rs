@@ -13,6 +13,8 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
     /// The head of this answer announces the body, but none follows.
     pub(super) is_head_only: bool,
+    /// It is not of the file, and sent as it should be.
+    pub(super) is_aside: bool,
 }
 
 /// The answer to `request` for `file`, with every lie that concerns its content.
@@ -44,7 +46,13 @@ fn document(request: &Request, lies: &[Lie]) -> Option<Answer> {
     match documents.find(is_asked) {
         Some((_, kind, body)) => {
             let headers = vec![("Content-Type", kind.to_owned())];
-            Some(Answer { status: 200, headers, body: body.clone().into_bytes(), ..Answer::default() })
+            Some(Answer {
+                status: 200,
+                headers,
+                body: body.clone().into_bytes(),
+                is_aside: true,
+                ..Answer::default()
+            })
         }
         None if has_any && request.target.ends_with(".meta4") => {
             Some(Answer { status: 404, ..Answer::default() })
@@ -82,7 +90,8 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
         }
         None => file,
     };
-    let flipped = lies.iter().find_map(|lie| if let Lie::Flipped(at) = lie { Some(*at as usize) } else { None });
+    let flipped =
+        lies.iter().find_map(|lie| if let Lie::Flipped(at) = lie { Some(*at as usize) } else { None });
     let damaged: Vec<u8>;
     let file = match flipped.filter(|at| *at < file.len()) {
         Some(at) => {

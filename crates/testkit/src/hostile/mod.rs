@@ -138,7 +138,8 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
         };
         let answer = answer::answer(&request, &shared.file, &lies);
         let is_last = request.header("connection") == Some("close");
-        match transmit::send(stream, &answer, &lies) {
+        let lies = if answer.is_aside { &[][..] } else { &lies };
+        match transmit::send(stream, &answer, lies) {
             Ok(After::GoOn) if !is_last => {}
             Ok(After::GoOn | After::Close) => {
                 // To close over requests that nobody read would be a reset, and the answer might be lost.

@@ -49,7 +49,10 @@ fn links_name_replicas_and_what_describes_them() {
     let found = discover(&session(), &origin.url(), None).unwrap();
     assert_eq!(found.from, "Link headers");
     assert_eq!(found.file.replicas.len(), 2);
-    assert_eq!((found.file.replicas[1].priority, found.file.replicas[1].location.as_deref()), (3, Some("ch")));
+    assert_eq!(
+        (found.file.replicas[1].priority, found.file.replicas[1].location.as_deref()),
+        (3, Some("ch"))
+    );
     assert!(found.file.pieces.is_some() && found.file.name == "file");
 }
 

@@ -114,7 +114,9 @@ fn a_download_goes_on_at_the_byte() {
     assert!(copied(&file).unwrap() == content());
     let starts: Vec<u64> = good.requests()[1..]
         .iter()
-        .filter_map(|request| request.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok())
+        .filter_map(|request| {
+            request.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+        })
         .collect();
     assert!(starts.iter().all(|start| *start >= 300_000), "{starts:?}");
 }
@@ -185,4 +187,20 @@ fn priorities_and_locations_choose() {
     let file = fordway_client::http::replicas::ReplicatedFile::open(&both, options).unwrap();
     assert!(copied(&file).unwrap() == content());
     assert!(one.requests().is_empty() && other.requests().len() > before);
+}
+
+#[test]
+fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
+    let large: Vec<u8> = content().repeat(8);
+    let only = HostileServer::start(large.clone(), Script::honest().always(Lie::WholeForRange));
+    let replicas = vec![at(&only.url(), 1)];
+    let described =
+        MetalinkFile { size_bytes: Some(large.len() as u64), replicas, ..MetalinkFile::default() };
+    assert!(copied(&open(&described)).unwrap() == large);
+    let asked = only.requests().iter().filter(|request| request.method == "GET").count();
+    assert!(asked <= 5, "{asked} times for {} bytes", large.len());
+    let ranges = [(0, 9), (20_000_000, 100_000), (9_000_000, 3)];
+    let found = read(&open(&described), &ranges).unwrap();
+    let wanted: Vec<_> = ranges.iter().map(|(at, len)| large[*at as usize..][..*len].to_vec()).collect();
+    assert!(found == wanted);
 }

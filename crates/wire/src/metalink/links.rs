@@ -17,10 +17,14 @@ pub fn read_links<'a>(
     let mut found = Links::default();
     for (address, parameters) in links.into_iter().flat_map(entries) {
         let named = |wanted: &str| {
-            parameters.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str())
+            parameters
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+                .map(|(_, value)| value.as_str())
         };
         let relations = named("rel").unwrap_or_default();
-        let is_a = |relation: &str| relations.split_ascii_whitespace().any(|r| r.eq_ignore_ascii_case(relation));
+        let is_a =
+            |relation: &str| relations.split_ascii_whitespace().any(|r| r.eq_ignore_ascii_case(relation));
         if is_a("duplicate") && found.replicas.len() < REPLICAS_MAX {
             let priority = named("pri").and_then(|text| text.parse().ok()).unwrap_or(PRIORITY_LAST);
             let location = named("geo").map(|text| text.trim().to_ascii_lowercase());
@@ -31,9 +35,10 @@ pub fn read_links<'a>(
         }
     }
     for entry in digests.into_iter().flat_map(|value| value.split(',')) {
-        let hash = entry.trim().split_once('=').and_then(|(name, value)| {
-            FileHash::from_digest_header(HashKind::from_name(name)?, value)
-        });
+        let hash = entry
+            .trim()
+            .split_once('=')
+            .and_then(|(name, value)| FileHash::from_digest_header(HashKind::from_name(name)?, value));
         hash.into_iter().for_each(|hash| found.push_hash(hash));
     }
     found
@@ -42,7 +47,9 @@ pub fn read_links<'a>(
 /// Whether a media type is that of a Metalink of either version.
 pub fn is_metalink_type(text: &str) -> bool {
     let plain = text.split(';').next().unwrap_or_default().trim();
-    ["application/metalink4+xml", "application/metalink+xml"].iter().any(|known| plain.eq_ignore_ascii_case(known))
+    ["application/metalink4+xml", "application/metalink+xml"]
+        .iter()
+        .any(|known| plain.eq_ignore_ascii_case(known))
 }
 
 /// The entries of one header: an address, and names with values.

@@ -74,7 +74,8 @@ impl Metalink {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
         }
-        let text = std::str::from_utf8(document).map_err(|error| refused("it is not UTF-8").caused_by(error))?;
+        let text =
+            std::str::from_utf8(document).map_err(|error| refused("it is not UTF-8").caused_by(error))?;
         let text = text.trim_start_matches('\u{feff}').trim_start();
         let metalink = if text.starts_with('<') { read::document(text)? } else { list::read(text)? };
         metalink.files.iter().try_for_each(MetalinkFile::check)?;

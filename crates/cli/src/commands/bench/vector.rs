@@ -41,7 +41,8 @@ fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) ->
             let window = *window as usize;
             let what = What::Ranges { ranges, window };
             let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
-            let reading = Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+            let reading =
+                Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
             measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
         }
     }

@@ -101,7 +101,12 @@ fn cpu_seconds() -> f64 {
 impl Reading<'_> {
     fn places(&self) -> Places<'_> {
         let connections = self.calls.connections as usize;
-        Places { args: self.replicas, verify: self.verify, ca_bundle: self.calls.ca_bundle.as_ref(), connections }
+        Places {
+            args: self.replicas,
+            verify: self.verify,
+            ca_bundle: self.calls.ca_bundle.as_ref(),
+            connections,
+        }
     }
 }
 

@@ -232,6 +232,27 @@ impl Board {
         Some((job, job_of.ranges.clone(), job_of.partial.take()))
     }
 
+    /// The job that begins first, at `at` or behind it.
+    pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, Ranges)> {
+        let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
+        let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
+        let (_, job) = ahead.filter(|(start, _)| *start >= at).min()?;
+        let stream = self.streams.get_mut(&id)?;
+        (stream.moved, stream.is_idle) = (now, false);
+        stream.held.push(job);
+        self.queue.remove(&job);
+        let found = self.jobs.get_mut(&job)?;
+        found.holders.push(id);
+        found.partial = None;
+        Some((job, found.ranges.clone()))
+    }
+
+    /// Whether a stream is to go on at its replica.
+    pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
+        let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
+        !self.is_closing && is_wanted && self.sites.get(site).is_some_and(Site::is_open)
+    }
+
     fn held_bytes(&self, id: StreamId) -> u64 {
         let held = self.streams.get(&id).map(|stream| stream.held.as_slice()).unwrap_or_default();
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
@@ -404,8 +425,7 @@ impl Board {
         let known_of_others = self.sites.iter().enumerate().filter(|(site, _)| Some(*site) != stream.replica);
         let best = known_of_others.filter_map(|(_, site)| site.bytes_per_s(now)).fold(0.0, f64::max);
         let is_slow = rate < self.patience.floor_bytes_per_s || rate * SUSPECT < best;
-        let open: u64 =
-            self.jobs.values().filter(|job| job.outcome.is_none()).map(|job| job.bytes).sum();
+        let open: u64 = self.jobs.values().filter(|job| job.outcome.is_none()).map(|job| job.bytes).sum();
         let left_s = (open + self.expected_bytes) as f64 / rate.max(1.0);
         let has_waited = now.duration_since(stream.front_since) >= WORTHWHILE / 2;
         is_slow
@@ -459,11 +479,8 @@ impl Board {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience {
-        stall: Duration::from_secs(1),
-        detection: Duration::from_secs(2),
-        floor_bytes_per_s: 1e6,
-    };
+    const PATIENCE: Patience =
+        Patience { stall: Duration::from_secs(1), detection: Duration::from_secs(2), floor_bytes_per_s: 1e6 };
     const MIB: usize = 1 << 20;
 
     /// A board with `sites` replicas at hosts of the test's own, and jobs of 1 MiB.

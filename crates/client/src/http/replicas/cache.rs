@@ -55,7 +55,8 @@ impl MetalinkCache {
                 continue;
             }
             let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
-            let written = fs::File::create(&unfinished).and_then(|mut file| file.write_all(document.as_bytes()));
+            let written =
+                fs::File::create(&unfinished).and_then(|mut file| file.write_all(document.as_bytes()));
             written.and_then(|()| fs::rename(&unfinished, &path)).map_err(failed)?;
         }
         Ok(())

@@ -126,9 +126,10 @@ impl<'a> Copying<'a> {
         }
         let under_way = &self.under_way;
         let (at, outcome) = self.file.shared.wait_for(|board| {
-            under_way.iter().enumerate().find_map(|(at, (id, _))| {
-                Some((at, board.jobs.get(id).and_then(|job| job.outcome.clone())?))
-            })
+            under_way
+                .iter()
+                .enumerate()
+                .find_map(|(at, (id, _))| Some((at, board.jobs.get(id).and_then(|job| job.outcome.clone())?)))
         });
         let Some((id, offset)) = self.under_way.remove(at) else { return Ok(None) };
         self.taken(id, offset, outcome)

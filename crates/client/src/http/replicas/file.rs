@@ -103,7 +103,10 @@ impl Shared {
             let id = {
                 let mut board = self.board();
                 let regular = board.regular_streams();
-                if board.queued() == 0 || regular >= wanted || (regular > 0 && board.queued() <= board.idle_streams()) {
+                if board.queued() == 0
+                    || regular >= wanted
+                    || (regular > 0 && board.queued() <= board.idle_streams())
+                {
                     return;
                 }
                 board.start(None, Instant::now())
@@ -189,7 +192,8 @@ impl ReplicatedFile {
     pub fn identity(&self) -> String {
         let pieces = self.shared.pieces.as_ref();
         let mut identity = format!("{} bytes", self.size_bytes());
-        for hex in self.hash.iter().map(|hash| &hash.hex).chain(pieces.iter().flat_map(|pieces| &pieces.hex)) {
+        for hex in self.hash.iter().map(|hash| &hash.hex).chain(pieces.iter().flat_map(|pieces| &pieces.hex))
+        {
             identity.push(' ');
             identity.push_str(hex);
         }
@@ -242,7 +246,9 @@ impl Shared {
                 let board = self.board();
                 let now = Instant::now();
                 let untried = board.sites.iter().enumerate().filter(|(_, site)| site.is_untried());
-                untried.min_by_key(|(index, site)| (site.rank(now), *index)).map(|(index, site)| (index, site.url.clone()))
+                untried
+                    .min_by_key(|(index, site)| (site.rank(now), *index))
+                    .map(|(index, site)| (index, site.url.clone()))
             };
             let Some((site, url)) = site else {
                 return Err((&site::told(&self.board().sites)).into());
@@ -266,7 +272,8 @@ impl Shared {
             return Ok(());
         }
         let (found, size) = (pieces.hex.len(), self.size_bytes);
-        let detail = format!("the Metalink has digests of {found} pieces; a file of {size} bytes has {count}");
+        let detail =
+            format!("the Metalink has digests of {found} pieces; a file of {size} bytes has {count}");
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 }

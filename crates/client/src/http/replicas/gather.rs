@@ -90,7 +90,9 @@ impl ReplicatedFile {
         let jobs = {
             let mut board = self.shared.board();
             match &self.shared.pieces {
-                Some(pieces) => self.cache().jobs_for(&mut board, ranges, (pieces.length_bytes, self.size_bytes())),
+                Some(pieces) => {
+                    self.cache().jobs_for(&mut board, ranges, (pieces.length_bytes, self.size_bytes()))
+                }
                 None => jobs_of(&mut board, ranges),
             }
         };
@@ -136,9 +138,8 @@ impl ReplicatedFile {
 
     pub(super) fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
         let size = self.size_bytes();
-        let is_outside = |(offset, len): &&(u64, usize)| {
-            offset.checked_add(*len as u64).is_none_or(|end| end > size)
-        };
+        let is_outside =
+            |(offset, len): &&(u64, usize)| offset.checked_add(*len as u64).is_none_or(|end| end > size);
         let Some((offset, len)) = ranges.iter().find(is_outside) else { return Ok(()) };
         let detail = format!("{len} bytes at {offset} of a file of {size} bytes");
         Err(self.named(Error::new(ErrorKind::InvalidRange, detail)))

@@ -39,6 +39,20 @@ impl Partial {
         (wanted, slots)
     }
 
+    /// Takes what `ranges` want of `bytes`, which lie at `at` of the file.
+    pub(super) fn fill(&mut self, ranges: &[(u64, usize)], at: u64, bytes: &[u8]) {
+        let (end, mut start) = (at + bytes.len() as u64, 0);
+        for (offset, len) in ranges {
+            let (from, until) = (at.max(*offset), end.min(offset + *len as u64));
+            if from < until {
+                let place = start + (from - offset) as usize;
+                let taken = &bytes[(from - at) as usize..(until - at) as usize];
+                self.bytes[place..][..taken.len()].copy_from_slice(taken);
+            }
+            start += len;
+        }
+    }
+
     /// Whether anything is there.
     pub(super) fn is_worth_keeping(&self) -> bool {
         self.filled.iter().any(|filled| *filled > 0)
@@ -51,7 +65,8 @@ impl Partial {
         for (range, (offset, len)) in ranges.iter().enumerate() {
             let bytes = &self.bytes[start..start + len];
             let index = usize::try_from(offset / pieces.length_bytes).unwrap_or(usize::MAX);
-            let is_good = pieces.hex.get(index).is_some_and(|hex| FileHash::of(pieces.kind, bytes).hex == *hex);
+            let is_good =
+                pieces.hex.get(index).is_some_and(|hex| FileHash::of(pieces.kind, bytes).hex == *hex);
             self.filled[range] = if is_good { *len } else { 0 };
             has_bad |= !is_good;
             start += len;

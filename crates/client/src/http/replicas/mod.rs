@@ -18,6 +18,7 @@ mod meter;
 mod part;
 mod site;
 mod stream;
+mod sweep;
 
 use std::time::Duration;
 

@@ -54,6 +54,7 @@ impl ReplicatedFile {
             growing.begin_again().map_err(io_error)?;
             is_ours = true;
         }
+        self.shared.board().sites.iter_mut().for_each(|site| site.is_set_aside = false);
         part.set_len(size).map_err(io_error)?;
         Ok(resumed_bytes)
     }
@@ -66,7 +67,8 @@ impl ReplicatedFile {
             let detail = "its pieces have the digests that the Metalink states, and the whole has not";
             return Err(self.named(Error::new(ErrorKind::BadDigest, detail)));
         }
-        let gave: Vec<usize> = (0..board.sites.len()).filter(|at| board.sites[*at].delivered_bytes > 0).collect();
+        let gave: Vec<usize> =
+            (0..board.sites.len()).filter(|at| board.sites[*at].delivered_bytes > 0).collect();
         if let ([site], true) = (gave.as_slice(), is_ours) {
             board.failed(*site, &wrong_whole(), std::time::Instant::now());
         }

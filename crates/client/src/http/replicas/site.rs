@@ -94,7 +94,8 @@ impl Site {
 
     /// Failures that do not pass end its use, others have it asked again after a while.
     pub(super) fn failed(&mut self, error: &Error, now: Instant) {
-        let told = Told { kind: error.kind(), detail: error.detail().to_owned() };
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        let told = Told { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         health::note(&self.origin, |standing| standing.failed(weight, now));

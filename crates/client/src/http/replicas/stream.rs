@@ -95,11 +95,11 @@ struct Held {
 }
 
 /// A stream at a replica.
-struct Serving<'a> {
-    shared: &'a Arc<Shared>,
-    id: StreamId,
-    site: usize,
-    file: Arc<RemoteFile>,
+pub(super) struct Serving<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) id: StreamId,
+    pub(super) site: usize,
+    pub(super) file: Arc<RemoteFile>,
     held: VecDeque<Held>,
     /// When progress was told last.
     last: Instant,
@@ -112,13 +112,20 @@ impl Serving<'_> {
             if !self.drop_what_is_over() {
                 return Ok(());
             }
+            if self.file.learned().ignores_ranges && self.held.is_empty() && self.shared.board().has_work() {
+                self.last = Instant::now();
+                self.sweep()?;
+                continue;
+            }
             self.take_jobs()?;
             let Some(front) = self.held.front() else {
                 self.rest();
                 continue;
             };
-            let has_ended =
-                front.ticket.as_ref().is_none_or(|ticket| self.file.wait_until(ticket, Instant::now() + TICK));
+            let has_ended = front
+                .ticket
+                .as_ref()
+                .is_none_or(|ticket| self.file.wait_until(ticket, Instant::now() + TICK));
             self.report();
             if has_ended {
                 self.finish_front()?;
@@ -131,8 +138,7 @@ impl Serving<'_> {
         let mut over = Vec::new();
         {
             let mut board = self.shared.board();
-            let is_wanted = board.streams.get(&self.id).is_some_and(|stream| !stream.is_leaving);
-            if board.is_closing || !is_wanted || !board.sites[self.site].is_open() {
+            if !board.is_serving(self.id, self.site) {
                 return false;
             }
             let now = Instant::now();
@@ -179,12 +185,17 @@ impl Serving<'_> {
 
     /// Tells what has come since the last time.
     fn report(&mut self) {
-        let (now, mut bytes) = (Instant::now(), 0);
+        let mut bytes = 0;
         for held in &mut self.held {
             let arrived = held.home.arrived_bytes();
             bytes += arrived - held.told_bytes;
             held.told_bytes = arrived;
         }
+        self.report_bytes(bytes);
+    }
+
+    pub(super) fn report_bytes(&mut self, bytes: u64) {
+        let now = Instant::now();
         self.shared.board().progress(self.id, now.duration_since(self.last), bytes, now);
         self.last = now;
     }
@@ -198,24 +209,28 @@ impl Serving<'_> {
             self.return_job(front.job, &front.ranges, partial);
             return Err(error);
         }
-        let Some(mut partial) = partial else { return Ok(()) };
-        let is_bad = self
-            .shared
-            .pieces
-            .as_ref()
-            .is_some_and(|pieces| partial.reject_bad_pieces(&front.ranges, pieces));
-        let (now, unreported) = (Instant::now(), front.wanted_bytes - front.told_bytes);
-        let mut board = self.shared.board();
-        board.progress(self.id, Duration::ZERO, unreported, now);
+        let unreported = front.wanted_bytes - front.told_bytes;
+        self.shared.board().progress(self.id, Duration::ZERO, unreported, Instant::now());
+        match partial {
+            Some(partial) => self.finish(front.job, &front.ranges, partial),
+            None => Ok(()),
+        }
+    }
+
+    /// All bytes of a job have come: it is done if they are the right ones. Errors: `BadDigest`.
+    pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: Partial) -> Result<()> {
+        let pieces = self.shared.pieces.as_ref();
+        let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
+        let (now, mut board) = (Instant::now(), self.shared.board());
         if !is_bad {
-            board.complete(self.id, front.job, partial.bytes, now);
+            board.complete(self.id, job, partial.bytes, now);
             drop(board);
             self.shared.changed.notify_all();
             return Ok(());
         }
         let is_to_blame = partial.sources == [self.site];
         partial.sources.clear();
-        board.give_back(self.id, front.job, Some(partial), now);
+        board.give_back(self.id, job, Some(partial), now);
         drop(board);
         self.shared.changed.notify_all();
         // Bytes that two replicas gave together are asked for again, from one.
@@ -233,7 +248,7 @@ impl Serving<'_> {
         self.shared.changed.notify_all();
     }
 
-    fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<Partial>) {
+    pub(super) fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<Partial>) {
         let partial = partial.filter(|_| !overlap(ranges));
         self.shared.board().give_back(self.id, job, partial, Instant::now());
     }

@@ -76,7 +76,8 @@ impl RemoteFile {
 
     /// Whether the server names other places of it (RFC 6249).
     pub fn has_links(&self) -> bool {
-        !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), []).is_empty()
+        !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), [])
+            .is_empty()
     }
 
     /// Bytes of the file.
