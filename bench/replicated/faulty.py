@@ -1,4 +1,6 @@
-"""Servers of one file that fail, each in its own way and at its own port. usage: faulty.py FILE ADDRESS"""
+"""Servers of one file: sound ones at 300 Mbit/s a connection at the ports 8081 to 8083 and at 10 Mbit/s at 8084, and from 9000 on
+those that fail, each in its own way. nginx's limit_rate lets a second's worth of each request pass at once, so it is not
+used here. usage: faulty.py FILE ADDRESS"""
 
 import os
 import socket
@@ -8,9 +10,9 @@ import time
 
 # The port of each is 9000 and its place in this list.
 FAULTS = ["500", "dies", "truncates", "corrupt", "slow", "redirects", "hangs", "stops"]
-# A server that is in order up to its fault sends 300 Mbit/s.
+# Bytes a second of a server that is in order, if only up to its fault.
 RATE = 37_500_000
-SLOW = 200_000
+RATES = {"slow": 200_000, "10 Mbit/s": 1_250_000}
 # Where it dies, ends or stops, in bytes of each answer.
 AFTER = 2_000_000
 
@@ -50,7 +52,7 @@ def answer(connection, file, head, fault, address):
 
 
 def send(connection, file, at, end, fault):
-    rate, began, sent = SLOW if fault == "slow" else RATE, time.monotonic(), 0
+    rate, began, sent = RATES.get(fault, RATE), time.monotonic(), 0
     while at < end:
         if sent >= AFTER and fault in ("dies", "truncates", "stops"):
             if fault == "stops":
@@ -59,12 +61,19 @@ def send(connection, file, at, end, fault):
                 # A reset.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             return False
-        piece = bytearray(os.pread(file.fileno(), min(end - at, 4096 if fault == "slow" else 65536), at))
+        # As much as the rate allows in 5 ms; what a late wake-up lost is made up for.
+        count = min(end - at, rate // 200)
+        piece = bytearray(os.pread(file.fileno(), count, at))
         if fault == "corrupt":
             piece[0] ^= 0xFF
         connection.sendall(piece)
         at, sent = at + len(piece), sent + len(piece)
-        time.sleep(max(0, began + sent / rate - time.monotonic()))
+        late = time.monotonic() - began - sent / rate
+        if late < 0:
+            time.sleep(-late)
+        elif late > 0.1:
+            # A client that did not take it has lost its time: there is no burst afterwards.
+            began += late - 0.1
     return True
 
 
@@ -85,9 +94,14 @@ def serve_quietly(*arguments):
 
 def main():
     path, address = sys.argv[1:]
-    for place, fault in reversed(list(enumerate(FAULTS))):
-        listener = socket.create_server((address, 9000 + place), backlog=64)
-        threading.Thread(target=listen, args=(listener, path, fault, address), daemon=True).start()
+    sound = {8081: "", 8082: "", 8083: "", 8084: "10 Mbit/s"}
+    ports = {**sound, **{9000 + place: fault for place, fault in enumerate(FAULTS)}}
+    # The last that listens is the one that is waited for.
+    listeners = {port: socket.create_server((address, port), backlog=64) for port in sorted(ports, reverse=True)}
+    for port, listener in listeners.items():
+        # A process each, so that they do not wait for one another.
+        if os.fork() == 0:
+            listen(listener, path, ports[port], address)
     threading.Event().wait()
 
 

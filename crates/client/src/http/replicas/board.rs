@@ -367,11 +367,16 @@ impl Board {
         }
     }
 
-    /// A replica failed; for good, or perhaps not.
-    pub(super) fn failed(&mut self, site: usize, error: &Error, now: Instant) {
+    /// A replica failed, for good or perhaps not; whether it had brought anything before.
+    pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
-            site.failed(error, now);
+            site.failed(error, has_brought, now);
         }
+    }
+
+    /// Whether a stream has had anything from its replica.
+    pub(super) fn has_brought(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
     }
 
     /// A stream has ended. Without any that could do them, jobs have failed.
@@ -533,7 +538,7 @@ mod tests {
         let streams = [0; 3].map(|_| board.start(None, now));
         let chosen = streams.map(|stream| board.choose(stream, now));
         assert_eq!(chosen, [Choice::Replica(0), Choice::Replica(1), Choice::Replica(0)]);
-        board.failed(0, &failure(ErrorKind::NoSuchKey), now);
+        board.failed(0, &failure(ErrorKind::NoSuchKey), false, now);
         assert_eq!(board.choose(streams[0], now), Choice::Replica(1));
     }
 
@@ -544,7 +549,7 @@ mod tests {
         let stream = board.start(None, now);
         for _ in 0..STRIKES_MAX {
             assert_eq!(board.choose(stream, now), Choice::Replica(0));
-            board.failed(0, &failure(ErrorKind::Unavailable), now);
+            board.failed(0, &failure(ErrorKind::Unavailable), false, now);
             now += Duration::from_secs(9);
         }
         assert_eq!(board.choose(stream, now), Choice::End);

@@ -66,8 +66,8 @@ impl Shared {
             options.connections_per_origin = 1;
         }
         if self.board().sites.len() > 1 {
-            // Rather another replica than a third try here.
-            options.max_retries = options.max_retries.min(1);
+            // Rather another replica than a second try here.
+            options.max_retries = 0;
         }
         Arc::new(Session::new(options))
     }
@@ -259,7 +259,7 @@ impl Shared {
                     *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some((site, file));
                     return Ok(size);
                 }
-                Err(error) => self.board().failed(site, &error, Instant::now()),
+                Err(error) => self.board().failed(site, &error, false, Instant::now()),
             }
         }
     }

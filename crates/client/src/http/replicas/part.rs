@@ -70,7 +70,7 @@ impl ReplicatedFile {
         let gave: Vec<usize> =
             (0..board.sites.len()).filter(|at| board.sites[*at].delivered_bytes > 0).collect();
         if let ([site], true) = (gave.as_slice(), is_ours) {
-            board.failed(*site, &wrong_whole(), std::time::Instant::now());
+            board.failed(*site, &wrong_whole(), true, std::time::Instant::now());
         }
         let candidate = (0..board.sites.len()).filter(|at| board.sites[*at].out.is_none());
         let now = std::time::Instant::now();

@@ -12,6 +12,9 @@ use crate::retry::backoff;
 /// come last, then priorities count, then whether the place is a preferred one.
 pub(super) type Rank = (bool, u32, bool);
 
+/// Cuts that a replica is forgiven, if each brings something, before they count as failures.
+const CUTS_MAX: u32 = 50;
+
 /// A replica.
 pub(super) struct Site {
     pub(super) url: String,
@@ -25,6 +28,8 @@ pub(super) struct Site {
     pub(super) out: Option<Told>,
     /// Failures with nothing delivered in between.
     strikes: u32,
+    /// Failures with no job done in between.
+    cuts: u32,
     not_before: Option<Instant>,
     last: Option<Told>,
     /// Left because it was slow: others go first.
@@ -47,6 +52,7 @@ impl Site {
             origin: url[..host_end].to_ascii_lowercase(),
             out: None,
             strikes: 0,
+            cuts: 0,
             not_before: None,
             last: None,
             is_slow: false,
@@ -93,14 +99,16 @@ impl Site {
     }
 
     /// Failures that do not pass end its use, others have it asked again after a while.
-    pub(super) fn failed(&mut self, error: &Error, now: Instant) {
+    pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = Told { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
         health::note(&self.origin, |standing| standing.failed(weight, now));
-        self.strikes += 1;
-        self.not_before = Some(now + backoff(self.strikes, None));
+        // One that is cut over and over gets somewhere, if not for ever.
+        self.cuts += 1;
+        self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
+        self.not_before = Some(now + backoff(self.strikes.max(1), None));
         if is_for_good(error.kind()) {
             self.out = Some(told.clone());
         }
@@ -110,7 +118,7 @@ impl Site {
     /// It has delivered.
     pub(super) fn served(&mut self, bytes: u64, bytes_per_s: Option<f64>, now: Instant) {
         self.delivered_bytes += bytes;
-        (self.strikes, self.not_before) = (0, None);
+        (self.strikes, self.cuts, self.not_before) = (0, 0, None);
         health::note(&self.origin, |standing| standing.served(bytes_per_s, now));
     }
 
@@ -125,7 +133,7 @@ impl Site {
 
     /// Failures that may have passed are forgotten.
     pub(super) fn forgive(&mut self) {
-        (self.strikes, self.not_before) = (0, None);
+        (self.strikes, self.cuts, self.not_before) = (0, 0, None);
     }
 }
 

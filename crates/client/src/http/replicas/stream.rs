@@ -62,7 +62,10 @@ fn run(guard: &Guard) {
             served
         });
         if let Err(error) = served {
-            shared.board().failed(site, &error, Instant::now());
+            let mut board = shared.board();
+            let has_brought = board.has_brought(id);
+            board.failed(site, &error, has_brought, Instant::now());
+            drop(board);
             shared.changed.notify_all();
         }
     }
