@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind};
 use super::connection::{Connection, io_error};
 use super::connector::Connector;
 use super::pool::Pool;
-use super::response::Response;
+use super::response::{Head, Response};
 use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
 
 /// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
@@ -102,6 +102,16 @@ impl HttpClient {
         self.pool.put(origin, connection);
     }
 
+    /// The answer whose head has come on `connection`. Errors: `BadResponse`.
+    pub(super) fn answer(
+        &self,
+        head: Head,
+        connection: Connection,
+        exchange: &Exchange,
+    ) -> Result<Response, Error> {
+        Response::new(head, connection, exchange.method, (exchange.origin, &self.pool))
+    }
+
     fn pooled(&self, exchange: &Exchange) -> Option<Connection> {
         let mut connection = self.pool.take(exchange.origin)?;
         (exchange.replay == Replay::Safe || connection.is_quiet()).then_some(connection)
@@ -116,15 +126,13 @@ impl HttpClient {
             return self.early_answer(connection, exchange, error);
         }
         match connection.receive_head()? {
-            Some(head) => {
-                Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)).map(Some)
-            }
+            Some(head) => self.answer(head, connection, exchange).map(Some),
             None => Ok(None),
         }
     }
 
     /// A server may refuse a request before it has read the body, and close: its answer says why.
-    fn early_answer(
+    pub(super) fn early_answer(
         &self,
         mut connection: Connection,
         exchange: &Exchange,
@@ -134,9 +142,7 @@ impl HttpClient {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
         match connection.receive_head() {
-            Ok(Some(head)) => {
-                Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)).map(Some)
-            }
+            Ok(Some(head)) => self.answer(head, connection, exchange).map(Some),
             Ok(None) | Err(_) => Ok(None),
         }
     }
@@ -146,6 +152,6 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
 }

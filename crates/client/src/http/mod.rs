@@ -6,6 +6,7 @@
 
 pub mod load;
 pub mod vector;
+pub mod webdav;
 
 mod access;
 mod body;
@@ -18,6 +19,7 @@ mod origin;
 mod pool;
 mod response;
 mod socket;
+mod streamed;
 mod tls;
 
 use std::time::Duration;

@@ -44,8 +44,8 @@ impl Default for Options {
 /// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
 /// goes to the next one that wants it.
 pub struct Session {
-    pub(super) options: Options,
-    pub(super) http: Arc<HttpClient>,
+    pub(in crate::http) options: Options,
+    pub(in crate::http) http: Arc<HttpClient>,
     in_use: Arc<InUse>,
     /// Made when a redirection leads to another host.
     stranger: OnceLock<Arc<Session>>,
@@ -58,7 +58,7 @@ struct InUse {
 }
 
 /// The right to one of an origin's connections; given back when dropped.
-pub(super) struct Permit {
+pub(in crate::http) struct Permit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// A right to a connection, waited for. Errors: `Timeout`.
-    pub(super) fn permit(&self, origin: &Origin) -> Result<Permit> {
+    pub(in crate::http) fn permit(&self, origin: &Origin) -> Result<Permit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
         let mut in_use = self.in_use.locked();

@@ -46,19 +46,19 @@ impl WebFile {
     }
 
     /// The same, with what `who` has to say to its host. Errors: those of credentials that cannot be used.
-    pub(super) fn authorized(mut self, who: &Credentials) -> Result<Self> {
+    pub(in crate::http) fn authorized(mut self, who: &Credentials) -> Result<Self> {
         self.authorization = who.authorization(&self.origin).map_err(|error| self.named("open", error))?;
         self.is_withheld = who.is_withheld_from(&self.origin);
         Ok(self)
     }
 
     /// Its address, with whatever secrets a query may hold.
-    pub(super) fn url(&self) -> String {
+    pub(in crate::http) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }
 
     /// Its address without the query, for messages.
-    pub(super) fn shown(&self) -> &str {
+    pub(in crate::http) fn shown(&self) -> &str {
         &self.shown
     }
 

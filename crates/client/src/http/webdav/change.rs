@@ -1,0 +1,89 @@
+//! Changing what is there: collections, removals, and copies and moves within a server.
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::webdav::multistatus;
+
+use super::call::{Answer, Call};
+use super::failure::of_members;
+use super::{WebDav, collection_url, parent_url};
+use crate::http::vector::{Target as _, WebFile};
+
+impl WebDav {
+    /// Makes a collection. Errors: `PreconditionFailed` if something is there, `NoSuchKey` if the collection
+    /// that it would be in is not, `AccessDenied`, `NoSpace`, ... Cost: one request (MKCOL), which is
+    /// not sent again if the server may have acted on it.
+    pub fn make_collection(&self, url: &str) -> Result<()> {
+        let url = collection_url(url);
+        self.change(&url, &mut Call::new("MKCOL", "make").once())
+    }
+
+    /// Makes a collection and those that it is in, of which all may be there already.
+    /// Cost: one request, and two for each that is missing above it.
+    pub fn make_collections(&self, url: &str) -> Result<()> {
+        match self.make_collection(url) {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+                let Some(parent) = parent_url(url) else { return Err(error) };
+                self.make_collections(&parent)?;
+                match self.make_collection(url) {
+                    // Somebody else made it just now.
+                    Err(error) if error.kind() == ErrorKind::PreconditionFailed => Ok(()),
+                    made => made,
+                }
+            }
+            made => made,
+        }
+    }
+
+    /// Removes a file, or the collection that `url` names with a slash at its end. What servers do to
+    /// one that is not empty differs: most remove all of it, some refuse.
+    /// Errors: `NoSuchKey`, `ConditionalConflict` for what is locked, `AccessDenied`, ...; a failure of
+    /// members names them. Cost: one request (DELETE).
+    pub fn remove(&self, url: &str) -> Result<()> {
+        self.change(url, &mut Call::new("DELETE", "remove"))
+    }
+
+    /// Copies a file or a whole collection within a server, which does the work.
+    /// Errors: `PreconditionFailed` if something is at the destination and is not to be replaced,
+    /// `InvalidArgument` if it is at another server, as [`WebDav::remove`]. Cost: one request (COPY).
+    pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
+        self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?)
+    }
+
+    /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`].
+    /// Cost: one request (MOVE), which is not sent again if the server may have acted on it.
+    pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
+        self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
+    }
+
+    fn change(&self, url: &str, call: &mut Call<'_>) -> Result<()> {
+        let (method, operation) = (call.method, call.operation);
+        let answer = self.ask(url, call)?;
+        check(&answer, method).map_err(|error| answer.file.named(operation, error))
+    }
+}
+
+/// Whether an answer says that all was done.
+pub(super) fn check(answer: &Answer, method: &str) -> Result<()> {
+    match answer.status {
+        207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
+        200..=299 => Ok(()),
+        _ => Err(answer.refusal(method)),
+    }
+}
+
+/// Errors: `InvalidArgument` for another server: some take the path for one of their own.
+fn to_destination(
+    method: &'static str,
+    operation: &'static str,
+    (from, to): (&str, &str),
+    replaces: bool,
+) -> Result<Call<'static>> {
+    let (from, to) = (WebFile::parse(from)?, WebFile::parse(to)?);
+    if from.origin() != to.origin() {
+        let detail = format!("{} is at another server", to.shown());
+        return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));
+    }
+    let overwrite = if replaces { "T" } else { "F" };
+    Ok(Call::new(method, operation).header("destination", to.url()).header("overwrite", overwrite))
+}
