@@ -1,4 +1,4 @@
-//! Files at web servers, for the commands that take an `http(s)://` address.
+//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -17,11 +17,28 @@ use crate::exit::file_error;
 use crate::transfer::Existing;
 use crate::units::human_bytes;
 
-/// Whether an address is of a file at a web server.
+/// Schemes of web servers, and those of HTTP that they stand for.
+const SCHEMES: [(&str, &str); 4] =
+    [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
+
+/// Whether an address is of something at a web server.
 pub(crate) fn is_address(text: &str) -> bool {
-    ["http://", "https://"]
-        .iter()
-        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    scheme(text).is_some()
+}
+
+/// The same address as a URL of HTTP.
+pub(crate) fn http_url(text: &str) -> String {
+    scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
+}
+
+fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    SCHEMES.into_iter().find(|(name, _)| is_it(name))
+}
+
+/// The file of authorities that the environment names.
+pub(crate) fn ca_bundle() -> Option<PathBuf> {
+    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Connections with whatever credentials the environment has. `ca_bundle` goes before its authorities.
@@ -30,14 +47,13 @@ pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Sessi
     Arc::new(Session::new(Options { tls_roots, credentials: Credentials::discover(), ..options }))
 }
 
-fn open(url: &str) -> Result<RemoteFile> {
-    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
-    RemoteFile::open(&session(bundle.map(PathBuf::from), Options::default()), url)
+fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+    RemoteFile::open(context.web(), &http_url(url))
 }
 
 /// Writes a file, or some of it, to standard output.
 pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let range = range.map_or(Ok(0..file.size_bytes()), |range| range.resolve(file.size_bytes()))?;
     file.copy_range(range, &mut |bytes| {
         context.interrupt.check()?;
@@ -71,7 +87,7 @@ impl fmt::Display for FileRecord<'_> {
 
 /// Shows what the server says of a file.
 pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
     context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
@@ -98,13 +114,21 @@ impl fmt::Display for Copied<'_> {
 /// target and renamed at the end; what an interrupted copy of the same version left there is used.
 pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
     let path = place(url, destination)?;
+    context.output.start_progress();
+    let fetched = fetch(url, &path, existing, context);
+    context.output.end_progress();
+    fetched
+}
+
+/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+pub(crate) fn fetch(url: &str, path: &Path, existing: Existing, context: &Context) -> Result<()> {
     match existing {
         Existing::Skip if path.exists() => return Ok(()),
-        Existing::Fail if path.exists() => return Err(there_already(&path)),
+        Existing::Fail if path.exists() => return Err(there_already(path)),
         _ => {}
     }
-    let file = open(url)?;
-    let part_path = part_beside(&path, url, &file)?;
+    let file = open(url, context)?;
+    let part_path = part_beside(path, url, &file)?;
     let failed = |error| file_error("writing", part_path.display(), error);
     let mut part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
     part.try_lock().map_err(|error| {
@@ -114,16 +138,13 @@ pub(crate) fn download(url: &str, destination: &str, existing: Existing, context
     let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
     part.set_len(resumed_bytes).map_err(failed)?;
     let bytes = file.size_bytes();
-    context.output.start_progress();
     context.output.expect_bytes(bytes - resumed_bytes);
-    let copied = file.copy_range(resumed_bytes..bytes, &mut |chunk| {
+    file.copy_range(resumed_bytes..bytes, &mut |chunk| {
         context.interrupt.check()?;
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
-    });
-    context.output.end_progress();
-    copied?;
-    publish(&part_path, &path, existing)?;
+    })?;
+    publish(&part_path, path, existing)?;
     let to = path.display().to_string();
     context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes })
 }

@@ -54,6 +54,11 @@ pub fn decode_listed(text: &str) -> Option<String> {
     percent_decode_str(&blanks).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
+/// Undoes the percent-encoding of a path's segment. `None` if the result is not UTF-8.
+pub fn decode_segment(segment: &str) -> Option<String> {
+    percent_decode_str(segment).decode_utf8().ok().map(|decoded| decoded.into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

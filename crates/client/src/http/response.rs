@@ -111,7 +111,7 @@ impl Response {
     }
 
     /// The same, as the last one on its connection: the request was not all sent.
-    pub(super) fn as_last(mut self) -> Self {
+    pub(super) fn into_last(mut self) -> Self {
         self.keep_alive = false;
         self
     }

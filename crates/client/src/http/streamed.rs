@@ -49,14 +49,14 @@ impl HttpClient {
         if streamed.asks_first
             && let FirstWord::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
-            return self.answer(head, connection, exchange).map(Response::as_last).map_err(unsent);
+            return self.answer(head, connection, exchange).map(Response::into_last).map_err(unsent);
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
             Err(Broken::Produce(error)) => return Err(acted(error)),
             Err(Broken::Send(error)) => {
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
-                return early.map(Response::as_last).ok_or_else(|| acted(closed()));
+                return early.map(Response::into_last).ok_or_else(|| acted(closed()));
             }
         }
         let head = connection.receive_head().map_err(acted)?.ok_or_else(|| acted(closed()))?;

@@ -1,7 +1,7 @@
 //! Changing what is there: collections, removals, and copies and moves within a server.
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::webdav::multistatus;
+use fordway_wire::webdav::{CopyReport, Outcome, multistatus};
 
 use super::call::{Answer, Call};
 use super::failure::of_members;
@@ -59,7 +59,7 @@ impl WebDav {
     fn change(&self, url: &str, call: &mut Call<'_>) -> Result<()> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
-        check(&answer, method).map_err(|error| answer.file.named(operation, error))
+        check(&answer, method).and_then(|()| believe(&answer)).map_err(|error| answer.file.named(operation, error))
     }
 }
 
@@ -69,6 +69,22 @@ pub(super) fn check(answer: &Answer, method: &str) -> Result<()> {
         207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
         200..=299 => Ok(()),
         _ => Err(answer.refusal(method)),
+    }
+}
+
+/// XRootD answers COPY by a report of the copy, whose status says only that it began.
+/// Errors: `Unavailable` with the server's reason.
+fn believe(answer: &Answer) -> Result<()> {
+    if !answer.is_plain_text || answer.status == 207 {
+        return Ok(());
+    }
+    let mut report = CopyReport::default();
+    report.push(&answer.document)?;
+    match report.finish()? {
+        Some(Outcome::Failure(reason)) => {
+            Err(Error::new(ErrorKind::Unavailable, format!("the server could not do it: {reason}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 pub use list::{Listing, Walk};
 pub use put::Upload;
-pub use third_party::{Direction, ThirdParty};
+pub use third_party::{Direction, Progress, ThirdParty};
 
 use super::vector::Session;
 

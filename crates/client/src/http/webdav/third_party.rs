@@ -45,8 +45,11 @@ pub struct ThirdParty<'t> {
     pub silence: Duration,
 }
 
+/// Is told the bytes that were copied, and how many there are, where that is known.
+pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
+
 impl WebDav {
-    /// Has a file copied. `progress` is called with the bytes that were copied, whenever the server says so and
+    /// Has a file copied; answers its bytes. `progress` is called with the bytes that were copied, whenever the server says so and
     /// several times a second; an error of it ends the copy, by closing the connection.
     ///
     /// The server that works is told who we are as always (`Authorization`, or a certificate); for the
@@ -59,9 +62,10 @@ impl WebDav {
     pub fn third_party_copy(
         &self,
         copy: &ThirdParty<'_>,
-        progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<u64> {
+        progress: &mut Progress<'_>,
+    ) -> Result<Option<u64>> {
         let size_bytes = self.stat(copy.from)?.size_bytes;
+        let progress = &mut |bytes| progress(bytes, size_bytes);
         let (active, passive) = match copy.direction {
             Direction::Pull => (copy.to, copy.from),
             Direction::Push => (copy.from, copy.to),
@@ -81,13 +85,27 @@ impl WebDav {
             }
         };
         watch(&mut response, &route, copy.silence, progress).map_err(|error| route.named("copy", error))?;
-        let there = self.stat(copy.to)?.size_bytes;
-        match (size_bytes, there) {
-            (Some(ours), Some(theirs)) if ours != theirs => {
-                let detail = format!("the server says that it copied all, but {theirs} of {ours} bytes are there; copy again");
-                Err(route.named("copy", Error::new(ErrorKind::Corrupt, detail)))
+        self.hold_against(copy.to, size_bytes).map_err(|error| route.named("copy", error))?;
+        Ok(size_bytes)
+    }
+
+    /// Errors: `Corrupt` where a file is missing, or has another size than it should.
+    fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
+        let found = match self.stat(url) {
+            Ok(found) => found.size_bytes,
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
+            // Who may write need not be let look.
+            Err(error) => {
+                tracing::debug!(%error, "a copy could not be looked at");
+                return Ok(());
             }
-            _ => Ok(there.or(size_bytes).unwrap_or_default()),
+        };
+        match (size_bytes, found) {
+            (Some(size), Some(found)) if size != found => {
+                let detail = format!("the server says that it copied all, but {found} of {size} bytes are there; copy again");
+                Err(Error::new(ErrorKind::Corrupt, detail))
+            }
+            _ => Ok(()),
         }
     }
 
