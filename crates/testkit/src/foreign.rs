@@ -68,16 +68,18 @@ impl ForeignServer {
     pub fn xrootd(authority: &Authority) -> Option<Self> {
         let program = program("xrootd")?;
         Some(start("https", |dir, port| {
-            let authority = authority.dir.path().display();
+            let (own, trusted) = (authority.dir.path(), authority.trusted());
+            let trusted = trusted.display();
             let config = format!(
                 "xrd.port any\nxrd.protocol http:{port} libXrdHttp.so\nhttp.exthandler xrdtpc libXrdHttpTPC.so\n\
                  http.listingdeny no\nhttp.httpsmode auto\nxrd.tls {dir}/own/cert.pem {dir}/own/key.pem\n\
-                 xrd.tlsca certdir {authority}\nall.export /\noss.localroot {dir}/files\nall.adminpath {dir}/own\n\
+                 xrd.tlsca certdir {trusted}\nall.export /\noss.localroot {dir}/files\nall.adminpath {dir}/own\n\
                  all.pidpath {dir}/own\nxrd.network nodnr\n"
             );
             std::fs::write(format!("{dir}/config"), config).expect("a configuration");
-            for name in ["cert.pem", "key.pem"] {
-                std::fs::copy(format!("{authority}/{name}"), format!("{dir}/own/{name}")).expect("a key");
+            for from in [authority.file(), own.join("key.pem")] {
+                let to = Path::new(dir).join("own").join(from.file_name().unwrap_or_default());
+                std::fs::copy(&from, to).expect("a key");
             }
             let mut words = vec!["-c".to_owned(), format!("{dir}/config"), "-n".to_owned(), format!("on{port}")];
             // It refuses to run as root, and its key must be its own.
@@ -88,7 +90,7 @@ impl ForeignServer {
             }
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let mut command = command(&program, &words);
-            command.env("X509_CERT_DIR", format!("{authority}")).current_dir(dir);
+            command.env("X509_CERT_DIR", format!("{trusted}")).current_dir(dir);
             command
         }))
     }
@@ -104,7 +106,7 @@ impl ForeignServer {
     }
 }
 
-/// A certificate for 127.0.0.1 that vouches for itself, in a directory as OpenSSL looks for it.
+/// A certificate for 127.0.0.1 that vouches for itself, in a directory as OpenSSL looks for it, and its key.
 #[derive(Debug)]
 pub struct Authority {
     dir: TempDir,
@@ -120,19 +122,26 @@ impl Authority {
             std::fs::write(&path, text).expect("a file");
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its mode");
         };
-        write("cert.pem", made.cert.pem(), 0o644);
+        std::fs::create_dir(dir.path().join("trusted")).expect("a directory");
+        open_to_all(&dir.path().join("trusted"), 0o755);
+        write("trusted/cert.pem", made.cert.pem(), 0o644);
         write("key.pem", made.signing_key.serialize_pem(), 0o600);
-        let cert = dir.path().join("cert.pem");
+        let cert = dir.path().join("trusted/cert.pem");
         let hash = Command::new("openssl").args(["x509", "-hash", "-noout", "-in"]).arg(&cert).output();
         let hash = String::from_utf8(hash.expect("openssl").stdout).expect("a number");
-        write(&format!("{}.0", hash.trim()), made.cert.pem(), 0o644);
+        write(&format!("trusted/{}.0", hash.trim()), made.cert.pem(), 0o644);
         open_to_all(dir.path(), 0o755);
         Authority { dir }
     }
 
     /// The PEM file of the certificate.
     pub fn file(&self) -> PathBuf {
-        self.dir.path().join("cert.pem")
+        self.trusted().join("cert.pem")
+    }
+
+    /// The directory of what is trusted. XRootD does not start where it holds a file that it cannot read.
+    fn trusted(&self) -> PathBuf {
+        self.dir.path().join("trusted")
     }
 }
 

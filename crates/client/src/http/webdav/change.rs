@@ -68,6 +68,11 @@ pub(super) fn check(answer: &Answer, method: &str) -> Result<()> {
     match answer.status {
         207 => of_members(method, &multistatus(&answer.document)?).map_or(Ok(()), Err),
         200..=299 => Ok(()),
+        // Apache names what is locked below a collection in a document that goes with this status.
+        424 => {
+            let named = multistatus(&answer.document).ok().and_then(|members| of_members(method, &members));
+            Err(named.unwrap_or_else(|| answer.refusal(method)))
+        }
         _ => Err(answer.refusal(method)),
     }
 }
