@@ -69,7 +69,10 @@ impl Context {
 
     /// Connections to web servers, made at the first call.
     pub(crate) fn web(&self) -> &Arc<Session> {
-        self.web.get_or_init(|| web::session(web::ca_bundle(), Options::default()))
+        self.web.get_or_init(|| {
+            // As many as there are jobs, each of which may read from a server while it writes to it.
+            web::session(web::ca_bundle(), Options { connections_per_origin: 2048, ..Options::default() })
+        })
     }
 
     /// Standard input, which can be taken once. Errors: `InvalidArgument` the second time.

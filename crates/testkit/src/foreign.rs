@@ -81,7 +81,8 @@ impl ForeignServer {
                 let to = Path::new(dir).join("own").join(from.file_name().unwrap_or_default());
                 std::fs::copy(&from, to).expect("a key");
             }
-            let mut words = vec!["-c".to_owned(), format!("{dir}/config"), "-n".to_owned(), format!("on{port}")];
+            let mut words =
+                vec!["-c".to_owned(), format!("{dir}/config"), "-n".to_owned(), format!("on{port}")];
             // It refuses to run as root, and its key must be its own.
             if rustix::process::geteuid().is_root() {
                 let owned = Command::new("chown").args(["-R", "nobody", &format!("{dir}/own")]).status();

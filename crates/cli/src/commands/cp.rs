@@ -75,7 +75,8 @@ fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
         let why = "--dry-run and --version-id do not go with an http(s) address";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    web::download(url, &args.destination, existing(args.no_clobber, args.if_none_match), context).map(|()| Exit::Ok)
+    web::download(url, &args.destination, existing(args.no_clobber, args.if_none_match), context)
+        .map(|()| Exit::Ok)
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.

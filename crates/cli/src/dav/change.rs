@@ -1,6 +1,6 @@
 //! Making collections, and removing files and collections.
 
-use fordway_client::http::webdav::{Resource, WebDav};
+use fordway_client::http::webdav::{Resource, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{Event, client};
@@ -18,7 +18,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &Context) -> Result<()
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
     }
-    context.output.event(&Event::new("make_collection", address))
+    context.output.event(&Event::new("make_collection", without_query(address)))
 }
 
 /// Removes what is at an address, with `--recursive` a collection and all in it: each file by a
@@ -27,6 +27,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &Context) -> Result<
     let (dav, url) = (client(context), http_url(address));
     let found = dav.stat(&url)?;
     if found.is_collection && !args.recursive {
+        let address = without_query(address);
         let why = format!("{address} is a collection; add --recursive to remove it and all in it");
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
@@ -79,7 +80,8 @@ impl Removal<'_> {
         if !self.args.dry_run {
             self.dav.remove(&resource.url)?;
         }
-        let event = Event { dry_run: self.args.dry_run, ..Event::new("delete", &resource.url) };
+        let event =
+            Event { dry_run: self.args.dry_run, ..Event::new("delete", without_query(&resource.url)) };
         self.context.output.event(&event)
     }
 }

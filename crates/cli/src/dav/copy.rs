@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fordway_client::http::webdav::{WebDav, member_url};
+use fordway_client::http::Origin;
+use fordway_client::http::webdav::{WebDav, member_url, parent_url, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
@@ -76,7 +77,8 @@ impl Place {
             Address::Local(path) => Ok(Place::Local(path)),
             Address::Stdio => Ok(Place::Stdin),
             other => {
-                let why = format!("{other} cannot be copied to or from a web server; copy it to a file first");
+                let why =
+                    format!("{other} cannot be copied to or from a web server; copy it to a file first");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
         }
@@ -87,16 +89,18 @@ impl Place {
         let name = match self {
             Place::Local(path) => path.file_name().and_then(|name| name.to_str()).map(str::to_owned),
             Place::Web(url) => {
-                let path = url.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+                let path = without_query(url).trim_end_matches('/');
                 let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next());
                 name.and_then(uri::decode_segment)
             }
             Place::Stdin => None,
         };
-        name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(|| {
-            let why = format!("{self} ends with no name; name what it becomes");
-            Error::new(ErrorKind::InvalidArgument, why)
-        })
+        name.filter(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')).ok_or_else(
+            || {
+                let why = format!("{self} ends with no name; name what it becomes");
+                Error::new(ErrorKind::InvalidArgument, why)
+            },
+        )
     }
 
     /// The place of `relative` (decoded, with `/` between its parts) below this one.
@@ -117,7 +121,7 @@ impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // What follows may be a signature.
-            Place::Web(url) => f.write_str(url.split(['?', '#']).next().unwrap_or_default()),
+            Place::Web(url) => f.write_str(without_query(url)),
             Place::Local(path) => path.display().fmt(f),
             Place::Stdin => f.write_str("-"),
         }
@@ -162,7 +166,9 @@ fn plan<'p>(
     };
     let filters = &order.transfer.filters;
     match found {
-        Ok(tasks) => Box::new(tasks.filter(|task| task.as_ref().map_or(true, |task| filters.admit(&task.relative)))),
+        Ok(tasks) => {
+            Box::new(tasks.filter(|task| task.as_ref().map_or(true, |task| filters.admit(&task.relative))))
+        }
         Err(error) => Box::new(std::iter::once(Err(error))),
     }
 }
@@ -192,7 +198,9 @@ fn one(source: &Place, destination: &Place, is_directory: bool) -> Result<Task> 
 
 fn size_of(source: &Place) -> Option<u64> {
     match source {
-        Place::Local(path) => path.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len()),
+        Place::Local(path) => {
+            path.metadata().ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
+        }
         Place::Web(_) | Place::Stdin => None,
     }
 }
@@ -204,7 +212,9 @@ fn below<'p>(dav: &'p WebDav, context: &Context, source: &Place, to: &Place) -> 
     let (source, to) = (source.clone(), to.clone());
     match &source {
         Place::Stdin => Err(Error::new(ErrorKind::InvalidArgument, "--recursive does not go with -")),
-        Place::Local(path) if !path.is_dir() => one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _),
+        Place::Local(path) if !path.is_dir() => {
+            one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
+        }
         Place::Local(path) => {
             let items = tree::items(context, &Address::Local(path.clone()))?;
             Ok(Box::new(items.map(move |item| {
@@ -214,27 +224,33 @@ fn below<'p>(dav: &'p WebDav, context: &Context, source: &Place, to: &Place) -> 
             })))
         }
         Place::Web(url) => {
-            let files = dav.walk(url).filter(|found| found.as_ref().map_or(true, |found| !found.is_collection));
+            let files =
+                dav.walk(url).filter(|found| found.as_ref().map_or(true, |found| !found.is_collection));
             Ok(Box::new(files.map(move |found| {
                 let found = found?;
                 let to = to.below(&found.relative);
-                Ok(Task { from: Place::Web(found.url), to, relative: found.relative, size_bytes: found.size_bytes })
+                Ok(Task {
+                    from: Place::Web(found.url),
+                    to,
+                    relative: found.relative,
+                    size_bytes: found.size_bytes,
+                })
             })))
         }
     }
 }
 
-/// The local file's parent, or the collection, that has to be there before a copy.
+/// The collection that has to be there before a copy.
 pub(super) fn parent(place: &Place) -> Option<String> {
     match place {
-        Place::Web(url) => fordway_client::http::webdav::parent_url(url),
+        Place::Web(url) => parent_url(url),
         Place::Local(_) | Place::Stdin => None,
     }
 }
 
 /// Whether two places are at one server.
 pub(super) fn is_one_server(a: &str, b: &str) -> bool {
-    let origin = |url: &str| fordway_client::http::Origin::parse(url.split(['?', '#']).next().unwrap_or_default()).map(|(origin, _)| origin).ok();
+    let origin = |url: &str| Origin::parse(without_query(url)).map(|(origin, _)| origin).ok();
     origin(a).is_some_and(|ours| origin(b) == Some(ours))
 }
 

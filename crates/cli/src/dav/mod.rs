@@ -6,7 +6,7 @@ mod task;
 
 use std::fmt;
 
-use fordway_client::http::webdav::{Resource, WebDav};
+use fordway_client::http::webdav::{Resource, WebDav, without_query};
 use fordway_store::Result;
 use fordway_wire::date::format_http;
 use serde::Serialize;
@@ -89,7 +89,7 @@ impl fmt::Display for Record<'_> {
 pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
     let resource = client(context).stat(&web::http_url(url))?;
     context.output.record(&Record {
-        url,
+        url: without_query(url),
         r#type: if resource.is_collection { "collection" } else { "file" },
         size_bytes: resource.size_bytes,
         etag: resource.etag.as_deref(),

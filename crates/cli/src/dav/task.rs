@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fordway_client::http::vector::RemoteFile;
-use fordway_client::http::webdav::{Direction, ThirdParty, Upload, WebDav};
+use fordway_client::http::webdav::{Direction, ThirdParty, Upload, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::Event;
@@ -37,7 +37,11 @@ pub(super) struct Task {
 
 /// How a copy ended that did not fail.
 enum Copied {
-    Done { operation: &'static str, size_bytes: Option<u64>, by: Option<&'static str> },
+    Done {
+        operation: &'static str,
+        size_bytes: Option<u64>,
+        by: Option<&'static str>,
+    },
     /// The event was shown.
     Told,
     Skipped,
@@ -88,7 +92,14 @@ impl<'c> Copier<'c> {
         self.tally.done();
         let (source, destination) = (task.from.to_string(), task.to.to_string());
         let dry_run = self.order.transfer.dry_run;
-        self.context.output.event(&Event { operation, source: &source, destination: Some(&destination), size_bytes, by, dry_run })
+        self.context.output.event(&Event {
+            operation,
+            source: &source,
+            destination: Some(&destination),
+            size_bytes,
+            by,
+            dry_run,
+        })
     }
 
     fn copy(&self, task: &Task) -> Result<Copied> {
@@ -113,7 +124,9 @@ impl<'c> Copier<'c> {
         }
         match self.copy_content(task) {
             // Somebody was faster than our look; with --no-clobber that is theirs to keep.
-            Err(error) if error.kind() == ErrorKind::PreconditionFailed && self.order.existing == Existing::Skip => {
+            Err(error)
+                if error.kind() == ErrorKind::PreconditionFailed && self.order.existing == Existing::Skip =>
+            {
                 Ok(Copied::Skipped)
             }
             copied => copied,
@@ -128,7 +141,9 @@ impl<'c> Copier<'c> {
                 web::fetch(url, path, self.order.existing, self.context)?;
                 Copied::Told
             }
-            (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => return self.within_server(from, to),
+            (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => {
+                return self.within_server(from, to);
+            }
             (Place::Web(from), Place::Web(to)) => self.between_servers(from, to)?,
             (from, to) => {
                 let why = format!("cannot copy {from} to {to}: one of the two must be at a web server");
@@ -167,7 +182,14 @@ impl<'c> Copier<'c> {
     fn make_parent(&self, parent: &str) -> Result<()> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
-            self.dav.make_collections(parent)?;
+            let failed = self.dav.make_collections(parent).err();
+            // Who may not make it need not: it may be there.
+            let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
+            if let Some(error) = failed
+                && !is_there()
+            {
+                return Err(error);
+            }
             made.insert(parent.to_owned());
         }
         Ok(())
@@ -211,7 +233,9 @@ impl<'c> Copier<'c> {
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
-                let got = input.read(&mut buffer).map_err(|error| file_error("reading", "standard input", error))?;
+                let got = input
+                    .read(&mut buffer)
+                    .map_err(|error| file_error("reading", "standard input", error))?;
                 if got == 0 {
                     return Ok(());
                 }
@@ -227,7 +251,7 @@ impl<'c> Copier<'c> {
     fn within_server(&self, from: &str, to: &str) -> Result<Copied> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
-            let why = format!("{from} is a collection; add --recursive for all in it");
+            let why = format!("{} is a collection; add --recursive for all in it", without_query(from));
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let operation = if self.order.moves { "move" } else { "copy" };
@@ -243,7 +267,13 @@ impl<'c> Copier<'c> {
             done => done,
         };
         match done {
-            Ok(()) => return Ok(Copied::Done { operation, size_bytes: source.size_bytes, by: Some("by the server") }),
+            Ok(()) => {
+                return Ok(Copied::Done {
+                    operation,
+                    size_bytes: source.size_bytes,
+                    by: Some("by the server"),
+                });
+            }
             Err(error) if !is_unknown(&error) => return Err(error),
             Err(error) => self.note(&error),
         }
@@ -259,7 +289,10 @@ impl<'c> Copier<'c> {
     fn may_replace(&self, to: &str) -> Result<()> {
         match self.dav.stat(to)?.is_collection {
             true => {
-                let why = format!("{to} is a collection, which would be gone; end its address with / to copy into it");
+                let to = without_query(to);
+                let why = format!(
+                    "{to} is a collection, which would be gone; end its address with / to copy into it"
+                );
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
             false => Ok(()),
@@ -315,5 +348,8 @@ impl<'c> Copier<'c> {
 
 /// Whether a server does not know what it was asked to do.
 fn is_unknown(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::MethodNotAllowed | ErrorKind::InvalidArgument | ErrorKind::NotImplemented)
+    matches!(
+        error.kind(),
+        ErrorKind::MethodNotAllowed | ErrorKind::InvalidArgument | ErrorKind::NotImplemented
+    )
 }

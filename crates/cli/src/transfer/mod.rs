@@ -21,8 +21,8 @@ use std::path::PathBuf;
 
 use fordway_lanes::Lane;
 use fordway_store::{
-    BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store,
-    VersionId,
+    BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata,
+    Result, Store, VersionId,
 };
 use serde::Serialize;
 
@@ -229,7 +229,7 @@ impl Runner<'_> {
             }
             Address::S3(bucket, key) => {
                 self.store().delete(bucket, &Key::new(key)?, &DeleteOptions::default()).map(drop)
-            },
+            }
             Address::Local(path) => {
                 std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
             }

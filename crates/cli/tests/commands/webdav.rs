@@ -52,7 +52,10 @@ fn json_has_the_fields_of_the_other_lanes() {
     let up = parse(&rig.run(&["--json", "cp", "DIR/f", &url]).ok().stdout);
     assert_eq!((&up["operation"], &up["size_bytes"]), (&"upload".into(), &5.into()));
     let listed = parse(&rig.run(&["--json", "ls", &dav(&server, "d")]).ok().stdout);
-    assert_eq!((&listed["type"], &listed["key"], &listed["size_bytes"]), (&"object".into(), &"f".into(), &5.into()));
+    assert_eq!(
+        (&listed["type"], &listed["key"], &listed["size_bytes"]),
+        (&"object".into(), &"f".into(), &5.into())
+    );
     assert_eq!(listed["url"], server.url("d/f"));
     assert!(listed["modified"].as_str().unwrap().ends_with('Z') && listed["etag"].is_string());
     let root = parse(&rig.run(&["--json", "ls", &dav(&server, "")]).ok().stdout);
@@ -175,7 +178,10 @@ fn fordway(authority: &Authority, words: &[&str]) -> (i32, String, String) {
 #[test]
 fn servers_copy_to_one_another_where_they_can() {
     let authority = Authority::new();
-    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority)) else { return };
+    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
+    else {
+        return;
+    };
     let Some(apache) = ForeignServer::apache() else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
@@ -198,7 +204,10 @@ fn servers_copy_to_one_another_where_they_can() {
     }
     // Apache does not know it, and this program copies.
     let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
-    assert!(told.contains("through this machine") && notes.contains("no third-party copies"), "{told} {notes}");
+    assert!(
+        told.contains("through this machine") && notes.contains("no third-party copies"),
+        "{told} {notes}"
+    );
     assert_eq!(run(&["cat", &dav(&apache, "f")]).0.len(), 1_000_000);
     run(&["mv", &from, &dav(&two, "moved")]);
     let (code, _, told) = fordway(&authority, &["cp", &from, &dav(&two, "x")]);

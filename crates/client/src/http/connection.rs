@@ -224,7 +224,8 @@ impl Connection {
             match self.receive_more() {
                 Ok(0) => return Err(super::client::closed()),
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
                 Err(error) => return Err(self.receive_error(error)),
             }
         }

@@ -14,9 +14,12 @@ fn files_and_collections_come_and_go() {
     let Some(server) = ForeignServer::apache() else { return };
     let dav = client(|_| {});
     dav.make_collection(&server.url("d")).unwrap();
-    for (name, bytes, says_size) in
-        [("d/small", 5, true), ("d/empty", 0, true), ("d/large", 3_000_000, true), ("d/chunks", 500_000, false)]
-    {
+    for (name, bytes, says_size) in [
+        ("d/small", 5, true),
+        ("d/empty", 0, true),
+        ("d/large", 3_000_000, true),
+        ("d/chunks", 500_000, false),
+    ] {
         put(&dav, &server.url(name), &content(bytes), says_size).unwrap();
         assert!(get(&dav, &server.url(name)).unwrap() == content(bytes), "{name}");
         assert_eq!(dav.stat(&server.url(name)).unwrap().size_bytes, Some(bytes as u64), "{name}");
@@ -37,7 +40,10 @@ fn files_and_collections_come_and_go() {
     dav.remove(&server.url("d/small")).unwrap();
     dav.remove(&server.url("d/")).unwrap();
     dav.remove(&server.url("e/")).unwrap();
-    assert_eq!(below(&dav, &server.url("copy")), ["chunks", "e/", "empty", "large", "small", "e/f/", "e/f/g"]);
+    assert_eq!(
+        below(&dav, &server.url("copy")),
+        ["chunks", "e/", "empty", "large", "small", "e/f/", "e/f/g"]
+    );
 }
 
 #[test]
@@ -85,8 +91,14 @@ fn what_cannot_be_is_told_apart() {
     dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
     // A source that has less or more than it said is not published.
     let says_two = Upload { size_bytes: Some(2), ..Upload::default() };
-    assert_eq!(kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))), ErrorKind::IncompleteBody);
-    assert_eq!(kind(dav.put(&server.url("long"), &says_two, &mut |sink| sink(b"xyz"))), ErrorKind::IncompleteBody);
+    assert_eq!(
+        kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
+        ErrorKind::IncompleteBody
+    );
+    assert_eq!(
+        kind(dav.put(&server.url("long"), &says_two, &mut |sink| sink(b"xyz"))),
+        ErrorKind::IncompleteBody
+    );
     assert_eq!(below(&dav, &server.url("")), ["d/", "f", "new"]);
 }
 

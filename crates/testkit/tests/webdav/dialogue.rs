@@ -162,7 +162,11 @@ pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
 
 /// A multistatus answer of responses.
 pub(crate) fn multistatus(responses: &str) -> Vec<u8> {
-    answer(207, "", &format!("<?xml version=\"1.0\"?><D:multistatus xmlns:D=\"DAV:\">{responses}</D:multistatus>"))
+    answer(
+        207,
+        "",
+        &format!("<?xml version=\"1.0\"?><D:multistatus xmlns:D=\"DAV:\">{responses}</D:multistatus>"),
+    )
 }
 
 /// What a multistatus document says of a file.

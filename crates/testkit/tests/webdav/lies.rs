@@ -27,7 +27,10 @@ fn listings_that_make_no_sense_are_errors() {
         let shown = String::from_utf8_lossy(&said).into_owned();
         let server = Dialogue::start(move |_, _| said.clone());
         let error = client(|_| {}).list(&server.url("d/")).expect_err(&shown);
-        assert!(matches!(error.kind(), ErrorKind::BadResponse | ErrorKind::EntityTooLarge), "{shown}: {error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadResponse | ErrorKind::EntityTooLarge),
+            "{shown}: {error}"
+        );
         assert_eq!(server.methods(), ["PROPFIND"], "{shown}");
     }
 }
@@ -48,14 +51,17 @@ fn a_walk_stays_below_and_ends() {
 #[test]
 fn members_that_cannot_be_described_do_not_hide_the_others() {
     let server = Dialogue::start(|request, _| match request.target.as_str() {
-        "/d/" => multistatus(&(collection("/d/") + &failed("/d/secret", 403) + &failed("/d/gone", 404) + &file("f", 1))),
+        "/d/" => multistatus(
+            &(collection("/d/") + &failed("/d/secret", 403) + &failed("/d/gone", 404) + &file("f", 1)),
+        ),
         _ => answer(404, "", ""),
     });
     let dav = client(|_| {});
     let listing = dav.list(&server.url("d/")).unwrap();
     assert_eq!(listing.members.iter().map(|member| member.relative.as_str()).collect::<Vec<_>>(), ["f"]);
     assert_eq!(listing.failed, [("/d/secret".to_owned(), 403)]);
-    let failures: Vec<_> = dav.walk(&server.url("d/")).filter_map(Result::err).map(|error| error.kind()).collect();
+    let failures: Vec<_> =
+        dav.walk(&server.url("d/")).filter_map(Result::err).map(|error| error.kind()).collect();
     assert_eq!(failures, [ErrorKind::AccessDenied]);
 }
 
@@ -79,7 +85,7 @@ fn members_that_failed_are_an_error_with_their_names() {
 #[test]
 fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
     let flaky = || Dialogue::start(|_, number| if number == 0 { Vec::new() } else { answer(201, "", "") });
-    for (method, requests) in [("PUT", 2), ("DELETE", 2), ("COPY", 2), ("MKCOL", 1), ("MOVE", 1)] {
+    for (method, requests) in [("PUT", 2), ("DELETE", 2), ("COPY", 1), ("MKCOL", 1), ("MOVE", 1)] {
         let server = flaky();
         let (dav, url) = (client(|_| {}), server.url("x"));
         let done = match method {
@@ -92,8 +98,20 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
         assert_eq!(server.requests().len(), requests, "{method}");
         assert_eq!(done.is_ok(), requests == 2, "{method}: {done:?}");
     }
+    // What an answer that was lost has removed already is removed.
+    let lost = Dialogue::start(|_, number| if number == 0 { Vec::new() } else { answer(404, "", "") });
+    client(|_| {}).remove(&lost.url("x")).unwrap();
+    let missing = Dialogue::start(|_, _| answer(404, "", ""));
+    assert_eq!(kind(client(|_| {}).remove(&missing.url("x"))), ErrorKind::NoSuchKey);
+    // Some servers do not want to be asked.
+    let blunt = Dialogue::start(|request, _| {
+        answer(if request.header("expect").is_some() { 417 } else { 201 }, "", "")
+    });
+    put(&client(|_| {}), &blunt.url("x"), &content(100_000), true).unwrap();
+    assert_eq!(blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(), [0, 100_000]);
     // Whoever is asked to come back has done nothing.
-    let busy = Dialogue::start(|_, number| answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", ""));
+    let busy =
+        Dialogue::start(|_, number| answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", ""));
     client(|_| {}).make_collection(&busy.url("x")).unwrap();
     assert_eq!(busy.requests().len(), 2);
     let full = Dialogue::start(|_, _| answer(507, "Content-Type: text/plain\r\n", "quota of atlas\nused up"));
@@ -126,7 +144,9 @@ fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
 #[test]
 fn members_are_asked_for_where_the_caller_named_them() {
     let server = Dialogue::start(|request, _| match request.target.as_str() {
-        "/d?authz=t" => multistatus(&(collection("http://127.0.0.1:1/d/") + &collection("http://127.0.0.1:1/d/e/"))),
+        "/d?authz=t" => {
+            multistatus(&(collection("http://127.0.0.1:1/d/") + &collection("http://127.0.0.1:1/d/e/")))
+        }
         "/d/e/?authz=t" => multistatus(&(collection("/d/e/") + &file("/d/e/f", 1))),
         _ => answer(404, "", ""),
     });

@@ -16,7 +16,10 @@ use fordway_store::{ErrorKind, Result};
 
 /// Content in which no two pieces are alike.
 fn content(bytes: usize) -> Vec<u8> {
-    (0..bytes.div_ceil(4) as u32).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).take(bytes).collect()
+    (0..bytes.div_ceil(4) as u32)
+        .flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes())
+        .take(bytes)
+        .collect()
 }
 
 /// A client that tries again soon, with `change` made to its options.

@@ -17,7 +17,10 @@ fn everything_but_listings() {
         assert_eq!((about.size_bytes, about.is_collection), (Some(bytes as u64), false));
     }
     dav.copy(&server.url("a/b/f"), &server.url("a/g"), false).unwrap();
-    assert_eq!(kind(dav.copy(&server.url("a/b/f"), &server.url("a/g"), false)), ErrorKind::PreconditionFailed);
+    assert_eq!(
+        kind(dav.copy(&server.url("a/b/f"), &server.url("a/g"), false)),
+        ErrorKind::PreconditionFailed
+    );
     dav.rename(&server.url("a/g"), &server.url("h"), false).unwrap();
     assert!(get(&dav, &server.url("h")).unwrap() == content(300_000));
     assert_eq!(kind(dav.stat(&server.url("a/g"))), ErrorKind::NoSuchKey);

@@ -12,7 +12,9 @@ use crate::dialogue::{Dialogue, answer, file, multistatus};
 const SILENCE: Duration = Duration::from_secs(60);
 
 fn marker(bytes: u64) -> String {
-    format!("Perf Marker\nTimestamp: 1\nStripe Index: 0\nStripe Bytes Transferred: {bytes}\nTotal Stripe Count: 1\nEnd\n")
+    format!(
+        "Perf Marker\nTimestamp: 1\nStripe Index: 0\nStripe Bytes Transferred: {bytes}\nTotal Stripe Count: 1\nEnd\n"
+    )
 }
 
 /// A server that answers COPY by `report`, in chunks, and says of files that they have `bytes`.
@@ -70,7 +72,10 @@ fn a_push_is_ordered_of_the_source() {
     let copy = ThirdParty { direction: Direction::Push, replaces: false, ..order(&source, &destination) };
     client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
     let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
-    assert_eq!((asked.header("destination"), asked.header("overwrite")), (Some(destination.as_str()), Some("F")));
+    assert_eq!(
+        (asked.header("destination"), asked.header("overwrite")),
+        (Some(destination.as_str()), Some("F"))
+    );
     assert_eq!((asked.header("source"), asked.header("transferheaderauthorization")), (None, None));
     assert_eq!(to.methods(), ["PROPFIND"]);
 }
@@ -137,7 +142,8 @@ fn endless() -> Dialogue {
         "PROPFIND" => multistatus(&file(&request.target, 9)),
         _ => {
             let first = marker(4);
-            format!("HTTP/1.1 202 Told\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n", first.len()).into_bytes()
+            format!("HTTP/1.1 202 Told\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n", first.len())
+                .into_bytes()
         }
     })
 }

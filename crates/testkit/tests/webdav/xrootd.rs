@@ -43,7 +43,10 @@ fn copy(dav: &WebDav, from: &str, to: &str, direction: Direction, replaces: bool
 #[test]
 fn one_server_copies_from_and_to_another() {
     let authority = Authority::new();
-    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority)) else { return };
+    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
+    else {
+        return;
+    };
     let dav = trusting(&authority);
     put(&dav, &one.url("f"), &content(5_000_000), true).unwrap();
     for (direction, name) in [(Direction::Pull, "pulled"), (Direction::Push, "pushed")] {
@@ -52,7 +55,10 @@ fn one_server_copies_from_and_to_another() {
         assert!(get(&dav, &to).unwrap() == content(5_000_000), "{direction:?}");
     }
     let pulled = two.url("pulled");
-    assert_eq!(kind(copy(&dav, &one.url("f"), &pulled, Direction::Pull, false)), ErrorKind::PreconditionFailed);
+    assert_eq!(
+        kind(copy(&dav, &one.url("f"), &pulled, Direction::Pull, false)),
+        ErrorKind::PreconditionFailed
+    );
     put(&dav, &one.url("f"), b"shorter", true).unwrap();
     assert_eq!(copy(&dav, &one.url("f"), &pulled, Direction::Pull, true).unwrap(), Some(7));
     assert_eq!(get(&dav, &pulled).unwrap(), b"shorter");

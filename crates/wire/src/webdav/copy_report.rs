@@ -162,7 +162,10 @@ mod tests {
         assert_eq!(outcome("ERROR: x"), Some(Outcome::Failure("x".into())));
         assert_eq!(outcome("Stripe: success\nsuccessful: x\n"), None);
         assert_eq!(outcome(&marker(0, 1)), None);
-        assert_eq!(outcome(&format!("failure: {}", "x".repeat(5000))), Some(Outcome::Failure("x".repeat(400))));
+        assert_eq!(
+            outcome(&format!("failure: {}", "x".repeat(5000))),
+            Some(Outcome::Failure("x".repeat(400)))
+        );
     }
 
     #[test]

@@ -49,17 +49,21 @@ impl Collection {
     /// Errors: `BadResponse` for what lies outside of the collection or could be taken for it.
     pub fn place(&self, href: &str) -> Result<Place> {
         let outside = || {
-            let detail = format!("the server lists {href:?}, which is outside of the collection that was asked about");
+            let detail =
+                format!("the server lists {href:?}, which is outside of the collection that was asked about");
             Error::new(ErrorKind::BadResponse, detail)
         };
         let path = self.path_of(href).ok_or_else(outside)?;
         let path = path.split(['?', '#']).next().unwrap_or_default();
-        let found: Vec<Vec<u8>> = path.split('/').filter(|segment| !segment.is_empty()).map(decoded).collect();
+        let found: Vec<Vec<u8>> =
+            path.split('/').filter(|segment| !segment.is_empty()).map(decoded).collect();
         let inner = match path.starts_with('/') {
             true => found.strip_prefix(self.segments.as_slice()).ok_or_else(outside)?,
             false => found.strip_prefix(&[b".".to_vec()]).unwrap_or(&found),
         };
-        let is_name = |segment: &Vec<u8>| segment != b"." && segment != b".." && !segment.iter().any(|b| b"/\0".contains(b));
+        let is_name = |segment: &Vec<u8>| {
+            segment != b"." && segment != b".." && !segment.iter().any(|b| b"/\0".contains(b))
+        };
         if !inner.iter().all(is_name) {
             return Err(outside());
         }
@@ -139,7 +143,10 @@ mod tests {
             let name = Name { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
             assert_eq!(member(href), Some(name), "{href}");
         }
-        assert_eq!(member("/a%20b/c/%ff%20").unwrap(), Name { shown: "%FF%20".into(), encoded: "%FF%20".into() });
+        assert_eq!(
+            member("/a%20b/c/%ff%20").unwrap(),
+            Name { shown: "%FF%20".into(), encoded: "%FF%20".into() }
+        );
         assert_eq!(member("./x:y").unwrap().encoded, "x%3Ay");
         let root = Collection::new("::1", "");
         assert_eq!(root.place("http://[::1]:80").unwrap(), Place::Itself);

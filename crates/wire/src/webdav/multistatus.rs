@@ -248,9 +248,10 @@ mod tests {
             <P:status>HTTP/1.1 423 Locked</P:status></P:response></P:multistatus>";
         let expected = multistatus(plain.as_bytes()).unwrap();
         assert_eq!((expected[0].href.as_str(), expected[0].status), ("/x", Some(423)));
-        for prefixed in
-            [plain.replace("P:", "").replace("xmlns:P", "xmlns").replace(":P=", "="), plain.replace('P', "long.Name")]
-        {
+        for prefixed in [
+            plain.replace("P:", "").replace("xmlns:P", "xmlns").replace(":P=", "="),
+            plain.replace('P', "long.Name"),
+        ] {
             let prefixed = prefixed.replace("HTTlong.Name", "HTTP");
             assert_eq!(multistatus(prefixed.as_bytes()).unwrap(), expected, "{prefixed}");
         }

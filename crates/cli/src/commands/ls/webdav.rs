@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fordway_client::http::webdav::Resource;
+use fordway_client::http::webdav::{Resource, without_query};
 use fordway_store::Result;
 use serde::Serialize;
 
@@ -57,8 +57,7 @@ impl Lister<'_> {
         } else {
             let listing = dav.list(&url)?;
             if !listing.itself.is_collection {
-                let name = url.split(['?', '#']).next().unwrap_or_default();
-                let relative = super::last_segment(name).to_owned();
+                let relative = super::last_segment(without_query(&url)).to_owned();
                 self.resource(&Resource { relative, ..listing.itself })?;
             }
             listing.members.iter().try_for_each(|member| self.resource(member))?;
@@ -77,7 +76,8 @@ impl Lister<'_> {
     fn resource(&mut self, resource: &Resource) -> Result<()> {
         self.context.interrupt.check()?;
         self.lines += 1;
-        let Resource { url, relative, size_bytes, modified, etag, is_collection } = resource;
+        let url = without_query(&resource.url);
+        let Resource { relative, size_bytes, modified, etag, is_collection, .. } = resource;
         if *is_collection {
             return self.context.output.record(&Line::Prefix { key: format!("{relative}/"), url });
         }

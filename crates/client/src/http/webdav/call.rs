@@ -28,6 +28,8 @@ pub(super) struct Call<'a> {
     pub(super) body: Body<'a>,
     /// Whether twice is the same as once.
     pub(super) replay: Replay,
+    /// Whether the server took it amiss to be asked before a body is sent.
+    must_not_ask: bool,
 }
 
 pub(super) enum Body<'a> {
@@ -45,13 +47,15 @@ pub(super) struct Answer {
     pub(super) server: Option<String>,
     /// Who answered.
     pub(super) file: WebFile,
+    /// Whether an earlier try may have been carried out.
+    pub(super) is_repeated: bool,
 }
 
 impl Answer {
     /// The same answerer, with another status and no words: what a document says of one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
-        Answer { status, document, is_plain_text, server, file: self.file.clone() }
+        Answer { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
     }
 }
 
@@ -71,7 +75,14 @@ enum Reply {
 impl<'a> Call<'a> {
     /// A request without a body, which may be sent twice.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
-        Call { method, operation, headers: Vec::new(), body: Body::Bytes(""), replay: Replay::Safe }
+        Call {
+            method,
+            operation,
+            headers: Vec::new(),
+            body: Body::Bytes(""),
+            replay: Replay::Safe,
+            must_not_ask: false,
+        }
     }
 
     pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -89,7 +100,9 @@ impl WebDav {
     /// Sends a request to `url`, and where that leads. Answers whatever came that is final, failures too.
     /// Errors: those of the connection, named; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut Call<'_>) -> Result<Answer> {
-        let mut route = Route::start(&self.session, WebFile::parse(url)?)?;
+        let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
+        let session = if is_question { &self.session } else { self.patient() };
+        let mut route = Route::start(session, WebFile::parse(url)?)?;
         loop {
             let moved = match ask_here(&route, call) {
                 Ok(Reply::Answer(answer)) => return Ok(answer),
@@ -104,12 +117,21 @@ impl WebDav {
 /// Asks at one address; again where a failure may pass.
 fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
     let _permit = route.session.permit(route.file.origin())?;
-    let mut tries = 1;
+    let (mut tries, mut may_have_acted) = (1, false);
     loop {
         let failed = match try_once(route, call) {
-            Ok(reply) => return Ok(reply),
+            // RFC 9110 section 15.5.18.
+            Ok(Reply::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
+                call.must_not_ask = true;
+                continue;
+            }
+            Ok(Reply::Answer(answer)) => {
+                return Ok(Reply::Answer(Answer { is_repeated: may_have_acted, ..answer }));
+            }
+            Ok(moved) => return Ok(moved),
             Err(failed) => failed,
         };
+        may_have_acted |= failed.may_have_acted;
         let kind = failed.error.kind();
         let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
         let may_repeat = call.replay == Replay::Safe || !failed.may_have_acted;
@@ -135,7 +157,7 @@ fn try_once(route: &Route, call: &mut Call<'_>) -> Result<Reply, Failed> {
     let header = |name| response.header(name).map(str::to_owned);
     let is_plain_text = header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
     let (status, server, file) = (response.status(), header("server"), route.file.clone());
-    let answer = Answer { status, document, is_plain_text, server, file };
+    let answer = Answer { status, document, is_plain_text, server, file, is_repeated: false };
     if is_passing(status, call.method) {
         let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
         let may_have_acted = !matches!(status, 429 | 503);
@@ -153,7 +175,9 @@ fn send(route: &Route, call: &mut Call<'_>) -> Result<Response, Failed> {
         Body::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         Body::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    let asks_first = matches!(&call.body, Body::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
+    let is_large =
+        matches!(&call.body, Body::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
+    let asks_first = is_large && !call.must_not_ask;
     if asks_first {
         headers.push(("expect", "100-continue".to_owned()));
     }

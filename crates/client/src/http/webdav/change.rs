@@ -40,14 +40,21 @@ impl WebDav {
     /// Errors: `NoSuchKey`, `ConditionalConflict` for what is locked, `AccessDenied`, ...; a failure of
     /// members names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
-        self.change(url, &mut Call::new("DELETE", "remove"))
+        let answer = self.ask(url, &mut Call::new("DELETE", "remove"))?;
+        match check(&answer, "DELETE") {
+            // An earlier try removed it, and its answer was lost.
+            Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
+            done => done.map_err(|error| answer.file.named("remove", error)),
+        }
     }
 
     /// Copies a file or a whole collection within a server, which does the work.
     /// Errors: `PreconditionFailed` if something is at the destination and is not to be replaced,
-    /// `InvalidArgument` if it is at another server, as [`WebDav::remove`]. Cost: one request (COPY).
+    /// `InvalidArgument` if it is at another server, as [`WebDav::remove`].
+    /// Cost: one request (COPY), which is not sent again if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
-        self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?)
+        // A copy that seems lost may still be at work, and two would write to one place.
+        self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
     }
 
     /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`].
@@ -59,7 +66,9 @@ impl WebDav {
     fn change(&self, url: &str, call: &mut Call<'_>) -> Result<()> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
-        check(&answer, method).and_then(|()| believe(&answer)).map_err(|error| answer.file.named(operation, error))
+        check(&answer, method)
+            .and_then(|()| believe(&answer))
+            .map_err(|error| answer.file.named(operation, error))
     }
 }
 

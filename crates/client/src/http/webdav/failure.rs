@@ -60,9 +60,13 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
         ),
         (413, _) => said(ErrorKind::EntityTooLarge, "the server does not take so much"),
         (414, _) => said(ErrorKind::KeyTooLong, "the server does not take so long an address"),
-        (423, _) => said(ErrorKind::ConditionalConflict, "it is locked by somebody; wait until the lock is gone"),
+        (423, _) => {
+            said(ErrorKind::ConditionalConflict, "it is locked by somebody; wait until the lock is gone")
+        }
         (424, _) => said(ErrorKind::ConditionalConflict, "something that it depends on failed"),
-        (502, "COPY" | "MOVE") => said(ErrorKind::InvalidArgument, "the server does not take that destination"),
+        (502, "COPY" | "MOVE") => {
+            said(ErrorKind::InvalidArgument, "the server does not take that destination")
+        }
         (507, _) => said(ErrorKind::NoSpace, "the server has no room left"),
         _ => said(s3_error::from_s3(status, ""), "the server refused"),
     }

@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{Collection, Described, PROPFIND, Place, multistatus};
 
 use super::call::{Answer, Body, Call};
-use super::{Resource, WebDav, collection_url, member_url};
+use super::{Resource, WebDav, collection_url, member_url, without_query};
 use crate::http::vector::{RemoteFile, Target as _};
 
 /// Collections within one another, at most: a server whose links lead in a circle has no end.
@@ -105,7 +105,8 @@ fn listing(url: &str, answer: &Answer) -> Result<Listing> {
     if answer.status != 207 {
         return Err(match answer.status {
             200..=299 => {
-                let detail = format!("the server answered {} to PROPFIND: it does not speak WebDAV", answer.status);
+                let detail =
+                    format!("the server answered {} to PROPFIND: it does not speak WebDAV", answer.status);
                 Error::new(ErrorKind::BadResponse, detail)
             }
             _ => answer.refusal("PROPFIND"),
@@ -132,7 +133,8 @@ fn listing(url: &str, answer: &Answer) -> Result<Listing> {
     members.dedup_by(|a, b| a.relative == b.relative);
     let itself = itself.or_else(|| {
         // Not every server describes it along with its members.
-        (!members.is_empty()).then(|| Resource { is_collection: true, ..Resource::unknown(&collection_url(url)) })
+        (!members.is_empty())
+            .then(|| Resource { is_collection: true, ..Resource::unknown(&collection_url(url)) })
     });
     let itself = itself.ok_or_else(|| {
         Error::new(ErrorKind::BadResponse, "the server's listing says nothing of what it was asked about")
@@ -155,7 +157,10 @@ impl Walk<'_> {
     /// Lists a collection, names its members from the root, and opens those that are collections.
     fn enter(&mut self, collection: &Resource) -> Result<()> {
         if collection.relative.split('/').count() > DEPTH_MAX {
-            let detail = format!("{} is deeper than {DEPTH_MAX} collections; links may lead in a circle", collection.url);
+            let detail = format!(
+                "{} is deeper than {DEPTH_MAX} collections; links may lead in a circle",
+                without_query(&collection.url)
+            );
             return Err(Error::new(ErrorKind::BadResponse, detail));
         }
         let Listing { itself, members, failed } = self.dav.list(&collection.url)?;
@@ -164,7 +169,7 @@ impl Walk<'_> {
             above => format!("{above}/{name}"),
         };
         if collection.relative.is_empty() && !itself.is_collection {
-            let detail = format!("{} is a file, and holds nothing", itself.url);
+            let detail = format!("{} is a file, and holds nothing", without_query(&itself.url));
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let first = self.open.len();
@@ -179,7 +184,7 @@ impl Walk<'_> {
         self.ready.extend(failed.into_iter().map(|(href, status)| {
             let detail = format!("the server cannot describe {href} (HTTP status {status})");
             let kind = fordway_wire::s3_error::from_s3(status, "");
-            Err(Error::new(kind, detail).during_at("list", "http", &collection.url))
+            Err(Error::new(kind, detail).during_at("list", "http", without_query(&collection.url)))
         }));
         Ok(())
     }

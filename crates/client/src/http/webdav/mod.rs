@@ -11,19 +11,26 @@ mod list;
 mod put;
 mod third_party;
 
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 pub use list::{Listing, Walk};
 pub use put::Upload;
 pub use third_party::{Direction, Progress, ThirdParty};
 
-use super::vector::Session;
+use super::Timeouts;
+use super::vector::{Options, Session};
+
+/// How long an answer may take to a request that changes something: a server may have much to copy or
+/// to remove before it says a word.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Servers that speak WebDAV, as one session sees them. All addresses are `http(s)://` URLs; what may not
 /// stand in one is percent-encoded, and a query goes with every request.
 pub struct WebDav {
     session: Arc<Session>,
+    /// The same with more patience, made when something is changed.
+    patient: OnceLock<Arc<Session>>,
 }
 
 /// What is known of something at a server.
@@ -46,13 +53,28 @@ pub struct Resource {
 impl WebDav {
     /// Over the connections of `session`.
     pub fn new(session: Arc<Session>) -> Self {
-        WebDav { session }
+        WebDav { session, patient: OnceLock::new() }
+    }
+
+    /// The session of requests that change something.
+    fn patient(&self) -> &Arc<Session> {
+        self.patient.get_or_init(|| {
+            let options = &self.session.options;
+            let first_byte = options.timeouts.first_byte.max(PATIENCE);
+            let timeouts = Timeouts { first_byte, ..options.timeouts };
+            Arc::new(Session::new(Options { timeouts, ..options.clone() }))
+        })
     }
 
     /// The session.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
+}
+
+/// The address without its query, which may hold a signature or a token: what may be shown.
+pub fn without_query(url: &str) -> &str {
+    url.split(['?', '#']).next().unwrap_or_default()
 }
 
 /// The address of `name` (percent-encoded) in the collection at `url`: behind the path, before the query.

@@ -23,6 +23,9 @@ impl WebDav {
     /// Writes a file. `produce` hands its bytes to the function that it is given, in order; it is called
     /// again, to begin anew, if an attempt failed or the server sends us elsewhere.
     ///
+    /// A connection to the server is held meanwhile: who reads from the same server needs another one, and
+    /// as many have to be allowed.
+    ///
     /// When this returns without an error the server said that it has all of it; how durable that is, and
     /// whether a write that broke off leaves a part, is up to the server.
     /// Errors: those of `produce`; `NoSuchKey` if the collection that it would be in is missing,

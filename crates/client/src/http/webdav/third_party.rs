@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{CopyReport, Outcome};
 
-use super::WebDav;
+use super::{WebDav, without_query};
 use crate::http::connection::FirstWord;
 use crate::http::response::body_error;
 use crate::http::vector::redirect::{Moved, Route};
@@ -64,7 +64,12 @@ impl WebDav {
         copy: &ThirdParty<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Option<u64>> {
-        let size_bytes = self.stat(copy.from)?.size_bytes;
+        let source = self.stat(copy.from)?;
+        if source.is_collection {
+            let detail = format!("{} is a collection; files are copied one by one", without_query(copy.from));
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let size_bytes = source.size_bytes;
         let progress = &mut |bytes| progress(bytes, size_bytes);
         let (active, passive) = match copy.direction {
             Direction::Pull => (copy.to, copy.from),
@@ -102,7 +107,9 @@ impl WebDav {
         };
         match (size_bytes, found) {
             (Some(size), Some(found)) if size != found => {
-                let detail = format!("the server says that it copied all, but {found} of {size} bytes are there; copy again");
+                let detail = format!(
+                    "the server says that it copied all, but {found} of {size} bytes are there; copy again"
+                );
                 Err(Error::new(ErrorKind::Corrupt, detail))
             }
             _ => Ok(()),
@@ -114,7 +121,8 @@ impl WebDav {
         let answer = self.ask(active, &mut super::call::Call::new("OPTIONS", "copy"))?;
         let server = answer.server.unwrap_or_default();
         if ["apache", "nginx", "lighttpd"].iter().any(|name| server.to_ascii_lowercase().starts_with(name)) {
-            let detail = format!("{server} may take a destination elsewhere for a path of its own; pull instead");
+            let detail =
+                format!("{server} may take a destination elsewhere for a path of its own; pull instead");
             return Err(answer.file.named("copy", Error::new(ErrorKind::NotImplemented, detail)));
         }
         Ok(())
@@ -221,7 +229,8 @@ fn refusal(response: &mut Response, route: &Route) -> Error {
     let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let is_plain_text = response.header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
     let (status, file) = (response.status(), route.file.clone());
-    let answer = super::call::Answer { status, document, is_plain_text, server: None, file };
+    let answer =
+        super::call::Answer { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
     // A server that knows COPY alone misses a header; one that does not know it says so.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
