@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
     /// Whether twice is the same as once.
     pub(super) replay: Replay,
     /// Whether the server took it amiss to be asked before a body is sent.
-    must_not_ask: bool,
+    pub(super) must_not_ask: bool,
 }
 
 pub(super) enum Body<'a> {
