@@ -75,6 +75,8 @@ fn what_cannot_be_is_told_apart() {
     dav.make_collection(&server.url("d")).unwrap();
     let (f, d) = (server.url("f"), server.url("d"));
     assert_eq!(kind(dav.make_collection(&d)), ErrorKind::PreconditionFailed);
+    dav.make_collections(&d).unwrap();
+    assert_eq!(kind(dav.make_collections(&f)), ErrorKind::PreconditionFailed);
     assert_eq!(kind(dav.make_collection(&server.url("no/d"))), ErrorKind::NoSuchKey);
     assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::NoSuchKey);
     assert_eq!(kind(put(&dav, &server.url("no/f"), &content(1_000_000), true)), ErrorKind::NoSuchKey);

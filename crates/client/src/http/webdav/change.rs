@@ -17,20 +17,28 @@ impl WebDav {
         self.change(&url, &mut Call::new("MKCOL", "make").once())
     }
 
-    /// Makes a collection and those that it is in, of which all may be there already.
-    /// Cost: one request, and two for each that is missing above it.
+    /// Makes a collection and those that it is in, of which all may be there already. A server that takes no
+    /// MKCOL and no PROPFIND says no more than one where it is there.
+    /// Cost: one request, one more if it is there, and two for each that is missing above it.
     pub fn make_collections(&self, url: &str) -> Result<()> {
         match self.make_collection(url) {
-            Err(error) if error.kind() == ErrorKind::PreconditionFailed => Ok(()),
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
                 let Some(parent) = parent_url(url) else { return Err(error) };
                 self.make_collections(&parent)?;
-                match self.make_collection(url) {
-                    // Somebody else made it just now.
-                    Err(error) if error.kind() == ErrorKind::PreconditionFailed => Ok(()),
-                    made => made,
-                }
+                // Somebody else may make it just now.
+                self.unless_there(url, self.make_collection(url))
             }
+            made => self.unless_there(url, made),
+        }
+    }
+
+    /// What was not made because it is there is good, if it is no file.
+    fn unless_there(&self, url: &str, made: Result<()>) -> Result<()> {
+        match made {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => match self.list_one(url) {
+                Ok(found) if !found.is_collection => Err(error),
+                _ => Ok(()),
+            },
             made => made,
         }
     }

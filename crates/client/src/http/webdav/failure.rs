@@ -43,7 +43,10 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
         (404 | 410, _) => said(ErrorKind::NoSuchKey, "there is nothing at this address"),
-        (405, "MKCOL") => said(ErrorKind::PreconditionFailed, "something is at this address already"),
+        (405, "MKCOL") => said(
+            ErrorKind::PreconditionFailed,
+            "something is at this address already, or the server does not speak WebDAV here",
+        ),
         (409, "PUT") => said(
             ErrorKind::NoSuchKey,
             "the collection that it would be in does not exist (make it with `fordway mkdir --parents`), or it is a collection",

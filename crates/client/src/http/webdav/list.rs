@@ -29,11 +29,15 @@ impl WebDav {
     /// (PROPFIND); where the server knows no WebDAV, one more (HEAD), which knows files alone.
     pub fn stat(&self, url: &str) -> Result<Resource> {
         let answer = self.propfind(url, "0")?;
-        if matches!(answer.status, 400 | 405 | 501) {
-            return self.stat_by_head(url, &answer);
+        match answer.status {
+            400 | 405 | 501 => self.stat_by_head(url, &answer),
+            _ => described(url, &answer),
         }
-        let listing = listing(url, &answer).map_err(|error| answer.file.named("stat", error))?;
-        Ok(listing.itself)
+    }
+
+    /// The same where only WebDAV tells enough. Errors: as [`WebDav::list`].
+    pub(super) fn list_one(&self, url: &str) -> Result<Resource> {
+        described(url, &self.propfind(url, "0")?)
     }
 
     /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the
@@ -98,6 +102,12 @@ impl Resource {
             etag: properties.etag,
         }
     }
+}
+
+/// What an answer to PROPFIND says of `url` alone.
+fn described(url: &str, answer: &Answer) -> Result<Resource> {
+    let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
+    Ok(listing.itself)
 }
 
 /// What an answer to PROPFIND says of `url` and its members.
