@@ -152,3 +152,18 @@ fn members_are_asked_for_where_the_caller_named_them() {
     });
     assert_eq!(below(&client(|_| {}), &server.url("d?authz=t")), ["e/", "e/f"]);
 }
+
+/// XRootD reports a copy within it as it reports those between servers.
+#[test]
+fn a_copy_that_failed_after_its_status_is_a_failure() {
+    let server = Dialogue::start(|_, _| {
+        answer(
+            201,
+            "Content-Type: text/plain\r\n",
+            "Perf Marker\nStripe Bytes Transferred: 1\nEnd\nfailure: disk on fire\n",
+        )
+    });
+    let error = client(|_| {}).copy(&server.url("a"), &server.url("b"), true).unwrap_err();
+    assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Unavailable, 1));
+    assert!(error.detail().contains("disk on fire"), "{error}");
+}
