@@ -167,3 +167,16 @@ fn a_copy_that_failed_after_its_status_is_a_failure() {
     assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Unavailable, 1));
     assert!(error.detail().contains("disk on fire"), "{error}");
 }
+
+#[test]
+fn a_file_is_no_collection_that_is_there_already() {
+    let taken = |is_collection| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" if is_collection => multistatus(&collection(&request.target)),
+            "PROPFIND" => multistatus(&file(&request.target, 1)),
+            _ => answer(405, "", ""),
+        })
+    };
+    client(|_| {}).make_collections(&taken(true).url("d")).unwrap();
+    assert_eq!(kind(client(|_| {}).make_collections(&taken(false).url("d"))), ErrorKind::PreconditionFailed);
+}
