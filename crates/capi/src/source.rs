@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::http::vector::{self, Advice, Memory as _, ReadAhead, Reader, RemoteFile, Session};
-use fordway_client::http::{Credentials, Timeouts, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, Timeouts, TlsRoots};
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
 
@@ -234,6 +234,7 @@ fn session_options(settings: &Settings) -> vector::Options {
     }
     options.tls_roots = TlsRoots::find(settings.ca_bundle.clone());
     options.credentials = Credentials::discover();
+    options.proxies = Proxies::discover();
     options
 }
 

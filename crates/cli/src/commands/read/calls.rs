@@ -94,8 +94,11 @@ fn cpu_seconds() -> f64 {
 }
 
 fn open(reading: &Reading) -> Result<RemoteFile> {
-    let options =
-        Options { connections_per_origin: reading.calls.connections as usize, ..Default::default() };
+    let options = Options {
+        connections_per_origin: reading.calls.connections as usize,
+        deadline: reading.calls.deadline,
+        ..Default::default()
+    };
     RemoteFile::open(&web::session(reading.calls.ca_bundle.clone(), options), reading.url)
 }
 
