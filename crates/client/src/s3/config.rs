@@ -79,6 +79,8 @@ pub struct S3Config {
     pub part_bytes: usize,
     /// Whose certificates are trusted.
     pub tls_roots: TlsRoots,
+    /// Connections at once for many ranges of objects.
+    pub connections: usize,
     /// By whom the service is reached.
     pub proxies: Proxies,
 }
@@ -101,6 +103,7 @@ impl S3Config {
             sign_payload: false,
             part_bytes: DEFAULT_PART_BYTES,
             tls_roots: TlsRoots::System,
+            connections: 8,
             proxies: Proxies::none(),
         }
     }

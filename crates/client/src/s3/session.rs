@@ -226,9 +226,15 @@ impl Session {
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();
-    let deadline = config.timeout;
-    let options =
-        vector::Options { timeouts, deadline, max_retries, tls_roots, proxies, ..Default::default() };
+    let options = vector::Options {
+        timeouts,
+        deadline: config.timeout,
+        connections_per_origin: config.connections,
+        max_retries,
+        tls_roots,
+        proxies,
+        ..Default::default()
+    };
     match config.http {
         Version::Http1 => vector::Session::over(http.clone(), options),
         #[cfg(feature = "http2")]

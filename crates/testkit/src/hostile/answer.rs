@@ -64,7 +64,7 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     for lie in lies {
         match lie {
             Lie::Header(name, value) => answer.headers.push((name, value.clone())),
-            Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte = !*byte),
+            Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
             _ => {}
         }
     }

@@ -86,7 +86,7 @@ impl Check {
 }
 
 fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: &mut Sink<'_>) -> Result<()> {
-    let (mut buffer, mut moves) = (vec![0; CHUNK_BYTES], 0);
+    let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
     let mut retries = source.place().session.retries();
     while !left.is_empty() {
         let (place, before) = (source.place(), left.start);
@@ -105,7 +105,7 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
             Ok(None) => {}
             Ok(Some(moved)) if moves < HOPS_MAX => {
                 moves += 1;
-                source.follow(&place, &moved)?;
+                source.follow(&place, &moved, left.start > start)?;
             }
             Ok(Some(moved)) => return Err(place.refusal(moved.status, Some(&moved.location), b"")),
             Err(Failed { error, retry_after }) => {

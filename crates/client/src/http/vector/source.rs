@@ -19,7 +19,7 @@ pub(super) struct Source {
     pub(super) traffic: Counts,
     /// Where it is read now.
     place: Mutex<Arc<Place>>,
-    /// Whether bytes of it were handed out: those that follow have to be of the same version.
+    /// Whether bytes of it were handed out: those from another place have to be of the same version.
     pub(super) is_begun: AtomicBool,
 }
 
@@ -67,21 +67,29 @@ impl Source {
     }
 
     /// Goes where `from` sends a GET, which it answers itself to HEAD: for the life of the file, and for all
-    /// who read it. Asks for the first byte there, to know by which marks the version goes.
+    /// who read it. Asks for the first byte there, to know by which marks the version goes. `has_bytes` says
+    /// that the caller was given some by `from`.
     /// Errors: as of opening, with the way; `PreconditionFailed` for another version.
-    pub(super) fn follow(&self, from: &Arc<Place>, moved: &Moved) -> Result<Arc<Place>> {
+    pub(super) fn follow(&self, from: &Arc<Place>, moved: &Moved, has_bytes: bool) -> Result<Arc<Place>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
             // Another thread was sent there before.
+            if has_bytes {
+                current.check_is_of(&from.version)?;
+            }
             return Ok(current.clone());
         }
         let Some(file) = &from.file else {
-            return Err(from.target.refusal(moved.status, Some(&moved.location), b""));
+            return Err(from.refusal(moved.status, Some(&moved.location), b""));
         };
         let mut route = Route::onwards(&from.session, file.clone());
         let version = self.search(&mut route, moved).map_err(|error| route.named("read", error))?;
+        let place = Place::of_url(&route, version);
+        if has_bytes || self.is_begun.load(Ordering::Relaxed) {
+            place.check_is_of(&from.version).map_err(|error| route.named("read", error))?;
+        }
         tracing::debug!(from = file.shown(), to = route.file.shown(), "reads are redirected");
-        *current = Arc::new(Place::of_url(&route, version));
+        *current = Arc::new(place);
         Ok(current.clone())
     }
 
@@ -94,15 +102,6 @@ impl Source {
             }
         };
         self.version.check_size(Some(version.size_bytes))?;
-        if self.is_begun.load(Ordering::Relaxed) {
-            let (etag, modified) = (version.etag.as_deref(), version.last_modified.as_deref());
-            self.version.check(etag, modified, true).map_err(|error| {
-                changed(&format!(
-                    "reads are redirected since, to a server that knows it by another mark: {}",
-                    error.detail()
-                ))
-            })?;
-        }
         Ok(version)
     }
 
@@ -125,7 +124,16 @@ impl Place {
         learned::note(&self.session, &*self.target, change)
     }
 
-    /// What a refusal means. Errors are named by who asked.
+    /// Whether bytes from here may follow those of `before`. Errors: `PreconditionFailed`.
+    fn check_is_of(&self, before: &FileVersion) -> Result<()> {
+        let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
+        before.check(etag, modified, true).map_err(|error| {
+            let why = error.detail().to_owned();
+            changed(&format!("reads are redirected since, to a server that knows it by another mark: {why}"))
+        })
+    }
+
+    /// What a refusal means, without the name of what was asked.
     pub(super) fn refusal(&self, status: u16, location: Option<&str>, document: &[u8]) -> Error {
         self.target.refusal(status, location, document)
     }

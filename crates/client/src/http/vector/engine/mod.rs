@@ -2,10 +2,12 @@
 //! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
 //! ranges on several connections, the whole file.
 
+mod trouble;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
@@ -14,7 +16,7 @@ use super::answer::Refusal;
 use super::batch::Batch;
 use super::learned::Learned;
 use super::line::{Answered, Event, Line};
-use super::redirect::{HOPS_MAX, Moved};
+use super::redirect::Moved;
 use super::request::{BatchId, Queue, Request};
 use super::sink::Sink;
 use super::source::{Place, Source};
@@ -137,45 +139,6 @@ impl<S: Sink> Engine<S> {
         self.end_late_batches();
     }
 
-    /// Ends batches whose deadline has passed, and the connections on which they are under way.
-    fn end_late_batches(&mut self) {
-        let now = Instant::now();
-        let is_late = |batch: &Batch<S>| !batch.has_ended() && batch.until.is_some_and(|until| until <= now);
-        let late: Vec<_> =
-            self.batches.iter().filter(|(_, batch)| is_late(batch)).map(|(id, _)| *id).collect();
-        if late.is_empty() {
-            return;
-        }
-        let deadline = self.place.session.options.deadline.unwrap_or_default();
-        let error =
-            self.retries.last(Error::new(ErrorKind::Timeout, format!("not done within {deadline:?}")));
-        self.fail(&late, error);
-        while let Some(index) = self.lines.iter().position(|line| line.carries(&late)) {
-            self.close(index);
-        }
-    }
-
-    fn deadline(&self, line: &Line) -> Option<Instant> {
-        line.deadline(&self.place.session.options, self.server.has_pipelined)
-    }
-
-    fn give_up_late_lines(&mut self) {
-        let (now, timeouts) = (Instant::now(), self.place.session.options.timeouts);
-        let late_line = |engine: &Self| {
-            let is_late = |line| engine.deadline(line).is_some_and(|deadline| deadline <= now);
-            engine.lines.iter().position(is_late)
-        };
-        while let Some(index) = late_line(self) {
-            if self.lines[index].may_be_left() && !self.server.has_pipelined {
-                self.server = self.place.learn(Learned::pipeline_left);
-                self.close(index);
-                continue;
-            }
-            let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
-            self.broken(index, Error::new(ErrorKind::Timeout, detail));
-        }
-    }
-
     /// Takes what has arrived on all connections.
     fn receive(&mut self) -> bool {
         let (mut moved, mut index) = (false, 0);
@@ -265,57 +228,10 @@ impl<S: Sink> Engine<S> {
         self.close_if_closing(index);
     }
 
-    /// The bytes are elsewhere: what is missing is asked for there.
-    fn moved(&mut self, concerned: &[BatchId], moved: &Moved) {
-        self.release();
-        self.moves += 1;
-        if self.delivered_bytes() > 0 {
-            self.source.is_begun.store(true, Ordering::Relaxed);
-        }
-        let followed = match self.moves {
-            ..=HOPS_MAX => self.source.follow(&self.place, moved),
-            _ => Err(Error::new(
-                ErrorKind::BadResponse,
-                "reads are redirected again and again without an answer",
-            )),
-        };
-        match followed {
-            Ok(place) => {
-                self.server = place.learned();
-                self.place = place;
-            }
-            Err(error) => self.fail(concerned, error),
-        }
-    }
-
     fn close_if_closing(&mut self, index: usize) {
         if !self.lines[index].is_open() {
             self.note_cut(index);
             self.close(index);
-        }
-    }
-
-    /// A connection ended that should not have.
-    fn broken(&mut self, index: usize, error: Error) {
-        let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
-        if error.kind() == ErrorKind::PreconditionFailed {
-            let concerned = self.close(index);
-            return self.fail(&concerned, error);
-        }
-        if !is_stale {
-            self.note_cut(index);
-        }
-        let concerned = self.close(index);
-        if !is_stale && !concerned.is_empty() {
-            self.failed(error, &concerned, None);
-        }
-    }
-
-    /// Holds an end of the connection against pipelining where it came behind the first answer.
-    fn note_cut(&self, index: usize) {
-        let line = &self.lines[index];
-        if line.answered <= 1 && line.depth() > usize::from(line.answered == 0) {
-            self.place.learn(Learned::pipeline_cut);
         }
     }
 
@@ -353,36 +269,8 @@ impl<S: Sink> Engine<S> {
         is_short
     }
 
-    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
-    fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
-        let delivered = self.delivered_bytes();
-        if delivered > self.delivered_at_failure {
-            self.delivered_at_failure = delivered;
-            self.retries.progress();
-        }
-        let ends = || concerned.iter().map(|id| self.batches.get(id).and_then(|batch| batch.until));
-        self.retries.until = ends().all(|until| until.is_some()).then(|| ends().flatten().max()).flatten();
-        match self.retries.after(error, true, retry_after) {
-            Ok(wait) => self.not_before = Some(Instant::now() + wait),
-            Err(error) => self.fail(concerned, error),
-        }
-    }
-
     fn delivered_bytes(&self) -> u64 {
         self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>()
-    }
-
-    /// Gives batches up.
-    fn fail(&mut self, concerned: &[BatchId], error: Error) {
-        let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
-        let mut first = Some(error);
-        for id in concerned {
-            self.queue.forget(*id);
-            if let Some(batch) = self.batches.get_mut(id).filter(|batch| !batch.has_ended()) {
-                let other = || Error::new(kind, detail.clone()).after_tries(tries);
-                batch.failure = Some(first.take().unwrap_or_else(other));
-            }
-        }
     }
 
     /// Sends as much as window and server allow.
