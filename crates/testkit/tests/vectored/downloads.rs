@@ -6,9 +6,9 @@ use fordway_client::http::vector::RemoteFile;
 use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
-use crate::{SIZE, file, open, read, session};
+use crate::{SIZE, file, open};
 
-fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
+pub(crate) fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
     let mut got = Vec::new();
     opened.copy_range(range, &mut |bytes| {
         got.extend_from_slice(bytes);
@@ -17,7 +17,7 @@ fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(got)
 }
 
-const WHOLE: Range<u64> = 0..SIZE as u64;
+pub(crate) const WHOLE: Range<u64> = 0..SIZE as u64;
 
 #[test]
 fn one_request_brings_all_and_leaves_the_connection() {
@@ -156,19 +156,6 @@ fn a_copy_is_redirected_too() {
     assert!(copy(&opened, 5..900).unwrap() == file()[5..900]);
     let count = |server: &HostileServer| server.requests().len();
     assert_eq!((count(&door), count(&there)), (2, 3), "HEAD and GET; the first byte and two copies");
-}
-
-#[test]
-fn a_wish_beyond_the_deadline_ends_it_at_once() {
-    let server = HostileServer::start(file(), Script::honest());
-    let hurried = session(|options| options.deadline = Some(std::time::Duration::from_secs(60)));
-    let opened = RemoteFile::open(&hurried, &server.url()).unwrap();
-    server.follow(Script::honest().always(Lie::Status(503, Some(3_600))));
-    for error in [copy(&opened, WHOLE).unwrap_err(), read(&opened, &[(0, 9)]).unwrap_err()] {
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("wants to be asked again in 3600s"), "{error}");
-    }
-    assert_eq!(server.requests().len(), 3, "HEAD, and one for each");
 }
 
 #[test]

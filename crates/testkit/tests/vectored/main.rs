@@ -3,6 +3,7 @@
 
 mod ahead;
 mod credentials;
+mod deadlines;
 mod downloads;
 mod hostile;
 mod ladder;
