@@ -24,7 +24,7 @@ pub struct ReadArgs {
     /// Where the ranges are: a file of `offset length` lines, or - for standard input
     #[arg(long, value_name = "FILE", required_unless_present = "sequential")]
     pub ranges: Option<PathBuf>,
-    /// Read all of an http(s) file in blocks of this size, one behind the other, and read ahead
+    /// Read all of a file, or of an object by HTTP, in blocks of this size, one behind the other, and read ahead
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with_all = ["ranges", "window", "per_call"])]
     pub sequential: Option<u64>,
     /// Memory for what --sequential reads ahead
