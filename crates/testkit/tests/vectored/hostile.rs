@@ -175,5 +175,5 @@ fn a_server_that_is_gone_is_unavailable() {
     let started = std::time::Instant::now();
     let error = read(&opened, &[(0, 10)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
