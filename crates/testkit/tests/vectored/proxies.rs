@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use fordway_client::http::vector::{Options, RemoteFile, Session};
-use fordway_client::http::{Credentials, Proxies, Version};
+use fordway_client::http::{Credentials, Proxies, TlsRoots, Version};
 use fordway_client::s3::{self, S3Config, S3Store};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store as _};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 
+use crate::servers::{Server, program, start_nginx};
 use crate::{expected, file, read, session, spread};
 
 /// What `me:secret` becomes in a header.
@@ -175,4 +176,54 @@ fn objects_are_read_by_way_of_a_proxy() {
             assert!(head.starts_with(&format!("CONNECT {host} ")) && !head.contains("AWS4"), "{head}");
         }
     }
+}
+
+/// Apache httpd as a proxy that wants a login: what our own test proxy understands may be our own mistake.
+#[test]
+fn apache_forwards_and_tunnels() {
+    let (Some(apache), Some(nginx)) = (program("apache2"), program("nginx")) else { return };
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let secure = start_nginx(&nginx, |dir, port| {
+        std::fs::write(format!("{dir}/cert"), made.cert.pem()).unwrap();
+        std::fs::write(format!("{dir}/key"), made.signing_key.serialize_pem()).unwrap();
+        format!("listen 127.0.0.1:{port} ssl; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;")
+    });
+    let tls = secure.url.replace("http://", "https://");
+    let plain = origin();
+    let (_, tls_port) = tls.rsplit_once(':').unwrap();
+    let tls_port = tls_port.trim_end_matches("/f");
+    let proxy = Server::start(&apache, &["-X", "-f", "CONFIG"], |dir, port| {
+        let modules = ["mpm_event", "authz_core", "authz_user", "authn_core", "authn_file", "auth_basic"];
+        let modules = modules.iter().chain(&["proxy", "proxy_http", "proxy_connect"]);
+        let modules: String = modules
+            .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"))
+            .collect();
+        // The password is `secret`.
+        std::fs::write(format!("{dir}/users"), "me:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n").unwrap();
+        format!(
+            "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\n\
+             ErrorLog {dir}/log\n{modules}ProxyRequests On\nAllowCONNECT {tls_port}\n\
+             <Proxy *>\nAuthType Basic\nAuthName p\nAuthUserFile {dir}/users\nRequire valid-user\n</Proxy>\n"
+        )
+    });
+    let address = proxy.url.trim_start_matches("http://").trim_end_matches("/f").to_owned();
+    let by = |login: &str| {
+        let url = format!("http://{login}{address}");
+        through(Proxies::resolve(&|name| (name == "all_proxy").then(|| url.clone())), |options| {
+            options.tls_roots = TlsRoots::File(secure.dir.path().join("cert"));
+        })
+    };
+    let ranges = spread(300, 200);
+    for url in [plain.url(), tls.clone()] {
+        let opened = RemoteFile::open(&by("me:secret@"), &url).unwrap();
+        assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{url}");
+        for login in ["", "me:wrong@"] {
+            let error = RemoteFile::open(&by(login), &url).err().expect("an error");
+            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{url}: {error}");
+            assert!(error.to_string().contains("HTTP status 407"), "{error}");
+        }
+    }
+    assert!(plain.requests().iter().all(|request| request.header("proxy-authorization").is_none()));
+    let error = RemoteFile::open(&by("me:secret@"), "https://127.0.0.1:1/f").err().expect("an error");
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "a port that it opens no tunnels to: {error}");
 }

@@ -21,10 +21,10 @@ use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
 /// A server of one file; ended when dropped.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    url: String,
-    dir: TempDir,
+    pub(crate) url: String,
+    pub(crate) dir: TempDir,
 }
 
 impl Drop for Server {
@@ -37,7 +37,11 @@ impl Drop for Server {
 impl Server {
     /// Starts `program` with the configuration that `configure` makes of a directory and a port, and
     /// with `arguments`, in which `CONFIG` stands for the configuration's file, `DIR` and `PORT` for those.
-    fn start(program: &Path, arguments: &[&str], configure: impl FnOnce(&str, u16) -> String) -> Self {
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[&str],
+        configure: impl FnOnce(&str, u16) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("files")).unwrap();
         std::fs::write(dir.path().join("files/f"), file()).unwrap();
@@ -68,7 +72,7 @@ impl Server {
 
 /// Where a server is; Debian has them outside of PATH.
 #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
@@ -104,7 +108,7 @@ fn holds_for(server: &Server, most_ranges: usize) {
 }
 
 /// nginx with `listen` for the address and all that belongs to it.
-fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
+pub(crate) fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
     Server::start(program, &["-c", "CONFIG", "-e", "stderr"], |dir, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
