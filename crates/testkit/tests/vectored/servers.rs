@@ -266,6 +266,20 @@ fn xrootd() {
     assert!(read(&found_out, &many).unwrap() == expected(&file(), &many));
     assert!(!found_out.learned().pipelines);
     holds_for(&server, 1_000);
+    // Requests that follow each other closely are answered, or are not.
+    let other = session(|options| {
+        options.patience = Duration::from_millis(50);
+        options.timeouts.first_byte = Duration::from_secs(60);
+        options.max_retries = 0;
+    });
+    let windowed = RemoteFile::open(&other, &server.url.replace("127.0.0.1", "localhost")).unwrap();
+    for length in 1..30 {
+        let ranges = spread(100, length);
+        let tickets: Vec<_> = (0..4).map(|_| windowed.submit(&ranges, Vec::new()).unwrap()).collect();
+        for ticket in tickets {
+            assert!(windowed.wait(ticket).unwrap().bytes == expected(&file(), &ranges).concat());
+        }
+    }
     let mut copied = Vec::new();
     let copy = found_out.copy_verified(0, &|| unreachable!("nothing came before"), &mut |bytes| {
         copied.extend_from_slice(bytes);

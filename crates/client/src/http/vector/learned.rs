@@ -36,6 +36,9 @@ pub struct Learned {
     /// Whether it refuses requests that ask for a digest.
     pub(super) refuses_digests: bool,
     /// Whether it was seen to answer a request that was sent before its last answer had ended.
+    pub(super) has_overlapped: bool,
+    /// Whether it was seen to answer one that came with the one before. XRootD never does, although it takes
+    /// another request while it answers.
     pub(super) has_pipelined: bool,
 }
 
@@ -50,6 +53,7 @@ impl Learned {
             bytes_per_s: None,
             strikes: 0,
             refuses_digests: false,
+            has_overlapped: false,
             has_pipelined: false,
         }
     }
@@ -114,9 +118,11 @@ impl Learned {
         self.pipelines &= self.strikes < STRIKES;
     }
 
-    /// An answer to a request that was sent before the answer before it had ended.
-    pub(super) fn pipeline_kept(&mut self) {
-        (self.strikes, self.has_pipelined) = (0, true);
+    /// An answer to a request that was sent before the answer before it had ended, or even came with that
+    /// one's request.
+    pub(super) fn pipeline_kept(&mut self, came_along: bool) {
+        (self.strikes, self.has_overlapped) = (0, true);
+        self.has_pipelined |= came_along;
     }
 
     /// The server answered a request, and left one that had come with it unanswered.
@@ -223,7 +229,7 @@ mod tests {
     fn one_cut_may_be_chance() {
         let mut learned = Learned::guess(true);
         learned.pipeline_cut();
-        learned.pipeline_kept();
+        learned.pipeline_kept(true);
         learned.pipeline_cut();
         assert!(learned.pipelines);
         learned.pipeline_cut();
@@ -233,7 +239,8 @@ mod tests {
     #[test]
     fn who_was_seen_to_pipeline_may_be_slow() {
         let (mut seen, mut unknown) = (Learned::guess(true), Learned::guess(true));
-        seen.pipeline_kept();
+        seen.pipeline_kept(true);
+        unknown.pipeline_kept(false);
         seen.pipeline_left();
         unknown.pipeline_left();
         assert_eq!([seen.pipelines, unknown.pipelines], [true, false]);

@@ -11,6 +11,7 @@ use rustix::event::PollFlags;
 use super::Options;
 use super::answer::{Answer, Refusal};
 use super::batch::Batch;
+use super::learned::Learned;
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
@@ -110,6 +111,7 @@ impl Line {
             self.moved = Instant::now();
         }
         request.is_pipelined = !self.requests.is_empty();
+        request.came_along = request.is_pipelined && self.has_unsent;
         self.connection.push_head(write);
         self.requests.push_back(request);
         self.has_unsent = true;
@@ -131,13 +133,13 @@ impl Line {
 
     /// When the other side has had time enough. A server that may know no pipelining has less time where
     /// [`Line::may_be_left`].
-    pub(super) fn deadline(&self, options: &Options, has_pipelined: bool) -> Option<Instant> {
+    pub(super) fn deadline(&self, options: &Options, server: &Learned) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
+        let doubts = if server.has_overlapped { 4 } else { 1 };
+        let patience = options.patience.max(4 * self.waited) * doubts;
         let limit = match () {
             () if self.answer.is_some() => progress,
-            () if !has_pipelined && self.may_be_left() => {
-                first_byte.min(options.patience.max(4 * self.waited))
-            }
+            () if !server.has_pipelined && self.may_be_left() => first_byte.min(patience),
             () => first_byte,
         };
         (!self.requests.is_empty()).then(|| self.moved + limit)

@@ -23,7 +23,8 @@ pub struct Options {
     pub proxies: Proxies,
     /// How long, at least, a server that was never seen to answer two requests that came together has for
     /// the second of them; then that one is asked for again, and no two are sent together to it any more.
-    /// 4 times as long as its first answer took, if that is more.
+    /// 4 times as long as its first answer took, if that is more, and 4 times either if it has answered one that
+    /// was sent a little later.
     pub patience: Duration,
     /// Connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,

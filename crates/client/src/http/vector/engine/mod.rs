@@ -195,7 +195,7 @@ impl<S: Sink> Engine<S> {
                 () if *was_whole && asked > 1 => server.list_refused(asked),
                 () if *was_whole && request.bytes < self.place.version.size_bytes => server.range_ignored(),
                 () if is_short && asked > 1 => server.list_cut(asked, *ranges),
-                () if request.is_pipelined => server.pipeline_kept(),
+                () if request.is_pipelined => server.pipeline_kept(request.came_along),
                 () => {}
             }
         });

@@ -33,7 +33,7 @@ impl<S: Sink> Engine<S> {
     }
 
     pub(super) fn deadline(&self, line: &Line) -> Option<Instant> {
-        line.deadline(&self.place.session.options, self.server.has_pipelined)
+        line.deadline(&self.place.session.options, &self.server)
     }
 
     pub(super) fn give_up_late_lines(&mut self) {
