@@ -16,6 +16,7 @@ mod connector;
 mod http2;
 mod origin;
 mod pool;
+mod proxy;
 mod response;
 mod socket;
 mod tls;
@@ -30,6 +31,7 @@ pub(crate) const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"
 pub use access::Credentials;
 pub use client::{Exchange, Failure, HttpClient, Replay};
 pub use origin::Origin;
+pub use proxy::Proxies;
 pub use response::Response;
 pub use tls::TlsRoots;
 
