@@ -3,12 +3,12 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_client::http::vector::{Options, RemoteFile, Session};
-use fordway_client::http::{Credentials, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, TlsRoots};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -41,10 +41,11 @@ pub(crate) fn ca_bundle() -> Option<PathBuf> {
     std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Connections with whatever credentials the environment has. `ca_bundle` goes before its authorities.
+/// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
 pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
     let tls_roots = TlsRoots::find(ca_bundle);
-    Arc::new(Session::new(Options { tls_roots, credentials: Credentials::discover(), ..options }))
+    let (credentials, proxies) = (Credentials::discover(), Proxies::discover());
+    Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
 }
 
 fn open(url: &str, context: &Context) -> Result<RemoteFile> {
@@ -54,11 +55,15 @@ fn open(url: &str, context: &Context) -> Result<RemoteFile> {
 /// Writes a file, or some of it, to standard output.
 pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
     let file = open(url, context)?;
-    let range = range.map_or(Ok(0..file.size_bytes()), |range| range.resolve(file.size_bytes()))?;
-    file.copy_range(range, &mut |bytes| {
+    let mut write = |bytes: &[u8]| {
         context.interrupt.check()?;
         context.output.data(bytes)
-    })?;
+    };
+    match range {
+        Some(range) => file.copy_range(range.resolve(file.size_bytes())?, &mut write)?,
+        // What was written cannot be taken back: other bytes than the server's digest says are an error all the same.
+        None => drop(file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut write)?),
+    }
     context.output.flush()
 }
 
@@ -102,6 +107,8 @@ struct Copied<'r> {
     bytes: u64,
     /// Of these, so many were there from a copy that was interrupted.
     resumed_bytes: u64,
+    /// The digest that the server states and the file was held against.
+    verified: Option<&'static str>,
 }
 
 impl fmt::Display for Copied<'_> {
@@ -111,17 +118,18 @@ impl fmt::Display for Copied<'_> {
 }
 
 /// Copies a file to `destination`, or into it where that is a directory. It is written beside the
-/// target and renamed at the end; what an interrupted copy of the same version left there is used.
+/// target and renamed at the end; what an interrupted copy of the same version left there is used. A copy
+/// that has not the digest that the server states is made once more from the start.
 pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
     let path = place(url, destination)?;
     context.output.start_progress();
-    let fetched = fetch(url, &path, existing, context);
+    let fetched = download_to(url, &path, existing, context);
     context.output.end_progress();
     fetched
 }
 
 /// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
-pub(crate) fn fetch(url: &str, path: &Path, existing: Existing, context: &Context) -> Result<()> {
+pub(crate) fn download_to(url: &str, path: &Path, existing: Existing, context: &Context) -> Result<()> {
     match existing {
         Existing::Skip if path.exists() => return Ok(()),
         Existing::Fail if path.exists() => return Err(there_already(path)),
@@ -130,23 +138,51 @@ pub(crate) fn fetch(url: &str, path: &Path, existing: Existing, context: &Contex
     let file = open(url, context)?;
     let part_path = part_beside(path, url, &file)?;
     let failed = |error| file_error("writing", part_path.display(), error);
-    let mut part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
+    let part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
     part.try_lock().map_err(|error| {
         let detail = format!("another copy is writing {}; wait for it", part_path.display());
         Error::new(ErrorKind::Unavailable, detail).caused_by(error)
     })?;
     let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
-    part.set_len(resumed_bytes).map_err(failed)?;
     let bytes = file.size_bytes();
     context.output.expect_bytes(bytes - resumed_bytes);
-    file.copy_range(resumed_bytes..bytes, &mut |chunk| {
-        context.interrupt.check()?;
-        context.output.advance_bytes(chunk.len() as u64);
-        part.write_all(chunk).map_err(failed)
+    let mut copied = fetch(&file, (&part, &part_path), resumed_bytes, context);
+    if let Err(error) = &copied
+        && error.kind() == ErrorKind::BadDigest
+    {
+        tracing::warn!(%error, "copying again from the start");
+        context.output.expect_bytes(bytes);
+        copied = fetch(&file, (&part, &part_path), 0, context);
+    }
+    let verified = copied.inspect_err(|error| {
+        if error.kind() == ErrorKind::BadDigest {
+            // Nobody goes on from wrong bytes. What cannot be removed is cut off by the next copy.
+            let _removed = std::fs::remove_file(&part_path);
+        }
     })?;
     publish(&part_path, path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes })
+    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes, verified })
+}
+
+/// Copies all from `start` on behind what the part has up to there.
+fn fetch(
+    file: &RemoteFile,
+    (mut part, path): (&File, &Path),
+    start: u64,
+    context: &Context,
+) -> Result<Option<&'static str>> {
+    let failed = |error| file_error("writing", path.display(), error);
+    part.set_len(start).map_err(failed)?;
+    let received = || {
+        let again = File::open(path).map_err(|error| file_error("reading", path.display(), error))?;
+        Ok(Box::new(again) as Box<dyn Read>)
+    };
+    file.copy_verified(start, &received, &mut |chunk| {
+        context.interrupt.check()?;
+        context.output.advance_bytes(chunk.len() as u64);
+        part.write_all(chunk).map_err(failed)
+    })
 }
 
 /// Bytes of a part that are of the version that was opened: its name says so where that is known.

@@ -50,8 +50,12 @@ fn pair((name, value): (&str, &str)) -> String {
 /// Undoes `encoding-type=url` of a listing, where servers also write `+` for a blank.
 /// `None` if the result is not UTF-8.
 pub fn decode_listed(text: &str) -> Option<String> {
-    let blanks = text.replace('+', " ");
-    percent_decode_str(&blanks).decode_utf8().ok().map(|decoded| decoded.into_owned())
+    decode(&text.replace('+', " "))
+}
+
+/// Undoes percent-encoding (RFC 3986 section 2.1). `None` if the result is not UTF-8.
+pub fn decode(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
 /// Undoes the percent-encoding of a path's segment. `None` if the result is not UTF-8.

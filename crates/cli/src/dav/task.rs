@@ -138,7 +138,7 @@ impl<'c> Copier<'c> {
             (Place::Local(path), Place::Web(url)) => self.upload(path, url, task.size_bytes)?,
             (Place::Stdin, Place::Web(url)) => self.upload_stream(url)?,
             (Place::Web(url), Place::Local(path)) => {
-                web::fetch(url, path, self.order.existing, self.context)?;
+                web::download_to(url, path, self.order.existing, self.context)?;
                 Copied::Told
             }
             (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => {

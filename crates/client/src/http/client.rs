@@ -7,6 +7,7 @@ use fordway_store::{Error, ErrorKind};
 use super::connection::{Connection, io_error};
 use super::connector::Connector;
 use super::pool::Pool;
+use super::proxy::Proxies;
 use super::response::{Head, Response};
 use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
 
@@ -61,6 +62,17 @@ impl HttpClient {
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
+    /// By way of these proxies. They are this client's for good, and its connections are used by no
+    /// other: an origin in the pool is an origin by one way.
+    pub fn through(self, proxies: Proxies) -> Self {
+        HttpClient { connector: self.connector.through(proxies), ..self }
+    }
+
+    /// The proxies in use.
+    pub(super) fn proxies(&self) -> &Proxies {
+        self.connector.proxies()
+    }
+
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
     /// that the server has closed in the meantime is replaced by a new one, once.
     /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`Replay::IfUnsent`] one more
@@ -102,16 +114,6 @@ impl HttpClient {
         self.pool.put(origin, connection);
     }
 
-    /// The answer whose head has come on `connection`. Errors: `BadResponse`.
-    pub(super) fn answer(
-        &self,
-        head: Head,
-        connection: Connection,
-        exchange: &Exchange,
-    ) -> Result<Response, Error> {
-        Response::new(head, connection, exchange.method, (exchange.origin, &self.pool))
-    }
-
     fn pooled(&self, exchange: &Exchange) -> Option<Connection> {
         let mut connection = self.pool.take(exchange.origin)?;
         (exchange.replay == Replay::Safe || connection.is_quiet()).then_some(connection)
@@ -120,13 +122,13 @@ impl HttpClient {
     /// `None` if the connection was closed before anything was answered.
     fn send_on(&self, mut connection: Connection, exchange: &Exchange) -> Result<Option<Response>, Error> {
         connection.request_head.clear();
-        (exchange.write_head)(&mut connection.request_head);
+        connection.push_head(exchange.write_head);
         let sent = connection.send(exchange.body);
         if let Err(error) = sent {
             return self.early_answer(connection, exchange, error);
         }
         match connection.receive_head()? {
-            Some(head) => self.answer(head, connection, exchange).map(Some),
+            Some(head) => self.answered(head, connection, exchange).map(Some),
             None => Ok(None),
         }
     }
@@ -142,8 +144,21 @@ impl HttpClient {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
         match connection.receive_head() {
-            Ok(Some(head)) => self.answer(head, connection, exchange).map(Some),
+            Ok(Some(head)) => self.answered(head, connection, exchange).map(Some),
             Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    /// An answer of the origin. Errors: `AccessDenied` for one of a proxy that wants to know who asks.
+    pub(super) fn answered(
+        &self,
+        head: Head,
+        connection: Connection,
+        exchange: &Exchange,
+    ) -> Result<Response, Error> {
+        match connection.refused_by_proxy(head.status) {
+            Some(refused) => Err(refused),
+            None => Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
         }
     }
 }

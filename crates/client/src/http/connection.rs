@@ -9,6 +9,7 @@ use rustls::{ClientConnection, StreamOwned};
 use super::Timeouts;
 #[cfg(feature = "http2")]
 use super::http2::Http2;
+use super::proxy::Forwarding;
 use super::response::{Head, MAX_HEAD_BYTES};
 use super::socket::Socket;
 
@@ -30,6 +31,8 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
+    /// There where a proxy forwards what is sent.
+    forwarding: Option<Forwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub(super) request_head: Vec<u8>,
     /// Bytes of the request, head and body, that were sent.
@@ -70,6 +73,7 @@ impl Connection {
         Connection {
             transport,
             timeouts,
+            forwarding: None,
             buffer: vec![0; BUFFER_BYTES],
             used: 0,
             filled: 0,
@@ -79,6 +83,25 @@ impl Connection {
             is_blocking: true,
             is_reused: false,
         }
+    }
+
+    /// The same, with a proxy at the other end that forwards requests.
+    pub(super) fn forwarded(self, forwarding: Forwarding) -> Self {
+        Connection { forwarding: Some(forwarding), ..self }
+    }
+
+    /// Appends the head of a request to those that are sent next, as the other end wants it written.
+    pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.request_head.len();
+        write(&mut self.request_head);
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.rewrite(&mut self.request_head, start);
+        }
+    }
+
+    /// What an answer of this status says of the proxy at the other end, if it does.
+    pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
+        self.forwarding.as_ref().filter(|_| status == 407).map(Forwarding::wants_login)
     }
 
     /// Whether nothing was received that no request asked for, and the other side is still there.

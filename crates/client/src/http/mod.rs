@@ -17,6 +17,7 @@ mod connector;
 mod http2;
 mod origin;
 mod pool;
+mod proxy;
 mod response;
 mod socket;
 mod streamed;
@@ -32,6 +33,7 @@ pub(crate) const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"
 pub use access::Credentials;
 pub use client::{Exchange, Failure, HttpClient, Replay};
 pub use origin::Origin;
+pub use proxy::Proxies;
 pub use response::Response;
 pub use tls::TlsRoots;
 

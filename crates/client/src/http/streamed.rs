@@ -42,14 +42,14 @@ impl HttpClient {
         };
         let acted = |error| Failure { error, may_have_acted: true };
         connection.request_head.clear();
-        (exchange.write_head)(&mut connection.request_head);
+        connection.push_head(exchange.write_head);
         connection
             .send(&[])
             .map_err(|error| unsent(io_error(error, "sending the request", "the server stopped reading")))?;
         if streamed.asks_first
             && let FirstWord::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
-            return self.answer(head, connection, exchange).map(Response::into_last).map_err(unsent);
+            return self.answered(head, connection, exchange).map(Response::into_last).map_err(unsent);
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
@@ -60,7 +60,7 @@ impl HttpClient {
             }
         }
         let head = connection.receive_head().map_err(acted)?.ok_or_else(|| acted(closed()))?;
-        self.answer(head, connection, exchange).map_err(acted)
+        self.answered(head, connection, exchange).map_err(acted)
     }
 }
 

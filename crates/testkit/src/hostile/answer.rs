@@ -33,6 +33,7 @@ fn refusal(request: &Request, lies: &[Lie]) -> Option<Answer> {
         Lie::Redirect(code, location) => {
             Some(Answer { headers: vec![("Location", location.clone())], ..status(*code) })
         }
+        Lie::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
         Lie::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
         _ => None,
     });
@@ -59,6 +60,13 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     answer.headers.push(("Accept-Ranges", "bytes".to_owned()));
     if !lies.contains(&Lie::NoETag) {
         answer.headers.push(("ETag", etag));
+    }
+    for lie in lies {
+        match lie {
+            Lie::Header(name, value) => answer.headers.push((name, value.clone())),
+            Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
+            _ => {}
+        }
     }
     answer
 }

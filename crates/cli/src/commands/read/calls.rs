@@ -66,19 +66,20 @@ pub(crate) fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>)
         context.interrupt.check()?;
         sink(call)
     };
-    let traffic = match (reading.what, reading.url.starts_with("s3://")) {
-        (What::Ranges { ranges, .. }, true) => {
+    let traffic = match (reading.what, open(reading, context)?) {
+        (What::Ranges { ranges, window }, Some(file)) => {
+            read_ranges_of(file, reading, (ranges, window), &mut count).map(Some)
+        }
+        (What::Ranges { ranges, .. }, None) => {
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
-        (What::Ranges { ranges, window }, false) => {
-            read_ranges_of(open(reading)?, reading, (ranges, window), &mut count).map(Some)
+        (What::Blocks { block_bytes, read_ahead_bytes }, Some(file)) => {
+            read_blocks(file, block_bytes, read_ahead_bytes, &mut count).map(Some)
         }
-        (What::Blocks { .. }, true) => {
-            let detail = "--sequential reads http(s) URLs; read an object whole with `fordway cat`";
+        (What::Blocks { .. }, None) => {
+            let detail =
+                "--sequential reads ahead by HTTP, which this lane has no need of; use `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
-        }
-        (What::Blocks { block_bytes, read_ahead_bytes }, false) => {
-            read_blocks(open(reading)?, block_bytes, read_ahead_bytes, &mut count).map(Some)
         }
     }?;
     cost.requests = traffic.map(|traffic| traffic.requests);
@@ -93,10 +94,18 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
-fn open(reading: &Reading) -> Result<RemoteFile> {
-    let options =
-        Options { connections_per_origin: reading.calls.connections as usize, ..Default::default() };
-    RemoteFile::open(&web::session(reading.calls.ca_bundle.clone(), options), reading.url)
+/// `None` for objects on lanes that are not worth to be asked ahead. Cost: a HEAD.
+fn open(reading: &Reading, context: &Context) -> Result<Option<RemoteFile>> {
+    if reading.url.starts_with("s3://") {
+        let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+        return context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
+    }
+    let options = Options {
+        connections_per_origin: reading.calls.connections as usize,
+        deadline: reading.calls.deadline,
+        ..Default::default()
+    };
+    RemoteFile::open(&web::session(reading.calls.ca_bundle.clone(), options), reading.url).map(Some)
 }
 
 fn read_blocks(
@@ -140,7 +149,7 @@ fn read_ranges_of(
     }
 }
 
-/// A store has no calls under way: each is waited for.
+/// A store that answers at once has no calls under way: each is waited for.
 fn read_object(
     reading: &Reading,
     ranges: &[(u64, usize)],

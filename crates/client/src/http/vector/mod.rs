@@ -8,6 +8,7 @@
 
 mod answer;
 mod batch;
+mod digest;
 mod download;
 mod engine;
 mod file;
@@ -22,6 +23,7 @@ pub(super) mod redirect;
 mod request;
 mod session;
 mod sink;
+mod source;
 mod target;
 mod version;
 mod web;

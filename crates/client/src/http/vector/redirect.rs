@@ -1,15 +1,15 @@
 //! The way to a file that is somewhere else: answers that name another address are followed, within
-//! limits, and those that hold for good are remembered.
+//! limits, and those that hold for good are remembered by the session: what one user was told, signed
+//! addresses among it, is no other's.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{Session, Target, WebFile};
 
 /// Addresses behind the first one, at most.
-const HOPS_MAX: usize = 10;
+pub(super) const HOPS_MAX: usize = 10;
 /// Addresses that are remembered, at most.
 const REMEMBERED_MAX: usize = 10_000;
 
@@ -35,6 +35,8 @@ impl Moved {
 
 /// Where the search for a file has come to.
 pub(in crate::http) struct Route {
+    /// Whose search it is.
+    start: Arc<Session>,
     /// Whose connections and credentials are used there.
     pub(in crate::http) session: Arc<Session>,
     pub(in crate::http) file: WebFile,
@@ -48,10 +50,16 @@ impl Route {
     /// Starts at the address that the caller named, or where that is known to have moved for good.
     /// Errors: as [`Route::follow`]; those of credentials that cannot be used.
     pub(in crate::http) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
-        let file = file.authorized(&session.options.credentials)?;
-        let mut route = Route { session: session.clone(), file, passed: Vec::new(), is_recalled: false };
+        let file = file.authorized(&session.options)?;
+        let mut route = Route::onwards(session, file);
         route.follow_remembered()?;
         Ok(route)
+    }
+
+    /// Starts where the file was found.
+    pub(super) fn onwards(session: &Arc<Session>, file: WebFile) -> Self {
+        let (start, session) = (session.clone(), session.clone());
+        Route { start, session, file, passed: Vec::new(), is_recalled: false }
     }
 
     /// Goes where an answer says that the file is. What credentials the session has stay behind when
@@ -59,21 +67,22 @@ impl Route {
     /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
     /// long or leaves TLS.
     pub(in crate::http) fn follow(&mut self, moved: &Moved) -> Result<()> {
-        let from = self.file.url();
+        let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
         if moved.is_for_good() {
-            let mut known = remembered();
+            let mut known = told.moved();
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
             known.insert(from, self.file.url());
+            drop(known);
         }
         self.follow_remembered()
     }
 
     fn follow_remembered(&mut self) -> Result<()> {
         loop {
-            let next = remembered().get(&self.file.url()).cloned();
+            let next = self.session.moved().get(&self.file.url()).cloned();
             match next {
                 Some(location) => {
                     self.is_recalled = true;
@@ -100,7 +109,7 @@ impl Route {
         if ours != theirs {
             self.session = self.session.without_credentials();
         }
-        let next = next.authorized(&self.session.options.credentials)?;
+        let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
         if is_circle || self.passed.len() > HOPS_MAX {
@@ -123,8 +132,10 @@ impl Route {
 
     /// Has the servers on the way asked again next time.
     pub(super) fn forget(&self) {
-        let mut known = remembered();
-        self.passed.iter().for_each(|passed| drop(known.remove(&passed.url())));
+        for session in [&self.start, &self.start.without_credentials()] {
+            let mut known = session.moved();
+            self.passed.iter().for_each(|passed| drop(known.remove(&passed.url())));
+        }
     }
 
     fn refused(&self, why: &str) -> Error {
@@ -143,11 +154,4 @@ impl Route {
         }
         first.named(operation, told)
     }
-}
-
-/// What has moved for good, by its address, for the life of the process.
-static REMEMBERED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
-
-fn remembered() -> MutexGuard<'static, HashMap<String, String>> {
-    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use crate::http::streamed::{Sink, Streamed};
 use crate::http::vector::redirect::{Moved, Route};
 use crate::http::vector::{Target as _, WebFile};
 use crate::http::{Exchange, Failure, Replay, Response};
-use crate::retry::{backoff, retry_after};
+use crate::retry::retry_after;
 
 /// Bodies of at least so many bytes are sent when the server says that it wants them.
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
@@ -117,7 +117,7 @@ impl WebDav {
 /// Asks at one address; again where a failure may pass.
 fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
     let _permit = route.session.permit(route.file.origin())?;
-    let (mut tries, mut may_have_acted) = (1, false);
+    let (mut retries, mut may_have_acted) = (route.session.retries(), false);
     loop {
         let failed = match try_once(route, call) {
             // RFC 9110 section 15.5.18.
@@ -135,13 +135,8 @@ fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
         let kind = failed.error.kind();
         let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
         let may_repeat = call.replay == Replay::Safe || !failed.may_have_acted;
-        if !may_pass || !may_repeat || tries > route.session.options.max_retries {
-            return Err(failed.error.after_tries(tries));
-        }
-        let wait = backoff(tries, failed.retry_after);
-        tracing::debug!(tries, ?wait, error = %failed.error, "asking again");
+        let wait = retries.after(failed.error, may_pass && may_repeat, failed.retry_after)?;
         std::thread::sleep(wait);
-        tries += 1;
     }
 }
 

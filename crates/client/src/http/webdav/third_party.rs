@@ -138,7 +138,10 @@ impl WebDav {
             ("credential", "none".to_owned()),
             ("content-length", "0".to_owned()),
         ];
-        let said = self.session.options.credentials.authorization(passive.origin())?;
+        let said = {
+            let options = &self.session.options;
+            options.credentials.authorization(passive.origin(), &options.proxies)?
+        };
         if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
             headers.push(("transferheaderauthorization", token));
         }
@@ -156,7 +159,7 @@ fn order(
     let options = &route.session.options;
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
-    let http = HttpClient::identified(Version::Http1, timeouts, roots, who);
+    let http = HttpClient::identified(Version::Http1, timeouts, roots, who).through(options.proxies.clone());
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let exchange = Exchange {
         origin: route.file.origin(),
@@ -167,14 +170,14 @@ fn order(
     };
     let mut connection = http.connect(exchange.origin)?;
     connection.request_head.clear();
-    (exchange.write_head)(&mut connection.request_head);
+    connection.push_head(exchange.write_head);
     connection
         .send(&[])
         .map_err(|error| Error::new(ErrorKind::Unavailable, "sending the request").caused_by(error))?;
     let asked = Instant::now();
     loop {
         match connection.first_word(TICK)? {
-            FirstWord::Answer(head) => return http.answer(head, connection, &exchange),
+            FirstWord::Answer(head) => return http.answered(head, connection, &exchange),
             FirstWord::GoOn | FirstWord::Nothing => progress(0)?,
         }
         if asked.elapsed() > silence {
