@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 PER_CALL = "400"
-FILE_BYTES = 700_000_000
 TIMEOUT_S = 90
 
 
@@ -55,7 +54,7 @@ def children_cpu_s():
     return usage.ru_utime + usage.ru_stime
 
 
-def run(command):
+def run(command, file_bytes):
     """What the client printed, or for one that prints nothing what it took; or why there is nothing."""
     start, cpu_start = time.perf_counter(), children_cpu_s()
     try:
@@ -67,7 +66,7 @@ def run(command):
         said = done.stderr.strip().splitlines()
         return {"error": said[-1] if said else f"exit code {done.returncode}"}
     if not done.stdout.strip():
-        return {"bytes": FILE_BYTES, "seconds": seconds, "client_cpu_seconds": cpu}
+        return {"bytes": file_bytes, "seconds": seconds, "client_cpu_seconds": cpu}
     result = json.loads(done.stdout)
     return {name: result[name] for name in ("bytes", "seconds", "client_cpu_seconds")}
 
@@ -77,6 +76,7 @@ def main():
     directory = Path(directory)
     known = commands(directory, workload)
     draw = random.Random(float(rtt_ms))
+    file_bytes = (directory / "data" / "file").stat().st_size
     failed = set()
     with (directory / "results.jsonl").open("a") as results:
         for number in range(int(rounds)):
@@ -84,7 +84,7 @@ def main():
             names = [name.removesuffix("/once") for name in due]
             draw.shuffle(names)
             for name in (name for name in names if name not in failed):
-                result = run(known[name])
+                result = run(known[name], file_bytes)
                 if "error" in result:
                     failed.add(name)
                 line = {"rtt_ms": float(rtt_ms), "workload": workload, "client": name, "round": number}

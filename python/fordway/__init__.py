@@ -13,11 +13,13 @@ from fordway._fordway import (
     Entries,
     ObjectInfo,
     ObjectSummary,
+    RemoteFile,
     Store,
     Versions,
     VersionSummary,
     __version__,
     open,  # noqa: A004 (the module's own `open`, always used with its name before it)
+    open_url,
 )
 from fordway.errors import FordwayError
 
@@ -28,10 +30,12 @@ __all__ = [
     "FordwayError",
     "ObjectInfo",
     "ObjectSummary",
+    "RemoteFile",
     "Store",
     "VersionSummary",
     "Versions",
     "__version__",
     "errors",
     "open",
+    "open_url",
 ]

@@ -18,6 +18,59 @@ def open(endpoint: str | None = None) -> Store:  # noqa: A001
     Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
     """
 
+def open_url(
+    url: str,
+    *,
+    connections: int | None = None,
+    ca_bundle: str | None = None,
+    deadline: float | None = None,
+) -> RemoteFile:
+    """Opens the file at an `http(s)://` URL, or wherever that redirects to.
+
+    Credentials and proxies are those that the environment names, as for `fordway read`. Files that are opened
+    without options share connections: `connections` to a server at once (8), the certificates of the PEM file
+    `ca_bundle` (`AWS_CA_BUNDLE`, else the system's), and `deadline`, the seconds that an operation may take.
+
+    Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
+    """
+
+@final
+class RemoteFile:
+    """A file at a web server, in the version that was there when it was opened.
+
+    Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
+    """
+
+    @property
+    def url(self) -> str:
+        """The address that it was opened by."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def etag(self) -> str | None:
+        """The server's entity tag, with its quotes."""
+
+    @property
+    def last_modified(self) -> str | None:
+        """When it was last changed, as the server writes it."""
+
+    @property
+    def requests(self) -> int:
+        """Requests sent so far."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Returns `length` bytes from `start` on; fewer where the file ends."""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Returns the bytes of each (start, length), which may overlap and come in any order.
+
+        They are asked for at once, in as few requests as the server takes. Raises `InvalidArgumentError`
+        where one ends behind the file, before anything is read.
+        """
+
 @final
 class Store:
     """The objects behind an endpoint.

@@ -7,6 +7,7 @@ mod buffer;
 mod content;
 mod errors;
 mod listing;
+mod remote;
 mod store;
 
 /// S3 semantics over POSIX directories.
@@ -20,6 +21,8 @@ mod _fordway {
     use crate::buffer::Mapped;
     #[pymodule_export]
     use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
+    #[pymodule_export]
+    use crate::remote::{RemoteFile, open_url};
     #[pymodule_export]
     use crate::store::{ObjectInfo, Store, open};
 

@@ -33,15 +33,23 @@ struct fordway_options {
   // Where the objects of `s3://` URLs are, as `--endpoint` of the program says it; NULL is what
   // AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and the AWS configuration say.
   const char *endpoint;
-  // A PEM file of the certificates to trust in `https://` URLs; NULL is the system's.
+  // A PEM file of the certificates to trust in `https://` URLs, of files and of endpoints; NULL is the
+  // system's.
   const char *ca_bundle;
   // Bytes of memory for what is read ahead, at most; 0 is 64 MiB.
   uint64_t read_ahead_bytes;
-  // Connections to one `http(s)://` server at once; 0 is 8. Files that are opened with the same options
-  // share connections.
+  // Connections to one `http(s)://` server or endpoint at once; 0 is 8. Files that are opened with the
+  // same options share connections.
   uint32_t connections;
   // Milliseconds to wait for a server that says nothing; 0 is the default of each kind of waiting.
   uint32_t timeout_ms;
+  // The access key for `s3://` URLs, where the endpoint wants one; NULL is what AWS_ACCESS_KEY_ID and the
+  // AWS configuration say.
+  const char *access_key;
+  // Its secret key; NULL if and only if `access_key` is.
+  const char *secret_key;
+  // What goes along with temporary keys, or NULL.
+  const char *session_token;
 };
 
 // A part of a file, and where it goes.

@@ -12,16 +12,27 @@ pub struct Options {
     /// Where the objects of `s3://` URLs are, as `--endpoint` of the program says it; NULL is what
     /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and the AWS configuration say.
     pub endpoint: *const c_char,
-    /// A PEM file of the certificates to trust in `https://` URLs; NULL is the system's.
+    /// A PEM file of the certificates to trust in `https://` URLs, of files and of endpoints; NULL is the
+    /// system's.
     pub ca_bundle: *const c_char,
     /// Bytes of memory for what is read ahead, at most; 0 is 64 MiB.
     pub read_ahead_bytes: u64,
-    /// Connections to one `http(s)://` server at once; 0 is 8. Files that are opened with the same options
-    /// share connections.
+    /// Connections to one `http(s)://` server or endpoint at once; 0 is 8. Files that are opened with the
+    /// same options share connections.
     pub connections: u32,
     /// Milliseconds to wait for a server that says nothing; 0 is the default of each kind of waiting.
     pub timeout_ms: u32,
+    /// The access key for `s3://` URLs, where the endpoint wants one; NULL is what AWS_ACCESS_KEY_ID and the
+    /// AWS configuration say.
+    pub access_key: *const c_char,
+    /// Its secret key; NULL if and only if `access_key` is.
+    pub secret_key: *const c_char,
+    /// What goes along with temporary keys, or NULL.
+    pub session_token: *const c_char,
 }
+
+/// Bytes of [`Options`] in the first version: up to `timeout_ms`.
+pub(crate) const OPTIONS_BYTES_MIN: usize = std::mem::offset_of!(Options, access_key);
 
 /// A part of a file, and where it goes.
 #[repr(C)]

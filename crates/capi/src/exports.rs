@@ -1,18 +1,19 @@
 //! The functions that C calls. All may be called from any thread, on the same file too.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
 
 use fordway_client::http::vector::Advice;
 use libc::ssize_t;
 
 use crate::abi::{
     FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_NORMAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_SEQUENTIAL,
-    FORDWAY_ADVICE_WILLNEED, Fragment, Options,
+    FORDWAY_ADVICE_WILLNEED, Fragment, OPTIONS_BYTES_MIN, Options,
 };
 use crate::buffers::Buffers;
 use crate::failure::{Failure, guarded, last_sentence};
 use crate::files;
-use crate::source::{Settings, Source};
+use crate::source::{Keys, Settings, Source};
 
 /// The version of the library, as in `0.1.0`. Never NULL.
 #[unsafe(no_mangle)]
@@ -186,25 +187,48 @@ unsafe fn settings(options: *const Options) -> Result<Settings, Failure> {
     }
     // SAFETY: the first field is there in every version.
     let size = unsafe { options.cast::<usize>().read() };
-    if size != size_of::<Options>() {
+    if !(OPTIONS_BYTES_MIN..=size_of::<Options>()).contains(&size) {
         let sentence = format!(
             "options of {size} bytes are not known; set `size` to sizeof(struct fordway_options), which is {}",
             size_of::<Options>()
         );
         return Err(Failure::new(libc::EINVAL, sentence));
     }
-    // SAFETY: it has all fields of this version.
-    let options = unsafe { options.read() };
+    let mut known = MaybeUninit::<Options>::zeroed();
+    // SAFETY: it has so many bytes, and there is room for them; what is left of the fields is NULL.
+    let options = unsafe {
+        std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
+        known.assume_init()
+    };
     // SAFETY: the caller's promise.
-    let (endpoint, ca_bundle) =
-        unsafe { (string(options.endpoint, "the endpoint")?, string(options.ca_bundle, "the CA bundle")?) };
+    let text = |text, name| unsafe { string(text, name) };
     Ok(Settings {
-        endpoint,
-        ca_bundle: ca_bundle.map(Into::into),
+        endpoint: text(options.endpoint, "the endpoint")?,
+        ca_bundle: text(options.ca_bundle, "the CA bundle")?.map(Into::into),
+        keys: keys(
+            text(options.access_key, "the access key")?,
+            text(options.secret_key, "the secret key")?,
+            text(options.session_token, "the session token")?,
+        )?,
         read_ahead_bytes: options.read_ahead_bytes,
         connections: options.connections,
         timeout_ms: options.timeout_ms,
     })
+}
+
+/// Errors: `EINVAL` for half a pair.
+fn keys(
+    access_key: Option<String>,
+    secret_key: Option<String>,
+    session_token: Option<String>,
+) -> Result<Option<Keys>, Failure> {
+    match (access_key, secret_key) {
+        (None, None) => Ok(None),
+        (Some(access_key), Some(secret_key)) => Ok(Some(Keys { access_key, secret_key, session_token })),
+        _ => {
+            Err(Failure::new(libc::EINVAL, "one of access_key and secret_key is NULL; set both, or neither"))
+        }
+    }
 }
 
 /// A string of the caller's; `None` for NULL. Errors: `EINVAL` for one that is not UTF-8.

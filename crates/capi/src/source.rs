@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::http::vector::{self, Advice, Memory as _, ReadAhead, Reader, RemoteFile, Session};
-use fordway_client::http::{Credentials, Timeouts, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, Timeouts, TlsRoots};
+use fordway_client::s3;
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
 
@@ -17,13 +18,22 @@ use crate::buffers::Buffers;
 use crate::failure::Failure;
 
 /// Options, checked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Settings {
     pub(crate) endpoint: Option<String>,
     pub(crate) ca_bundle: Option<PathBuf>,
     pub(crate) read_ahead_bytes: u64,
     pub(crate) connections: u32,
     pub(crate) timeout_ms: u32,
+    pub(crate) keys: Option<Keys>,
+}
+
+/// What signs requests to S3. Not to be shown.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Keys {
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) session_token: Option<String>,
 }
 
 /// An open file.
@@ -205,8 +215,20 @@ fn lane(settings: &Settings) -> Result<Lane> {
         return Ok(lane.clone());
     }
     let timeout = (settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms.into()));
-    let options =
-        fordway_lanes::Options { endpoint: settings.endpoint.clone(), timeout, ..Default::default() };
+    let credentials = settings.keys.clone().map(|keys| s3::Credentials::Keys {
+        access_key: keys.access_key,
+        secret_key: keys.secret_key,
+        session_token: keys.session_token,
+        source: "access_key of the options".to_owned(),
+    });
+    let options = fordway_lanes::Options {
+        endpoint: settings.endpoint.clone(),
+        timeout,
+        credentials,
+        connections: (settings.connections > 0).then_some(settings.connections as usize),
+        ca_bundle: settings.ca_bundle.clone(),
+        ..Default::default()
+    };
     let lane = fordway_lanes::open(&options)?;
     // What the environment says may change: only what was said here is kept.
     if of_lane.endpoint.is_some() {
@@ -216,7 +238,7 @@ fn lane(settings: &Settings) -> Result<Lane> {
 }
 
 fn session(settings: &Settings) -> Arc<Session> {
-    let of_session = Settings { read_ahead_bytes: 0, endpoint: None, ..settings.clone() };
+    let of_session = Settings { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
     let mut opened = locked(&OPENED);
     let sessions = &mut opened.get_or_insert_default().sessions;
     sessions.entry(of_session).or_insert_with(|| Arc::new(Session::new(session_options(settings)))).clone()
@@ -234,6 +256,7 @@ fn session_options(settings: &Settings) -> vector::Options {
     }
     options.tls_roots = TlsRoots::find(settings.ca_bundle.clone());
     options.credentials = Credentials::discover();
+    options.proxies = Proxies::discover();
     options
 }
 

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,8 @@ static struct fordway_options options(void)
     options.size = sizeof options;
     options.endpoint = *endpoint ? endpoint : NULL;
     options.connections = 4;
+    options.access_key = getenv("PROBE_ACCESS_KEY");
+    options.secret_key = getenv("PROBE_SECRET_KEY");
     return options;
 }
 
@@ -97,6 +100,13 @@ static void misuse(int file)
     point(refused(fordway_open(missing, &with), ENOENT), "open: nothing is there");
     with.size = 3;
     point(refused(fordway_open(url, &with), EINVAL), "open: options of no known size");
+    with.size = sizeof with + 8;
+    point(refused(fordway_open(url, &with), EINVAL), "open: options of a later version");
+    with = options();
+    with.access_key = with.access_key ? NULL : "half a pair";
+    point(refused(fordway_open(url, &with), EINVAL), "open: half a pair of keys");
+    with.size = offsetof(struct fordway_options, access_key);
+    point(refused(fordway_open("/no/such/file", &with), ENOENT), "open: options of the first version");
     point(refused(fordway_size(0), EBADF) && refused(fordway_size(-1), EBADF), "size: no file");
     point(refused(fordway_size(1 << 30), EBADF), "size: a number that was never given");
     point(refused(fordway_pread(-7, buffer, 16, 0), EBADF), "pread: no file");

@@ -139,7 +139,8 @@ fn gateway() -> Place {
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
     let Identity { access_key, secret_key } = identity;
-    let environment = vec![("AWS_ACCESS_KEY_ID", access_key), ("AWS_SECRET_ACCESS_KEY", secret_key)];
+    // As options: what the environment says is tried by the tests of other leaves.
+    let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
     object(format!("http://{}", gateway.local_addr()), environment, Box::new((gateway, root)))
 }
 

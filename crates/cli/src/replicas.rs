@@ -1,21 +1,24 @@
 //! Files with replicas, for the commands that read from web servers.
 
 use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_client::http::replicas::{
     ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
 };
 use fordway_client::http::vector::{Options, RemoteFile, Session, Ticket, Traffic};
-use fordway_client::http::{Credentials, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 
 use crate::args::ReplicaArgs;
 use crate::context::Context;
 use crate::exit::file_error;
+use crate::transfer::Existing;
 use crate::web;
 
 /// How files are read that may have replicas.
@@ -26,6 +29,8 @@ pub(crate) struct Places<'a> {
     pub(crate) verify: bool,
     pub(crate) ca_bundle: Option<&'a PathBuf>,
     pub(crate) connections: usize,
+    /// How long an operation may take in all.
+    pub(crate) deadline: Option<Duration>,
 }
 
 /// A file at one place, or at several.
@@ -44,13 +49,19 @@ impl<'a> Places<'a> {
     /// With the usual number of connections, and authorities of the environment.
     pub(crate) fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = Options::default().connections_per_origin;
-        Places { args, verify, ca_bundle: None, connections }
+        Places { args, verify, ca_bundle: None, connections, deadline: None }
     }
 
     fn options(&self) -> Options {
-        let bundle = self.ca_bundle.cloned().or_else(web::ca_bundle_of_environment);
-        let (tls_roots, credentials) = (TlsRoots::find(bundle), Credentials::discover());
-        Options { tls_roots, credentials, connections_per_origin: self.connections, ..Options::default() }
+        let bundle = self.ca_bundle.cloned().or_else(web::ca_bundle);
+        Options {
+            tls_roots: TlsRoots::find(bundle),
+            credentials: Credentials::discover(),
+            proxies: Proxies::discover(),
+            connections_per_origin: self.connections,
+            deadline: self.deadline,
+            ..Options::default()
+        }
     }
 
     fn session(&self) -> Arc<Session> {
@@ -69,6 +80,7 @@ impl<'a> Places<'a> {
     /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: those of opening, when nobody knows
     /// another place.
     pub(crate) fn open(&self, url: &str, context: &Context) -> Result<Opened> {
+        let url = &web::http_url(url);
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
             let name = base_name(url);
@@ -100,7 +112,7 @@ impl<'a> Places<'a> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
         }
-        self.found(url, context).ok_or(error)
+        self.found(&web::http_url(url), context).ok_or(error)
     }
 
     fn found(&self, url: &str, context: &Context) -> Option<ReplicatedFile> {
@@ -212,18 +224,75 @@ impl Opened {
             Opened::Many(file) => return file.copy_range(range, sink),
         };
         let (mut at, mut has_sink_failed) = (range.start, false);
-        let copied = file.copy_range(range.clone(), &mut |bytes| {
+        let mut counted = |bytes: &[u8]| {
             at += bytes.len() as u64;
             sink(bytes).inspect_err(|_| has_sink_failed = true)
-        });
+        };
+        let copied = match range == (0..file.size_bytes()) {
+            // What was handed out cannot be taken back: other bytes than the server's digest says are an error
+            // all the same.
+            true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
+            false => file.copy_range(range.clone(), &mut counted),
+        };
         match copied {
-            Err(error) if !has_sink_failed => {
+            Err(error) if !has_sink_failed && at < range.end => {
                 let replicated = places.instead(url, error, context)?;
                 replicated.copy_range(at..range.end, sink)
             }
             copied => copied,
         }
     }
+}
+
+/// Copies all files of the Metalink or list at `source`.
+pub(crate) fn copy_all(
+    source: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let metalink = places.read(source, context)?;
+    let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
+    if metalink.files.len() != 1 && !is_directory {
+        let count = metalink.files.len();
+        let why = format!("{source} describes {count} files; name a directory, as {destination}/");
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    for described in &metalink.files {
+        context.interrupt.check()?;
+        let first = described.replicas.first().map_or("", |replica| replica.url.as_str());
+        let name = if described.name.is_empty() { web::name_of(first) } else { described.name.clone() };
+        let path = web::place(&name, source, destination)?;
+        if web::is_wanted(&path, existing)? {
+            context.output.start_progress();
+            let copied = copy(&places.replicated(described)?, source, &path, existing, context);
+            context.output.end_progress();
+            copied?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file to `path`, by way of a part beside it.
+pub(crate) fn copy(
+    file: &ReplicatedFile,
+    from: &str,
+    path: &Path,
+    existing: Existing,
+    context: &Context,
+) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    file.identity().hash(&mut hasher);
+    let part_path = web::part_beside(path, &hasher)?;
+    let _part = web::open_part(&part_path)?;
+    let bytes = file.size_bytes();
+    context.output.expect_bytes(bytes);
+    let resumed_bytes = complete(file, &part_path, context)?;
+    web::publish(&part_path, path, existing)?;
+    let to = path.display().to_string();
+    let verified = file.digest_name();
+    context.output.event(&web::Copied { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
 /// Makes the file at `part` the whole of `file`; returns how many bytes of it were there before.

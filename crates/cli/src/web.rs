@@ -1,15 +1,14 @@
-//! Files at web servers, for the commands that take an `http(s)://` address.
+//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fordway_client::http::replicas::ReplicatedFile;
 use fordway_client::http::vector::{Options, RemoteFile, Session};
-use fordway_client::http::{Credentials, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, TlsRoots};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -19,29 +18,42 @@ use crate::replicas::{self, Opened, Places};
 use crate::transfer::Existing;
 use crate::units::human_bytes;
 
-/// Whether an address is of a file at a web server.
+/// Schemes of web servers, and those of HTTP that they stand for.
+const SCHEMES: [(&str, &str); 4] =
+    [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
+
+/// Whether an address is of something at a web server.
 pub(crate) fn is_address(text: &str) -> bool {
-    ["http://", "https://"]
-        .iter()
-        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    scheme(text).is_some()
 }
 
-/// Connections with whatever credentials the environment has. `ca_bundle` goes before its authorities.
-pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
-    let tls_roots = TlsRoots::find(ca_bundle);
-    Arc::new(Session::new(Options { tls_roots, credentials: Credentials::discover(), ..options }))
+/// The same address as a URL of HTTP.
+pub(crate) fn http_url(text: &str) -> String {
+    scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
 }
 
-/// Authorities that the environment names.
-pub(crate) fn ca_bundle_of_environment() -> Option<PathBuf> {
+fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    SCHEMES.into_iter().find(|(name, _)| is_it(name))
+}
+
+/// The file of authorities that the environment names.
+pub(crate) fn ca_bundle() -> Option<PathBuf> {
     std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-fn open(url: &str) -> Result<RemoteFile> {
-    RemoteFile::open(&session(ca_bundle_of_environment(), Options::default()), url)
+/// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
+pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
+    let tls_roots = TlsRoots::find(ca_bundle);
+    let (credentials, proxies) = (Credentials::discover(), Proxies::discover());
+    Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
 }
 
-/// Writes a file, or some of it, to standard output.
+fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+    RemoteFile::open(context.web(), &http_url(url))
+}
+
+/// Writes a file, or some of it, to standard output. With `--metalink`, `url` may be empty.
 pub(crate) fn write_out(
     url: &str,
     range: Option<ByteRange>,
@@ -49,7 +61,8 @@ pub(crate) fn write_out(
     context: &Context,
 ) -> Result<()> {
     let file = places.open(url, context)?;
-    let range = range.map_or(Ok(0..file.size_bytes()), |range| range.resolve(file.size_bytes()))?;
+    let size = file.size_bytes();
+    let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
     file.copy_range(range, (url, places, context), &mut |bytes| {
         context.interrupt.check()?;
         context.output.data(bytes)
@@ -82,7 +95,7 @@ impl fmt::Display for FileRecord<'_> {
 
 /// Shows what the server says of a file.
 pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
     context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
@@ -90,13 +103,15 @@ pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
 
 /// What `cp` has done.
 #[derive(Serialize)]
-struct Copied<'r> {
-    action: &'static str,
-    from: &'r str,
-    to: String,
-    bytes: u64,
+pub(crate) struct Copied<'r> {
+    pub(crate) action: &'static str,
+    pub(crate) from: &'r str,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
     /// Of these, so many were there from a copy that was interrupted.
-    resumed_bytes: u64,
+    pub(crate) resumed_bytes: u64,
+    /// The digest that the server or a Metalink states and the file was held against.
+    pub(crate) verified: Option<&'static str>,
 }
 
 impl fmt::Display for Copied<'_> {
@@ -106,7 +121,8 @@ impl fmt::Display for Copied<'_> {
 }
 
 /// Copies a file to `destination`, or into it where that is a directory. It is written beside the
-/// target and renamed at the end; what an interrupted copy of the same version left there is used.
+/// target and renamed at the end; what an interrupted copy of the same version left there is used. A copy
+/// that has not the digest that the server states is made once more from the start.
 pub(crate) fn download(
     url: &str,
     destination: &str,
@@ -115,44 +131,65 @@ pub(crate) fn download(
     context: &Context,
 ) -> Result<()> {
     let path = place(&name_of(url), url, destination)?;
-    if !is_wanted(&path, existing)? {
-        return Ok(());
-    }
-    match places.open(url, context)? {
-        Opened::Many(file) => copy_replicated(&file, url, &path, existing, context),
-        Opened::One(file) => copy_one(&file, (url, &path), existing, places, context),
-    }
+    context.output.start_progress();
+    let fetched = download_to(url, &path, existing, places, context);
+    context.output.end_progress();
+    fetched
 }
 
-/// Copies all files of the Metalink or list that `--metalink` names.
-pub(crate) fn download_all(
-    source: &str,
-    destination: &str,
+/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+pub(crate) fn download_to(
+    url: &str,
+    path: &Path,
     existing: Existing,
     places: &Places<'_>,
     context: &Context,
 ) -> Result<()> {
-    let metalink = places.read(source, context)?;
-    let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
-    if metalink.files.len() != 1 && !is_directory {
-        let why =
-            format!("{source} describes {} files; name a directory, as {destination}/", metalink.files.len());
-        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    if !is_wanted(path, existing)? {
+        return Ok(());
     }
-    for described in &metalink.files {
-        context.interrupt.check()?;
-        let first = described.replicas.first().map_or("", |replica| replica.url.as_str());
-        let name = if described.name.is_empty() { name_of(first) } else { described.name.clone() };
-        let path = place(&name, source, destination)?;
-        if is_wanted(&path, existing)? {
-            copy_replicated(&places.replicated(described)?, source, &path, existing, context)?;
+    let file = match places.open(url, context)? {
+        Opened::One(file) => file,
+        Opened::Many(file) => return replicas::copy(&file, url, path, existing, context),
+    };
+    let mut hasher = DefaultHasher::new();
+    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+    let part_path = part_beside(path, &hasher)?;
+    let failed = |error| file_error("writing", part_path.display(), error);
+    let part = open_part(&part_path)?;
+    let mut resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
+    let bytes = file.size_bytes();
+    context.output.expect_bytes(bytes - resumed_bytes);
+    let mut copied = fetch(&file, (&part, &part_path), resumed_bytes, context);
+    if let Err(error) = &copied
+        && error.kind() == ErrorKind::BadDigest
+    {
+        tracing::warn!(%error, "copying again from the start");
+        context.output.expect_bytes(bytes);
+        copied = fetch(&file, (&part, &part_path), 0, context);
+    }
+    let mut bytes = bytes;
+    if let Err(error) = copied {
+        // What has come is used, as far as digests can prove it.
+        copied = places.instead(url, error, context).and_then(|replicated| {
+            bytes = replicated.size_bytes();
+            resumed_bytes = replicas::complete(&replicated, &part_path, context)?;
+            Ok(replicated.digest_name())
+        });
+    }
+    let verified = copied.inspect_err(|error| {
+        if error.kind() == ErrorKind::BadDigest {
+            // Nobody goes on from wrong bytes. What cannot be removed is cut off by the next copy.
+            let _removed = std::fs::remove_file(&part_path);
         }
-    }
-    Ok(())
+    })?;
+    publish(&part_path, path, existing)?;
+    let to = path.display().to_string();
+    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes, verified })
 }
 
 /// Errors: `PreconditionFailed`, if what is there must not be replaced.
-fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
+pub(crate) fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
     match existing {
         Existing::Skip if path.exists() => Ok(false),
         Existing::Fail if path.exists() => Err(there_already(path)),
@@ -160,29 +197,8 @@ fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
     }
 }
 
-fn copy_replicated(
-    file: &ReplicatedFile,
-    from: &str,
-    path: &Path,
-    existing: Existing,
-    context: &Context,
-) -> Result<()> {
-    let mut hasher = DefaultHasher::new();
-    file.identity().hash(&mut hasher);
-    let part_path = part_beside(path, &hasher)?;
-    let _part = open_part(&part_path)?;
-    let bytes = file.size_bytes();
-    context.output.start_progress();
-    context.output.expect_bytes(bytes);
-    let completed = replicas::complete(file, &part_path, context);
-    context.output.end_progress();
-    let resumed_bytes = completed?;
-    publish(&part_path, path, existing)?;
-    let to = path.display().to_string();
-    context.output.event(&Copied { action: "download", from, to, bytes, resumed_bytes })
-}
-
-fn open_part(path: &Path) -> Result<File> {
+/// Opens a part, which nobody else then writes. Errors: `Unavailable` while somebody does.
+pub(crate) fn open_part(path: &Path) -> Result<File> {
     let failed = |error| file_error("writing", path.display(), error);
     let part = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
     part.try_lock().map_err(|error| {
@@ -192,44 +208,24 @@ fn open_part(path: &Path) -> Result<File> {
     Ok(part)
 }
 
-fn copy_one(
+/// Copies all from `start` on behind what the part has up to there.
+fn fetch(
     file: &RemoteFile,
-    (url, path): (&str, &Path),
-    existing: Existing,
-    places: &Places<'_>,
+    (mut part, path): (&File, &Path),
+    start: u64,
     context: &Context,
-) -> Result<()> {
-    let mut hasher = DefaultHasher::new();
-    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
-    let part_path = part_beside(path, &hasher)?;
-    let failed = |error| file_error("writing", part_path.display(), error);
-    let mut part = open_part(&part_path)?;
-    let mut resumed_bytes = resumable_bytes(&part, file).map_err(failed)?;
-    part.set_len(resumed_bytes).map_err(failed)?;
-    let bytes = file.size_bytes();
-    context.output.start_progress();
-    context.output.expect_bytes(bytes - resumed_bytes);
-    let mut is_ours = false;
-    let mut write = |chunk: &[u8]| {
+) -> Result<Option<&'static str>> {
+    let failed = |error| file_error("writing", path.display(), error);
+    part.set_len(start).map_err(failed)?;
+    let received = || {
+        let again = File::open(path).map_err(|error| file_error("reading", path.display(), error))?;
+        Ok(Box::new(again) as Box<dyn Read>)
+    };
+    file.copy_verified(start, &received, &mut |chunk| {
         context.interrupt.check()?;
         context.output.advance_bytes(chunk.len() as u64);
         part.write_all(chunk).map_err(failed)
-    };
-    let copied =
-        file.copy_range(resumed_bytes..bytes, &mut |chunk| write(chunk).inspect_err(|_| is_ours = true));
-    let copied = match copied {
-        // What has come is used, as far as digests can prove it.
-        Err(error) if !is_ours => places.instead(url, error, context).and_then(|replicated| {
-            resumed_bytes = replicas::complete(&replicated, &part_path, context)?;
-            Ok(replicated.size_bytes())
-        }),
-        copied => copied.map(|()| bytes),
-    };
-    context.output.end_progress();
-    let bytes = copied?;
-    publish(&part_path, path, existing)?;
-    let to = path.display().to_string();
-    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes })
+    })
 }
 
 /// Bytes of a part that are of the version that was opened: its name says so where that is known.
@@ -240,7 +236,7 @@ fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
 }
 
 /// The name that a file at `url` has here; of a Metalink, that of what it describes.
-fn name_of(url: &str) -> String {
+pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
     let name = rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).unwrap_or_default();
@@ -249,7 +245,7 @@ fn name_of(url: &str) -> String {
 }
 
 /// Where the file goes. Errors: `InvalidArgument`.
-fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
+pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if destination.contains("://") {
         return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
@@ -269,14 +265,14 @@ fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
 }
 
 /// The hidden file that the copy grows in, named after what is copied.
-fn part_beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
+pub(crate) fn part_beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(parent.join(format!(".{name}.{:016x}.part", hasher.finish())))
 }
 
-fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
+pub(crate) fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
     if existing == Existing::Replace {
         return std::fs::rename(part, path).map_err(|error| file_error("writing", path.display(), error));
     }

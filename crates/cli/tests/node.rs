@@ -181,7 +181,7 @@ fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     std::thread::sleep(Duration::from_millis(20));
     let restarted = Instant::now();
     let again = Gateway::start(dir.path(), &[]);
-    assert!(!again.ready.is_empty() && restarted.elapsed() < Duration::from_secs(5));
+    assert!(!again.ready.is_empty() && restarted.elapsed() < Duration::from_secs(30));
     std::thread::sleep(Duration::from_millis(300));
     stop.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().unwrap());

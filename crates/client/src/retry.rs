@@ -1,23 +1,100 @@
 //! How long to wait before a request is sent again.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 use fordway_wire::range::digits;
 
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
+/// Who sets no deadline still does not wait longer than this because a server says so.
+const WISH_MAX: Duration = Duration::from_secs(120);
+
+/// Tries of one operation: how often yet, why the first of them failed, and when there is no time for more.
+#[derive(Debug)]
+pub(crate) struct Retries {
+    max_retries: u32,
+    /// When it has to be done with.
+    pub(crate) until: Option<Instant>,
+    failures: u32,
+    first: Option<String>,
+}
+
+impl Retries {
+    /// `max_retries` (0 is none), all of them before `until`.
+    pub(crate) fn new(max_retries: u32, until: Option<Instant>) -> Self {
+        Retries { max_retries, until, failures: 0, first: None }
+    }
+
+    /// Begins to count anew, because something was achieved.
+    pub(crate) fn progress(&mut self) {
+        (self.failures, self.first) = (0, None);
+    }
+
+    /// Errors: `Timeout` when the time is up.
+    pub(crate) fn check_time(&self) -> Result<()> {
+        match self.until {
+            Some(until) if until <= Instant::now() => {
+                Err(Error::new(ErrorKind::Timeout, "it was not done before the deadline"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long to wait after a failure. Errors: that failure, with how the first one was and how many there
+    /// were, where it does not pass, was the last one or the time is up.
+    pub(crate) fn after(
+        &mut self,
+        error: Error,
+        may_pass: bool,
+        retry_after: Option<Duration>,
+    ) -> Result<Duration> {
+        self.failures += 1;
+        let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
+        let left = self.until.map_or(WISH_MAX, |until| until.saturating_duration_since(Instant::now()));
+        if !may_pass || self.failures > self.max_retries {
+            return Err(self.last(error));
+        }
+        if wait >= left {
+            let detail = match (retry_after, self.until) {
+                (Some(wish), _) if wish >= left => {
+                    format!("{}; the server wants to be asked again in {wish:?}", error.detail())
+                }
+                _ => format!("{}; no time is left for another try", error.detail()),
+            };
+            return Err(self.last(error.with_detail(detail)));
+        }
+        tracing::debug!(failures = self.failures, ?wait, %error, "trying again");
+        self.first.get_or_insert_with(|| error.detail().to_owned());
+        Ok(wait)
+    }
+
+    /// The failure that ends it all.
+    pub(crate) fn last(&mut self, error: Error) -> Error {
+        let tries = self.failures.max(1);
+        let first = std::mem::take(&mut self.first).filter(|first| first != error.detail());
+        self.failures = 0;
+        let told = match first {
+            Some(first) if error.detail().is_empty() => error.with_detail(format!("at first {first}")),
+            Some(first) => {
+                let detail = format!("{} (at first: {first})", error.detail());
+                error.with_detail(detail)
+            }
+            None => error,
+        };
+        told.after_tries(tries)
+    }
+}
 
 /// A random wait before try number `tries + 1`, from half to the whole of a limit that doubles with
-/// each try: clients that failed together do not come back together. A server's wish counts more,
-/// up to 5 seconds.
-pub(crate) fn backoff(tries: u32, retry_after: Option<Duration>) -> Duration {
+/// each try: clients that failed together do not come back together.
+pub(crate) fn backoff(tries: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
     // Every `RandomState` hashes differently: as random as jitter needs to be.
     let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
-    let wait = doubled.mul_f64(0.5 + 0.5 * random);
-    retry_after.map_or(wait, |wish| wish.min(LONGEST).max(wait))
+    doubled.mul_f64(0.5 + 0.5 * random)
 }
 
 /// The wait that a `Retry-After` header asks for: seconds, or a date.
@@ -33,11 +110,53 @@ mod tests {
     #[test]
     fn waits_grow_and_stay_bounded() {
         for (tries, least_ms, most_ms) in [(1, 25, 50), (2, 50, 100), (4, 200, 400), (40, 2500, 5000)] {
-            let wait = backoff(tries, None);
+            let wait = backoff(tries);
             assert!(wait >= Duration::from_millis(least_ms) && wait <= Duration::from_millis(most_ms));
         }
-        assert_eq!(backoff(1, Some(Duration::from_secs(2))), Duration::from_secs(2));
-        assert_eq!(backoff(1, Some(Duration::from_secs(600))), LONGEST);
+    }
+
+    fn failure(detail: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, detail)
+    }
+
+    #[test]
+    fn the_last_failure_is_told_with_the_first() {
+        let mut retries = Retries::new(2, None);
+        for detail in ["one", "two"] {
+            retries.after(failure(detail), true, None).unwrap();
+        }
+        let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
+        assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("same"), true, None).unwrap();
+        let text = retries.after(failure("same"), true, None).unwrap_err().to_string();
+        assert!(text.contains("same, after 2 tries"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_pass_and_what_was_achieved_begin_anew() {
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.progress();
+        retries.after(failure("two"), true, None).unwrap();
+        assert!(retries.after(failure("three"), false, None).is_err());
+        assert_eq!(Retries::new(9, None).after(failure("x"), false, None).unwrap_err().tries(), 1);
+    }
+
+    #[test]
+    fn a_servers_wish_counts_as_far_as_there_is_time() {
+        let now = Instant::now();
+        let wish = |seconds, until| {
+            Retries::new(9, until).after(failure("busy"), true, Some(Duration::from_secs(seconds)))
+        };
+        assert_eq!(wish(100, None).unwrap(), Duration::from_secs(100));
+        assert_eq!(wish(1_000, Some(now + Duration::from_secs(2_000))).unwrap(), Duration::from_secs(1_000));
+        for refused in [wish(1_000, None), wish(30, Some(now + Duration::from_secs(20)))] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("busy; the server wants to be asked again in"), "{text}");
+        }
+        let late = Retries::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
+        assert!(late.to_string().contains("no time is left"), "{late}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fordway_client::http::TlsRoots;
 use fordway_client::http::vector::RemoteFile;
 use fordway_client::node::{NodeAddress, NodeStore, Secret};
 use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
@@ -97,6 +98,10 @@ pub struct Options {
     pub addressing: Option<Addressing>,
     /// How long a request may wait for another machine, retries included.
     pub timeout: Option<Duration>,
+    /// Connections for the ranges of objects at once, on the `http` lane.
+    pub connections: Option<usize>,
+    /// A PEM file of the certificates to trust, and no others, on the `http` lane.
+    pub ca_bundle: Option<PathBuf>,
 }
 
 /// Opens the lane that `options` and the environment ask for.
@@ -134,6 +139,8 @@ impl Options {
             credentials: self.credentials.clone().unwrap_or(config.credentials),
             addressing: self.addressing.unwrap_or(config.addressing),
             timeout: self.timeout.or(config.timeout),
+            connections: self.connections.unwrap_or(config.connections),
+            tls_roots: self.ca_bundle.clone().map_or(config.tls_roots, TlsRoots::File),
             ..config
         }
     }

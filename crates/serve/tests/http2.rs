@@ -152,7 +152,7 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
         let error = answer.await.expect_err("half of it is missing");
         assert!(error.is_reset(), "{error}");
         let took = start.elapsed();
-        assert!(took >= WAIT && took < 10 * WAIT, "{took:?}");
+        assert!(took >= WAIT && took < 60 * WAIT, "{took:?}");
         assert!(fixture.store.head(&bucket(), &key("half"), &GetOptions::default()).is_err());
         assert_eq!(http2.send(&Call::on("HEAD", "large")).await.status, 200);
     });
@@ -179,7 +179,7 @@ fn a_request_among_others_that_move_is_waited_for_longer() {
         };
         assert!(error.is_reset(), "{error}");
         let took = start.elapsed();
-        assert!(took >= 9 * STALL && took < 50 * STALL, "{took:?}");
+        assert!(took >= 9 * STALL && took < 200 * STALL, "{took:?}");
     });
 }
 
@@ -190,7 +190,7 @@ fn a_connection_without_requests_ends() {
         let http2 = Http2::connect(&fixture.client).await;
         let start = Instant::now();
         let ended = http2.ended.await.unwrap();
-        assert!(ended.is_ok_and(|()| start.elapsed() >= WAIT && start.elapsed() < 10 * WAIT));
+        assert!(ended.is_ok_and(|()| start.elapsed() >= WAIT && start.elapsed() < 60 * WAIT));
     });
     // Half of a head, for ever: a HEADERS frame that says it goes on.
     let mut stream = fixture.client.connect();
@@ -199,7 +199,7 @@ fn a_connection_without_requests_ends() {
         .unwrap();
     let start = Instant::now();
     let _ = stream.read_to_end(&mut Vec::new());
-    assert!(start.elapsed() >= WAIT && start.elapsed() < 10 * WAIT, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= WAIT && start.elapsed() < 60 * WAIT, "{:?}", start.elapsed());
 }
 
 #[test]

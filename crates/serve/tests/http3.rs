@@ -164,7 +164,7 @@ fn stopping_waits_for_what_was_begun() {
         upload.finish().await.unwrap();
         take(&mut upload).await.ok();
     });
-    has_ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    has_ended.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap().size, 200_000);
 }
 

@@ -21,7 +21,8 @@ fn put(size: usize) -> Call<'static> {
 #[track_caller]
 fn check(what: &str, size: usize, mut times: Vec<Duration>) {
     times.sort();
-    assert!(times[times.len() / 2] < Duration::from_millis(20), "{what} of {size} bytes: {times:?}");
+    // A stall is there every time, and what a busy machine does to a request is not.
+    assert!(times[times.len() / 4] < Duration::from_millis(20), "{what} of {size} bytes: {times:?}");
 }
 
 fn http1(client: &Client, stream: &mut (impl Read + Write)) {

@@ -77,5 +77,5 @@ fn who_does_not_shake_hands_is_not_waited_for() {
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < Duration::from_secs(20));
 }

@@ -142,6 +142,12 @@ impl Error {
         }))
     }
 
+    /// Says otherwise why.
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.0.detail = detail.into();
+        self
+    }
+
     /// Keeps the error that caused this one.
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());

@@ -59,7 +59,7 @@ pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, termin
 pub use root::{Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
-pub use send::{send_file, send_more};
+pub use send::{is_writable, send_file, send_more};
 pub use socket::{Peer, Wait, keep_alive, peer_of, receive, receive_with_descriptor, send_all};
 pub use tcp::{TcpInfo, tcp_info};
 pub use tun::{PacketHeader, TUN_READ_BYTES_MAX, Tun};

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Result;
 use rustix::net::SendFlags;
 
@@ -20,6 +21,12 @@ pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
+/// Whether `socket` takes something now. Cost: one `poll`, much less than a call that is refused.
+pub fn is_writable(socket: impl AsFd) -> Result<bool> {
+    let mut wanted = [PollFd::new(&socket, PollFlags::OUT)];
+    Ok(rustix::event::poll(&mut wanted, Some(&Timespec::default()))? > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
@@ -35,9 +42,21 @@ mod tests {
         assert_eq!(send_more(&near, b"head "), Ok(5));
         assert_eq!(send_file(&near, &file, 3, 4), Ok(4));
         assert_eq!(send_file(&near, &file, 10, 4), Ok(0));
+        assert_eq!(is_writable(&near), Ok(true));
         drop(near);
         let mut taken = String::new();
         far.read_to_string(&mut taken).unwrap();
         assert_eq!(taken, "head 3456");
+    }
+
+    #[test]
+    fn a_full_socket_is_not_writable() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut sent = 0;
+        while is_writable(&near).unwrap() {
+            sent += send_more(&near, &[7; 4096]).unwrap();
+        }
+        far.read_exact(&mut vec![0; sent]).unwrap();
+        assert_eq!(is_writable(&near), Ok(true));
     }
 }

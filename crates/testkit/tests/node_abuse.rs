@@ -379,7 +379,7 @@ fn send_most_of_a_long_message(raw: &mut Raw) {
     Request::Append {}.put(&mut bytes, 1, 16 << 20);
     bytes.resize(16 << 20, 0);
     // A gateway that has no memory for it does not read to the end.
-    raw.socket.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    raw.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let _ = raw.socket.write_all(&bytes);
 }
 

@@ -273,7 +273,7 @@ fn stopping_waits_for_an_upload_and_not_for_the_idle() {
     upload.write_all(b"0123456789").unwrap();
     let answer = head(&mut upload);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
-    has_ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    has_ended.recv_timeout(Duration::from_secs(30)).unwrap();
     assert_eq!(std::fs::read(dir.path().join("root/bucket/k")).unwrap(), b"0123456789");
 }
 

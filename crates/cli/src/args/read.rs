@@ -1,11 +1,13 @@
 //! Options of `read`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::parse_bytes;
 
 use super::ReplicaArgs;
+use crate::units::parse_duration;
 
 /// Options of `read`.
 #[derive(Debug, Args)]
@@ -25,7 +27,7 @@ pub struct ReadArgs {
     /// Where the ranges are: a file of `offset length` lines, or - for standard input
     #[arg(long, value_name = "FILE", required_unless_present = "sequential")]
     pub ranges: Option<PathBuf>,
-    /// Read all of an http(s) file in blocks of this size, one behind the other, and read ahead
+    /// Read all of a file, or of an object by HTTP, in blocks of this size, one behind the other, and read ahead
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with_all = ["ranges", "window", "per_call"])]
     pub sequential: Option<u64>,
     /// Memory for what --sequential reads ahead
@@ -60,6 +62,9 @@ pub struct CallArgs {
     /// Connections to the server at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
+    /// Give up an operation (opening the file, each call) that takes longer, tries and waits included; 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub deadline: Option<Duration>,
     /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,

@@ -6,7 +6,6 @@ use std::io::Read;
 use std::path::Path;
 
 use fordway_client::http::replicas::{discover, is_metalink_name};
-use fordway_client::http::vector::Options;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::RunningHash;
 use fordway_wire::metalink::{
@@ -239,11 +238,11 @@ fn show(args: &ShowArgs, context: &Context) -> Result<()> {
     let replicas = ReplicaArgs::default();
     let places = Places::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
-        let session = web::session(web::ca_bundle_of_environment(), Options::default());
-        let found = discover(&session, &args.source, context.metalinks.as_ref()).ok_or_else(|| {
-            let why = format!("nobody tells of other places of {}; name a Metalink", args.source);
-            Error::new(ErrorKind::NoSuchKey, why)
-        })?;
+        let found = discover(context.web(), &web::http_url(&args.source), context.metalinks.as_ref())
+            .ok_or_else(|| {
+                let why = format!("nobody tells of other places of {}; name a Metalink", args.source);
+                Error::new(ErrorKind::NoSuchKey, why)
+            })?;
         return context.output.record(&Shown::of(found.file, Some(found.from)));
     }
     let metalink = places.read(&args.source, context)?;

@@ -4,12 +4,16 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
+use fordway_testkit::hostile::{HostileServer, Script};
+
 fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)
         .env("PATH", path)
         .env_remove("AWS_ENDPOINT_URL")
         .env_remove("AWS_ENDPOINT_URL_S3")
+        .env("AWS_CONFIG_FILE", "/dev/null")
+        .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
         .output()
         .unwrap()
 }
@@ -18,11 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "ls",
     "cp",
     "cat",
     "read",
+    "mv",
+    "mkdir",
     "rm",
     "stat",
     "mb",
@@ -114,4 +120,24 @@ fn local_work_needs_no_endpoint() {
     assert!(text(&ran.stderr).contains("there is no socket /no/such/socket"), "{}", text(&ran.stderr));
     let ran = fordway(&["ls", "--endpoint", "nonsense"], "");
     assert_eq!(ran.status.code(), Some(2));
+}
+
+/// An object is described once, not at every call.
+#[test]
+fn ranges_of_an_object_by_http_cost_one_head() {
+    let content: Vec<u8> = (0..90_000_u32).map(|number| number as u8).collect();
+    let server = HostileServer::start(content.clone(), Script::honest());
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("list");
+    std::fs::write(&list, "7 9\n50000 3\n80000 100\n").unwrap();
+    let endpoint = format!("http://{}", server.address());
+    let common = ["--endpoint", &endpoint, "read", "s3://bkt/key"];
+    let ranges = ["--ranges", list.to_str().unwrap(), "--per-call", "1", "--window", "2"];
+    let read = fordway(&[&common[..], &ranges].concat(), "");
+    assert_eq!(text(&read.stderr), "");
+    assert!(read.stdout == [&content[7..16], &content[50_000..50_003], &content[80_000..80_100]].concat());
+    let methods = || server.requests().iter().map(|request| request.method.clone()).collect::<Vec<_>>();
+    assert_eq!(methods(), ["HEAD", "GET", "GET", "GET"]);
+    let read = fordway(&[&common[..], &["--sequential", "1KiB"]].concat(), "");
+    assert!(read.stdout == content, "{}", text(&read.stderr));
 }

@@ -9,3 +9,4 @@ mod replicas;
 mod support;
 mod versions;
 mod web;
+mod webdav;

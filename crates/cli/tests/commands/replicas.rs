@@ -58,7 +58,7 @@ fn what_is_described_is_copied_shown_and_read() {
 
 #[test]
 fn a_copy_that_cannot_be_right_is_none() {
-    let corrupt = server(Script::honest().always(Lie::Flipped(800_000)));
+    let corrupt = server(Script::honest().always(Lie::FlippedAt(800_000)));
     let rig = rig(&[&corrupt]);
     let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(Exit::Corrupt);
     assert!(ran.stderr.contains("digest") && ran.stderr.contains(&corrupt.url()), "{}", ran.stderr);

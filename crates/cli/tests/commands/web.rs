@@ -1,6 +1,7 @@
 //! `cat`, `stat` and `cp` of files at web servers.
 
 use fordway_cli::Exit;
+use fordway_store::{Checksum, ChecksumAlgorithm};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
 use crate::support::Rig;
@@ -81,10 +82,10 @@ fn what_web_servers_cannot_do_is_said() {
     let (rig, server) = (Rig::new(), server());
     let url = server.url();
     for (words, hint) in [
-        (vec!["ls", &url], "not listed"),
+        (vec!["du", &url], "is not taken here"),
         (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
-        (vec!["cp", "--recursive", &url, "DIR/x"], "--recursive"),
-        (vec!["cp", "s3://bkt/k", &url], "not listed or written to"),
+        (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
+        (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
         (vec!["cp", &url, "/dev/null"], "no file"),
     ] {
         let refused = rig.run(&words);
@@ -92,4 +93,24 @@ fn what_web_servers_cannot_do_is_said() {
         assert!(refused.stderr.contains(hint), "{words:?}: {}", refused.stderr);
     }
     assert_eq!(server.requests().len(), 0);
+}
+
+#[test]
+fn a_copy_that_has_not_the_digest_is_made_once_more() {
+    let rig = Rig::new();
+    let sum = Checksum::of(ChecksumAlgorithm::Sha256, &content()).to_base64();
+    let stated = || Script::honest().always(Lie::Header("Digest", format!("SHA-256={sum}")));
+    let server = HostileServer::start(content(), stated().on_requests(1..2, Lie::Flipped));
+    let copied = rig.run(&["cp", "--json", &server.url(), "DIR/copy"]).ok();
+    assert!(copied.stdout.contains(r#""verified":"SHA256""#), "{}", copied.stdout);
+    assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
+    assert_eq!(server.requests().len(), 3, "HEAD, and two copies");
+    server.follow(stated().always(Lie::Flipped));
+    let failed = rig.run(&["cp", &server.url(), "DIR/other"]);
+    assert_eq!(failed.exit, Exit::Corrupt);
+    assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);
+    assert_eq!(server.requests().len(), 6, "tried twice");
+    let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["copy"]);
+    assert_eq!(rig.run(&["cat", &server.url()]).exit, Exit::Corrupt);
 }

@@ -7,7 +7,8 @@ use fordway_store::{Error, ErrorKind};
 use super::connection::{Connection, io_error};
 use super::connector::Connector;
 use super::pool::Pool;
-use super::response::Response;
+use super::proxy::Proxies;
+use super::response::{Head, Response};
 use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
 
 /// Sends requests and keeps connections for the next ones. Shared between threads; calls run, and
@@ -61,6 +62,17 @@ impl HttpClient {
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }
     }
 
+    /// By way of these proxies. They are this client's for good, and its connections are used by no
+    /// other: an origin in the pool is an origin by one way.
+    pub fn through(self, proxies: Proxies) -> Self {
+        HttpClient { connector: self.connector.through(proxies), ..self }
+    }
+
+    /// The proxies in use.
+    pub(super) fn proxies(&self) -> &Proxies {
+        self.connector.proxies()
+    }
+
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
     /// that the server has closed in the meantime is replaced by a new one, once.
     /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`Replay::IfUnsent`] one more
@@ -110,21 +122,19 @@ impl HttpClient {
     /// `None` if the connection was closed before anything was answered.
     fn send_on(&self, mut connection: Connection, exchange: &Exchange) -> Result<Option<Response>, Error> {
         connection.request_head.clear();
-        (exchange.write_head)(&mut connection.request_head);
+        connection.push_head(exchange.write_head);
         let sent = connection.send(exchange.body);
         if let Err(error) = sent {
             return self.early_answer(connection, exchange, error);
         }
         match connection.receive_head()? {
-            Some(head) => {
-                Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)).map(Some)
-            }
+            Some(head) => self.answered(head, connection, exchange).map(Some),
             None => Ok(None),
         }
     }
 
     /// A server may refuse a request before it has read the body, and close: its answer says why.
-    fn early_answer(
+    pub(super) fn early_answer(
         &self,
         mut connection: Connection,
         exchange: &Exchange,
@@ -134,10 +144,21 @@ impl HttpClient {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
         match connection.receive_head() {
-            Ok(Some(head)) => {
-                Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)).map(Some)
-            }
+            Ok(Some(head)) => self.answered(head, connection, exchange).map(Some),
             Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    /// An answer of the origin. Errors: `AccessDenied` for one of a proxy that wants to know who asks.
+    pub(super) fn answered(
+        &self,
+        head: Head,
+        connection: Connection,
+        exchange: &Exchange,
+    ) -> Result<Response, Error> {
+        match connection.refused_by_proxy(head.status) {
+            Some(refused) => Err(refused),
+            None => Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
         }
     }
 }
@@ -146,6 +167,6 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
 }

@@ -9,6 +9,7 @@ use rustls::{ClientConnection, StreamOwned};
 use super::Timeouts;
 #[cfg(feature = "http2")]
 use super::http2::Http2;
+use super::proxy::Forwarding;
 use super::response::{Head, MAX_HEAD_BYTES};
 use super::socket::Socket;
 
@@ -30,6 +31,8 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
+    /// There where a proxy forwards what is sent.
+    forwarding: Option<Forwarding>,
     /// The head of the request being sent; kept for its capacity.
     pub(super) request_head: Vec<u8>,
     /// Bytes of the request, head and body, that were sent.
@@ -40,6 +43,16 @@ pub(super) struct Connection {
     is_blocking: bool,
     /// Whether an earlier answer was received on it.
     pub(super) is_reused: bool,
+}
+
+/// What comes back before a request is all sent.
+pub(super) enum FirstWord {
+    /// `100 Continue`: the body is wanted.
+    GoOn,
+    /// The answer.
+    Answer(Head),
+    /// Nothing yet.
+    Nothing,
 }
 
 impl Connection {
@@ -60,6 +73,7 @@ impl Connection {
         Connection {
             transport,
             timeouts,
+            forwarding: None,
             buffer: vec![0; BUFFER_BYTES],
             used: 0,
             filled: 0,
@@ -69,6 +83,25 @@ impl Connection {
             is_blocking: true,
             is_reused: false,
         }
+    }
+
+    /// The same, with a proxy at the other end that forwards requests.
+    pub(super) fn forwarded(self, forwarding: Forwarding) -> Self {
+        Connection { forwarding: Some(forwarding), ..self }
+    }
+
+    /// Appends the head of a request to those that are sent next, as the other end wants it written.
+    pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.request_head.len();
+        write(&mut self.request_head);
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.rewrite(&mut self.request_head, start);
+        }
+    }
+
+    /// What an answer of this status says of the proxy at the other end, if it does.
+    pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
+        self.forwarding.as_ref().filter(|_| status == 407).map(Forwarding::wants_login)
     }
 
     /// Whether nothing was received that no request asked for, and the other side is still there.
@@ -189,6 +222,45 @@ impl Connection {
                 Err(error) => return Err(self.receive_error(error)),
             }
         }
+    }
+
+    /// Waits up to `limit` for what the other side says first. An answer that began in that time is
+    /// kept, and may be asked for again.
+    /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
+    pub(super) fn first_word(&mut self, limit: Duration) -> Result<FirstWord> {
+        let deadline = Instant::now() + limit;
+        let mut head = Head::default();
+        loop {
+            while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
+                self.used = head.end;
+                match head.status {
+                    100 => return Ok(FirstWord::GoOn),
+                    101..=199 => {}
+                    _ => return Ok(FirstWord::Answer(head)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(FirstWord::Nothing);
+            }
+            self.limit_wait(left)?;
+            match self.receive_more() {
+                Ok(0) => return Err(super::client::closed()),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(self.receive_error(error)),
+            }
+        }
+    }
+
+    /// Sends a piece of a body and `before` in front of it, behind a head that was sent; what was
+    /// received stays.
+    pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
+        self.request_head.clear();
+        self.request_head.extend_from_slice(before);
+        self.sent = 0;
+        self.send_rest(piece)
     }
 
     /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.

@@ -64,14 +64,18 @@ enum Exchange {
 }
 
 impl Http2 {
-    /// Connects by prior knowledge, or through TLS in whose handshake HTTP/2 is chosen.
+    /// Begins on a new `socket` by prior knowledge, or through TLS in whose handshake HTTP/2 is chosen.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2.
-    pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Self> {
+    pub(super) fn connect(
+        origin: &Origin,
+        socket: Socket,
+        timeouts: &Timeouts,
+        tls: &TlsConnector,
+    ) -> Result<Self> {
         let unreachable = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("no HTTP/2 with {origin}")).caused_by(error)
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
-        let socket = Socket::connect(origin, timeouts)?;
         let stream = socket.share().map_err(unreachable)?;
         let start = async {
             let stream = TcpStream::from_std(stream).map_err(unreachable)?;

@@ -7,6 +7,7 @@
 pub mod load;
 pub mod replicas;
 pub mod vector;
+pub mod webdav;
 
 mod access;
 mod body;
@@ -17,8 +18,10 @@ mod connector;
 mod http2;
 mod origin;
 mod pool;
+mod proxy;
 mod response;
 mod socket;
+mod streamed;
 mod tls;
 
 use std::time::Duration;
@@ -31,6 +34,7 @@ pub(crate) const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"
 pub use access::Credentials;
 pub use client::{Exchange, Failure, HttpClient, Replay};
 pub use origin::Origin;
+pub use proxy::Proxies;
 pub use response::Response;
 pub use tls::TlsRoots;
 

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::socket::Socket;
-use super::{Credentials, Origin, Timeouts};
+use super::{Credentials, Origin};
 
 /// Whose certificates are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,11 +56,12 @@ impl TlsConnector {
         TlsConnector { who, ..self }
     }
 
-    /// Connects and completes the handshake. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-    pub(super) fn connect(
+    /// Completes the handshake with what is at the other end of `socket`. Errors: `Unavailable`,
+    /// `InvalidArgument`.
+    pub(super) fn start(
         &self,
         origin: &Origin,
-        timeouts: &Timeouts,
+        socket: Socket,
     ) -> Result<StreamOwned<ClientConnection, Socket>> {
         let config = self.config()?;
         let name = Self::name(origin)?;
@@ -68,7 +69,7 @@ impl TlsConnector {
             Error::new(ErrorKind::Unavailable, format!("no TLS session with {origin}")).caused_by(error)
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
-        let mut stream = StreamOwned::new(session, Socket::connect(origin, timeouts)?);
+        let mut stream = StreamOwned::new(session, socket);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(failed)?;
         }

@@ -97,7 +97,7 @@ impl Session {
                 return Err(call.named(error.after_tries(tries)));
             }
             // The first time it may just be that the connection had rested for too long.
-            std::thread::sleep(if tries == 1 { Duration::ZERO } else { backoff(tries, None) });
+            std::thread::sleep(if tries == 1 { Duration::ZERO } else { backoff(tries) });
             tries += 1;
         }
     }

@@ -6,7 +6,7 @@ use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
 use super::Credentials;
 use super::profile::Profile;
-use crate::http::{Timeouts, TlsRoots, Version};
+use crate::http::{Proxies, Timeouts, TlsRoots, Version};
 
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
@@ -79,6 +79,10 @@ pub struct S3Config {
     pub part_bytes: usize,
     /// Whose certificates are trusted.
     pub tls_roots: TlsRoots,
+    /// Connections at once for many ranges of objects.
+    pub connections: usize,
+    /// By whom the service is reached.
+    pub proxies: Proxies,
 }
 
 impl S3Config {
@@ -99,6 +103,8 @@ impl S3Config {
             sign_payload: false,
             part_bytes: DEFAULT_PART_BYTES,
             tls_roots: TlsRoots::System,
+            connections: 8,
+            proxies: Proxies::none(),
         }
     }
 
@@ -157,6 +163,7 @@ impl S3Config {
             addressing,
             http,
             tls_roots,
+            proxies: Proxies::resolve(variable),
             ..S3Config::new(endpoint, region, credentials)
         })
     }

@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use fordway_store::{Error, ErrorKind};
 use fordway_wire::s3_xml::{ErrorDocument, error_document};
-use fordway_wire::{date, range, s3_error};
+use fordway_wire::{date, s3_error};
 
 use super::S3Config;
 use super::request::Call;
 use crate::http::{Replay, Response};
+use crate::retry::retry_after;
 
 /// More of an error document is not worth reading.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
@@ -53,7 +54,7 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
     }
     let status = response.status();
     let kind = kind_of(status, &said, call);
-    let seconds = response.header("retry-after").and_then(range::digits);
+    let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
     let error = Error::new(kind, detail(&response, &said, kind, config, sent));
     Attempt {
         error: match response.header("x-amz-delete-marker") {
@@ -64,7 +65,7 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
             Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
             Replay::IfUnsent => matches!(status, 429 | 503),
         },
-        retry_after: seconds.map(Duration::from_secs),
+        retry_after: wish,
     }
 }
 

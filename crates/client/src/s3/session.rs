@@ -13,7 +13,7 @@ use super::request::Call;
 use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
 use crate::http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, Version, vector};
-use crate::retry::backoff;
+use crate::retry::Retries;
 
 /// A service with the connections to it. Shared between threads.
 pub(super) struct Session {
@@ -40,7 +40,9 @@ impl Session {
         config.check()?;
         let (origin, base_path) = Origin::parse(&config.endpoint)?;
         let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.within(timeout));
-        let http = Arc::new(HttpClient::new(config.http, timeouts, config.tls_roots.clone()));
+        let http =
+            HttpClient::new(config.http, timeouts, config.tls_roots.clone()).through(config.proxies.clone());
+        let http = Arc::new(http);
         let vector = Arc::new(vector_session(&config, timeouts, &http));
         let signer = Signer::new(config.credentials.clone(), &config.region);
         Ok(Session { config, http, vector, origin, base_path, signer })
@@ -52,8 +54,8 @@ impl Session {
     pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);
-        let started = Instant::now();
-        let mut tries = 1;
+        let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
+        let mut retries = Retries::new(self.config.max_retries, until);
         loop {
             let failed = match self.attempt(call, &address) {
                 Ok(response) => match receive(response) {
@@ -62,16 +64,8 @@ impl Session {
                 },
                 Err(failed) => failed,
             };
-            if !failed.may_pass || tries > self.config.max_retries {
-                return Err(call.named(failed.error.after_tries(tries)));
-            }
-            let wait = backoff(tries, failed.retry_after);
-            if self.config.timeout.is_some_and(|timeout| started.elapsed() + wait >= timeout) {
-                return Err(call.named(failed.error.after_tries(tries)));
-            }
-            tracing::debug!(operation = call.operation, tries, ?wait, error = %failed.error, "trying again");
-            std::thread::sleep(wait);
-            tries += 1;
+            let wait = retries.after(failed.error, failed.may_pass, failed.retry_after);
+            std::thread::sleep(wait.map_err(|error| call.named(error))?);
         }
     }
 
@@ -231,7 +225,16 @@ impl Session {
 /// A reader of many ranges, which speaks HTTP/1.1: on the same connections where these do.
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
-    let options = vector::Options { timeouts, max_retries, tls_roots, ..Default::default() };
+    let proxies = config.proxies.clone();
+    let options = vector::Options {
+        timeouts,
+        deadline: config.timeout,
+        connections_per_origin: config.connections,
+        max_retries,
+        tls_roots,
+        proxies,
+        ..Default::default()
+    };
     match config.http {
         Version::Http1 => vector::Session::over(http.clone(), options),
         #[cfg(feature = "http2")]

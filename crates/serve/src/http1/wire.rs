@@ -19,9 +19,10 @@ use crate::socket::Socket;
 
 /// What one read for a head takes at most: it, and the small body that often comes with it.
 const READ_BYTES: usize = 16 * 1024;
-/// What one `sendfile` is asked for.
-const SEND_BYTES: u64 = 1024 * 1024;
-/// What a client is sent before the other clients of its thread have their turn.
+/// How far apart the bytes are by which a file is judged to be in memory.
+const PROBE_BYTES: u64 = 1024 * 1024;
+/// What one `sendfile` is asked for, and what a client is sent before the other clients of its thread
+/// have their turn.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
 /// How long a client that was refused may go on sending before it must have seen the answer.
 const LINGER: Duration = Duration::from_secs(5);
@@ -167,7 +168,7 @@ impl Wire {
             return self.send(head).await;
         }
         while !head.is_empty() {
-            let sent = self.when_writable(|stream| fordway_sys::send_more(stream, head)).await?;
+            let sent = self.when_writable(head.len(), |stream| fordway_sys::send_more(stream, head)).await?;
             head = &head[sent..];
         }
         Ok(())
@@ -176,11 +177,16 @@ impl Wire {
     /// Sends `range` of a file from the page cache; what is not there is read on a thread that may wait.
     /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and those of the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
-        let mut turn_bytes = 0;
+        let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {
+            if cached_until <= range.start && !self.stream.is_encrypted() {
+                cached_until = find_cached(file, &range)?;
+            }
             let sent = match self.stream.is_encrypted() {
                 true => self.send_piece(file, &range).await?,
-                false if is_cached(file, &range)? => self.send_cached(file, &range).await?,
+                false if cached_until > range.start => {
+                    self.send_cached(file, range.start..cached_until).await?
+                }
                 false => self.send_waiting(file, &range).await?,
             };
             range.start += sent;
@@ -200,9 +206,10 @@ impl Wire {
         Ok(end - range.start)
     }
 
-    async fn send_cached(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
-        let (offset, len) = (range.start, (range.end - range.start).min(SEND_BYTES) as usize);
-        let sent = self.when_writable(|stream| fordway_sys::send_file(stream, file, offset, len)).await?;
+    async fn send_cached(&mut self, file: &File, range: Range<u64>) -> io::Result<u64> {
+        let (offset, len) = (range.start, (range.end - range.start) as usize);
+        let send = |stream: BorrowedFd<'_>| fordway_sys::send_file(stream, file, offset, len);
+        let sent = self.when_writable(len, send).await?;
         if sent == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -215,13 +222,14 @@ impl Wire {
         Ok(len as u64)
     }
 
-    /// Calls that TLS has nothing to do with.
+    /// Calls for up to `len` bytes that TLS has nothing to do with.
     async fn when_writable(
         &mut self,
+        len: usize,
         send: impl Fn(BorrowedFd<'_>) -> Result<usize, fordway_sys::Errno>,
     ) -> io::Result<usize> {
         let attempt = |stream: &mut Socket, context: &mut Context<'_>| {
-            stream.poll_send(context, |socket| send(socket).map_err(io::Error::from))
+            stream.poll_send(context, len, |socket| send(socket).map_err(io::Error::from))
         };
         poll_fn(|context| self.timed(context, attempt)).await
     }
@@ -258,8 +266,19 @@ impl Wire {
     }
 }
 
-/// Whether the next piece of `range` is in memory, judged by its first and last byte.
-fn is_cached(file: &File, range: &Range<u64>) -> io::Result<bool> {
-    let last = range.end.min(range.start + SEND_BYTES) - 1;
-    Ok(fordway_sys::is_cached(file, range.start)? && fordway_sys::is_cached(file, last)?)
+/// Where what is in memory of the next turn's part of `range` ends, judged by a byte here and there.
+fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
+    let end = range.end.min(range.start + TURN_BYTES);
+    let mut until = range.start;
+    if !fordway_sys::is_cached(file, until)? {
+        return Ok(until);
+    }
+    while until < end {
+        let next = end.min(until + PROBE_BYTES);
+        if !fordway_sys::is_cached(file, next - 1)? {
+            break;
+        }
+        until = next;
+    }
+    Ok(until)
 }

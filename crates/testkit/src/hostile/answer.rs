@@ -21,11 +21,6 @@ pub(super) struct Answer {
 pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
-    for lie in lies {
-        if let Lie::Header(name, value) = lie {
-            answer.headers.push((name, value.clone()));
-        }
-    }
     answer.is_head_only = request.method == "HEAD";
     answer
 }
@@ -72,6 +67,7 @@ fn refusal(request: &Request, lies: &[Lie]) -> Option<Answer> {
         Lie::Redirect(code, location) => {
             Some(Answer { headers: vec![("Location", location.clone())], ..status(*code) })
         }
+        Lie::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
         Lie::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
         _ => None,
     });
@@ -91,7 +87,7 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
         None => file,
     };
     let flipped =
-        lies.iter().find_map(|lie| if let Lie::Flipped(at) = lie { Some(*at as usize) } else { None });
+        lies.iter().find_map(|lie| if let Lie::FlippedAt(at) = lie { Some(*at as usize) } else { None });
     let damaged: Vec<u8>;
     let file = match flipped.filter(|at| *at < file.len()) {
         Some(at) => {
@@ -108,6 +104,13 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     answer.headers.push(("Accept-Ranges", "bytes".to_owned()));
     if !lies.contains(&Lie::NoETag) {
         answer.headers.push(("ETag", etag));
+    }
+    for lie in lies {
+        match lie {
+            Lie::Header(name, value) => answer.headers.push((name, value.clone())),
+            Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
+            _ => {}
+        }
     }
     answer
 }

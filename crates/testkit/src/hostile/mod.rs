@@ -12,8 +12,8 @@ mod script;
 mod transmit;
 
 use std::io::{BufReader, Read};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -22,7 +22,9 @@ pub use script::{Lie, Script};
 
 use transmit::After;
 
-/// The server. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+/// The server. It listens on a free port of a loopback address that no other server of this process has: what a
+/// client has learned of one is never taken for knowledge of another that got its port. It is gone when this is
+/// dropped.
 #[derive(Debug)]
 pub struct HostileServer {
     shared: Arc<Shared>,
@@ -42,7 +44,10 @@ struct Shared {
 impl HostileServer {
     /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
     pub fn start(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let own = Ipv4Addr::new(127, 1 + first, second, third);
+        let listener = TcpListener::bind((own, 0)).expect("a free port of a loopback address");
         let address = listener.local_addr().expect("the port that was bound");
         let shared = Arc::new(Shared {
             file: file.into(),
@@ -134,12 +139,17 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
             request.connection = connection;
             let number = requests.len();
             requests.push(request.clone());
-            lock(&shared.script).lies(number, connection)
+            lock(&shared.script).lies(number, connection, &request.method)
         };
+        let is_left = lies.contains(&Lie::LeavesPipelined) && has_more(&reader);
         let answer = answer::answer(&request, &shared.file, &lies);
         let is_last = request.header("connection") == Some("close");
         let lies = if answer.is_aside { &[][..] } else { &lies };
         match transmit::send(stream, &answer, lies) {
+            Ok(After::GoOn) if is_left => {
+                drain(&mut reader);
+                break;
+            }
             Ok(After::GoOn) if !is_last => {}
             Ok(After::GoOn | After::Close) => {
                 // To close over requests that nobody read would be a reset, and the answer might be lost.
@@ -151,6 +161,18 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
         }
     }
     let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// Whether something has come that was not read yet.
+fn has_more(reader: &BufReader<&TcpStream>) -> bool {
+    let stream = reader.get_ref();
+    let waits = || {
+        stream.set_nonblocking(true)?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false)?;
+        peeked
+    };
+    !reader.buffer().is_empty() || waits().is_ok_and(|len| len > 0)
 }
 
 /// Takes whatever comes without looking at it, until the client closes.

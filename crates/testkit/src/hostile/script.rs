@@ -31,9 +31,7 @@ pub enum Lie {
     /// `If-Range` is not looked at.
     IgnoresIfRange,
     /// The byte of the file at this position has all bits flipped, wherever it is sent; the `ETag` is as ever.
-    Flipped(u64),
-    /// This header too.
-    Header(&'static str, String),
+    FlippedAt(u64),
     /// This body for a target that ends so, as of a type; 404 is what others get that end in `.meta4`.
     Document(&'static str, &'static str, String),
 
@@ -54,6 +52,12 @@ pub enum Lie {
     NoFinalBoundary,
     /// Text before the first boundary and behind the last.
     Preamble,
+    /// This header besides.
+    Header(&'static str, String),
+    /// This status to a request that asks for a digest.
+    RefusesDigests(u16),
+    /// Every byte of what is sent differs, under the marks of the right ones.
+    Flipped,
     /// No `ETag`.
     NoETag,
 
@@ -80,6 +84,8 @@ pub enum Lie {
     ClosesAfter,
     /// The connection closes behind the answer, which does not; requests that came with this one are dropped.
     DropsPipelined,
+    /// Requests that came with this one stay unanswered, and so do all that follow on the connection.
+    LeavesPipelined,
 }
 
 /// Which lies are told when.
@@ -91,6 +97,7 @@ enum When {
     Always,
     Requests(std::ops::Range<usize>),
     Connections(std::ops::Range<usize>),
+    Method(&'static str),
 }
 
 impl Script {
@@ -114,17 +121,23 @@ impl Script {
         self.with(When::Connections(numbers), lie)
     }
 
+    /// Adds a lie to the answers to requests of this method.
+    pub fn on_method(self, method: &'static str, lie: Lie) -> Self {
+        self.with(When::Method(method), lie)
+    }
+
     fn with(mut self, when: When, lie: Lie) -> Self {
         self.0.push((when, lie));
         self
     }
 
     /// What to do to the answer of one request.
-    pub(super) fn lies(&self, request: usize, connection: usize) -> Vec<Lie> {
+    pub(super) fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<Lie> {
         let is_due = |when: &When| match when {
             When::Always => true,
             When::Requests(numbers) => numbers.contains(&request),
             When::Connections(numbers) => numbers.contains(&connection),
+            When::Method(wanted) => *wanted == method,
         };
         self.0.iter().filter(|(when, _)| is_due(when)).map(|(_, lie)| lie.clone()).collect()
     }

@@ -30,7 +30,7 @@ fn faults() -> Vec<(&'static str, Script)> {
         ("500 once open", Script::honest().on_requests(1..1_000, Lie::Status(500, None))),
         ("dies", Script::honest().on_requests(1..1_000, Lie::ResetAt(450_000))),
         ("truncates", Script::honest().on_requests(1..1_000, Lie::CloseAt(450_000))),
-        ("corrupt", always(Lie::Flipped(750_001))),
+        ("corrupt", always(Lie::FlippedAt(750_001))),
         ("another size in parts", Script::honest().on_requests(1..1_000, Lie::ContentRangeSize(7))),
         ("another version", Script::honest().on_requests(1..1_000, Lie::Version(3))),
         ("slow", always(Lie::Slow(60_000))),
@@ -132,7 +132,7 @@ fn a_download_goes_on_at_the_byte() {
 
 #[test]
 fn a_corrupt_replica_is_not_asked_again() {
-    let (bad, good) = (server(Script::honest().always(Lie::Flipped(750_001))), server(Script::honest()));
+    let (bad, good) = (server(Script::honest().always(Lie::FlippedAt(750_001))), server(Script::honest()));
     let file = open(&described(&[&bad, &good]));
     assert!(copied(&file).unwrap() == content());
     let asked = bad.requests().len();
@@ -144,7 +144,7 @@ fn a_corrupt_replica_is_not_asked_again() {
 
 #[test]
 fn what_no_replica_has_is_an_error_that_names_all() {
-    let corrupt = || server(Script::honest().always(Lie::Flipped(7)));
+    let corrupt = || server(Script::honest().always(Lie::FlippedAt(7)));
     let (one, other) = (corrupt(), corrupt());
     let error = copied(&open(&described(&[&one, &other]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadDigest, "{error}");
@@ -169,7 +169,7 @@ fn a_replica_that_comes_back_is_asked_again() {
 /// Nothing tells which of two gave the wrong byte: each is asked for the whole.
 #[test]
 fn a_wrong_whole_is_made_right_by_one_replica() {
-    let (bad, good) = (server(Script::honest().always(Lie::Flipped(1_400_000))), server(Script::honest()));
+    let (bad, good) = (server(Script::honest().always(Lie::FlippedAt(1_400_000))), server(Script::honest()));
     let without = MetalinkFile { pieces: None, ..described(&[&bad, &good]) };
     let mut options = crate::options();
     options.streams = Some(2);

@@ -28,7 +28,7 @@ fn lie(random: &mut Random) -> Lie {
         0 => Lie::Status([404, 403, 500, 503][random.below(4) as usize], None),
         1 => Lie::ResetAt(at as usize),
         2 => Lie::CloseAt(at as usize),
-        3 => Lie::Flipped(random.below(SIZE as u64)),
+        3 => Lie::FlippedAt(random.below(SIZE as u64)),
         4 => Lie::StallAt(at as usize),
         5 => Lie::Mute,
         6 => Lie::Slow(100_000 + at),

@@ -45,7 +45,7 @@ fn streams_may_be_of_one_replica() {
 
 #[test]
 fn a_corrupt_stream_among_good_ones_is_made_good() {
-    let bad = server(Script::honest().always(Lie::Flipped(2_000_000)));
+    let bad = server(Script::honest().always(Lie::FlippedAt(2_000_000)));
     let good = server(Script::honest());
     for has_pieces in [true, false] {
         let mut described = described(&[&bad, &good]);

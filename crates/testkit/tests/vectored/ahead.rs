@@ -179,7 +179,8 @@ fn reads_without_an_order_ask_for_no_more_than_they_want() {
     assert_eq!(asked_bytes(&server), 800);
     reader.advise(Advice::Sequential).unwrap();
     reader.read_at(200_000, &mut record).unwrap();
-    assert!(asked_bytes(&server) > 100_000);
+    // The request that answered this read has come; those behind it may still be under way.
+    assert!(asked_bytes(&server) > 800 + 100);
 }
 
 #[test]
@@ -209,11 +210,14 @@ fn a_jump_gives_up_what_is_on_its_way() {
     for at in (0..8_000_000).step_by(block.len()) {
         reader.read_at(at, &mut block).unwrap();
     }
-    assert!(reader.held_bytes() > 1 << 20);
+    let before = reader.held_bytes();
+    assert!(before > 3 << 20, "{before}");
     reader.advise(Advice::Normal).unwrap();
     reader.read_at(29_000_000, &mut block).unwrap();
     assert!(block == content[29_000_000..][..block.len()]);
-    assert!(reader.held_bytes() < 2 << 20, "{}", reader.held_bytes());
+    // The memory of one request stays, and what was let come.
+    let after = reader.held_bytes();
+    assert!(after < before && after < 4 << 20, "{after}");
     assert_eq!(reader.seek(SeekFrom::End(-4)).unwrap(), 29_999_996);
     assert_eq!(reader.read(&mut block).unwrap(), 4);
     assert!(reader.seek(SeekFrom::Current(-40_000_000)).is_err());

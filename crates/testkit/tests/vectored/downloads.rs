@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use fordway_client::http::vector::RemoteFile;
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
 use crate::{SIZE, file, open};
 
-fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
+pub(crate) fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
     let mut got = Vec::new();
     opened.copy_range(range, &mut |bytes| {
         got.extend_from_slice(bytes);
@@ -17,7 +17,7 @@ fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(got)
 }
 
-const WHOLE: Range<u64> = 0..SIZE as u64;
+pub(crate) const WHOLE: Range<u64> = 0..SIZE as u64;
 
 #[test]
 fn one_request_brings_all_and_leaves_the_connection() {
@@ -98,4 +98,74 @@ fn the_receiver_may_end_it() {
     let error = opened.copy_range(WHOLE, &mut |_| Err(Error::new(ErrorKind::Unavailable, "no more, thanks")));
     assert!(error.unwrap_err().to_string().contains("no more, thanks"));
     assert_eq!(server.requests().len(), 2);
+}
+
+/// The CRC-32C of the file as S3 states it.
+fn checksum() -> Lie {
+    let sum = Checksum::of(ChecksumAlgorithm::Crc32c, &file());
+    Lie::Header("x-amz-checksum-crc32c", sum.to_base64())
+}
+
+fn copy_verified(opened: &RemoteFile) -> Result<(Option<&'static str>, Vec<u8>)> {
+    let mut got = Vec::new();
+    let verified = opened.copy_verified(0, &|| unreachable!("nothing came before"), &mut |bytes| {
+        got.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok((verified, got))
+}
+
+#[test]
+fn what_arrives_is_held_against_the_digest_that_is_stated() {
+    let server = HostileServer::start(file(), Script::honest());
+    let opened = open(&server.url());
+    assert_eq!(copy_verified(&opened).unwrap(), (None, file()));
+    let asked = server.requests()[1].clone();
+    assert!(asked.header("want-digest").is_some_and(|list| list.starts_with("adler32;q=")), "{asked:?}");
+    server.follow(Script::honest().always(checksum()).on_requests(2..3, Lie::ResetAt(70_000)));
+    assert_eq!(copy_verified(&opened).unwrap(), (Some("CRC32C"), file()), "in two answers");
+    server.follow(Script::honest().always(checksum()).always(Lie::Flipped));
+    let error = copy_verified(&opened).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadDigest);
+    assert!(error.to_string().contains("CRC32C that the server states"), "{error}");
+}
+
+#[test]
+fn what_was_there_before_is_read_back() {
+    let sum = Checksum::of(ChecksumAlgorithm::Sha256, &file());
+    let stated = Lie::Header("Repr-Digest", format!("sha-256=:{}:", sum.to_base64()));
+    let server = HostileServer::start(file(), Script::honest().always(stated));
+    let opened = open(&server.url());
+    for (there, is_right) in [(file(), true), (vec![0; SIZE], false)] {
+        let received = || Ok(Box::new(std::io::Cursor::new(there.clone())) as Box<dyn std::io::Read>);
+        let copied = opened.copy_verified(1_000, &received, &mut |_| Ok(()));
+        match is_right {
+            true => assert_eq!(copied.unwrap(), Some("SHA256")),
+            false => assert_eq!(copied.unwrap_err().kind(), ErrorKind::BadDigest),
+        }
+    }
+}
+
+#[test]
+fn a_copy_is_redirected_too() {
+    let there = HostileServer::start(file(), Script::honest());
+    let door =
+        HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(307, there.url())));
+    let opened = open(&door.url());
+    assert!(copy(&opened, WHOLE).unwrap() == file());
+    assert!(copy(&opened, 5..900).unwrap() == file()[5..900]);
+    let count = |server: &HostileServer| server.requests().len();
+    assert_eq!((count(&door), count(&there)), (2, 3), "HEAD and GET; the first byte and two copies");
+}
+
+#[test]
+fn a_server_that_refuses_to_speak_of_digests_is_asked_without() {
+    for status in [405, 500] {
+        let server = HostileServer::start(file(), Script::honest().always(Lie::RefusesDigests(status)));
+        let opened = open(&server.url());
+        for asked in [3, 4] {
+            assert_eq!(copy_verified(&opened).unwrap(), (None, file()));
+            assert_eq!(server.requests().len(), asked, "it is asked once");
+        }
+    }
 }

@@ -39,6 +39,7 @@ fn some_lie() -> impl Strategy<Value = Lie> {
         (0_usize..60_000).prop_map(Lie::CloseAt),
         Just(Lie::ClosesAfter),
         Just(Lie::DropsPipelined),
+        Just(Lie::LeavesPipelined),
     ]
 }
 
@@ -98,7 +99,7 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
         (Lie::Status(403, None), ErrorKind::AccessDenied, "HTTP status 403"),
         (Lie::Status(404, None), ErrorKind::NoSuchKey, "HTTP status 404"),
         (Lie::Status(503, None), ErrorKind::Unavailable, "after 3 tries"),
-        (Lie::Redirect(302, "http://elsewhere/f".into()), ErrorKind::InvalidArgument, "http://elsewhere/f"),
+        (Lie::Redirect(302, "http://127.0.0.1:1/f".into()), ErrorKind::Unavailable, "127.0.0.1:1/f"),
         (Lie::StallAt(0), ErrorKind::Timeout, "nothing arrived for"),
         (Lie::ResetAt(0), ErrorKind::Unavailable, "after 3 tries"),
         (Lie::NoContentRange, ErrorKind::BadResponse, "Content-Range"),
@@ -174,5 +175,5 @@ fn a_server_that_is_gone_is_unavailable() {
     let started = std::time::Instant::now();
     let error = read(&opened, &[(0, 10)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }

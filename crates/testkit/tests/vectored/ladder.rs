@@ -1,8 +1,11 @@
 //! What a server does not do is found out once, and then not asked of it again.
 
+use std::time::Duration;
+
+use fordway_client::http::vector::RemoteFile;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
-use crate::{expected, file, open, read, spread};
+use crate::{expected, file, open, read, session, spread};
 
 fn served(lie: Lie) -> HostileServer {
     HostileServer::start(file(), Script::honest().always(lie))
@@ -85,6 +88,26 @@ fn a_server_without_pipelining_gets_several_connections() {
     let opened = open(&server.url());
     assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
     assert!(!opened.learned().pipelines);
+}
+
+/// No timeout is waited for, and it is no failure: with `max_retries` 0 that would be the end.
+#[test]
+fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
+    let script = Script::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
+    let server = HostileServer::start(file(), script);
+    let patient = session(|options| {
+        options.patience = Duration::from_millis(50);
+        options.timeouts.first_byte = Duration::from_secs(60);
+        options.max_retries = 0;
+    });
+    let opened = RemoteFile::open(&patient, &server.url()).unwrap();
+    for _ in 0..2 {
+        assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    }
+    assert!(!opened.learned().pipelines);
+    let made = server.connections();
+    assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    assert_eq!(server.connections(), made, "nothing is found out twice");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 mod ahead;
 mod credentials;
+mod deadlines;
 mod downloads;
 mod hostile;
 mod ladder;
+mod proxies;
 mod redirects;
 mod servers;
 mod shared;
@@ -30,9 +32,16 @@ fn file() -> Vec<u8> {
 fn session(change: impl FnOnce(&mut Options)) -> Arc<Session> {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
-    let mut options = Options { timeouts, max_retries: 2, ..Options::default() };
+    // A machine that is busy must not be taken for a server that pipelines nothing.
+    let mut options = Options { timeouts, max_retries: 2, patience: wait, ..Options::default() };
     change(&mut options);
     Arc::new(Session::new(options))
+}
+
+/// For servers that do not lie: what is late comes from a busy machine.
+fn patient(options: &mut Options) {
+    let wait = Duration::from_secs(30);
+    options.timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: wait };
 }
 
 fn open(url: &str) -> RemoteFile {

@@ -1,5 +1,6 @@
 //! Files that are somewhere else.
 
+use fordway_client::http::Credentials;
 use fordway_client::http::vector::RemoteFile;
 use fordway_store::{Error, ErrorKind};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
@@ -41,7 +42,8 @@ fn what_moved_for_good_is_remembered_and_what_did_not_is_asked_for_again() {
     for (status, asked) in [(301, 1), (308, 1), (302, 3), (303, 3), (307, 3)] {
         let there = honest();
         let door = redirecting(status, there.url());
-        (0..3).for_each(|_| drop(open(&door.url())));
+        let session = session(|_| {});
+        (0..3).for_each(|_| drop(RemoteFile::open(&session, &door.url()).unwrap()));
         assert_eq!((door.requests().len(), there.requests().len()), (asked, 3), "{status}");
     }
 }
@@ -49,6 +51,8 @@ fn what_moved_for_good_is_remembered_and_what_did_not_is_asked_for_again() {
 /// What was remembered is wrong by now: it is forgotten, and the server asked again.
 #[test]
 fn a_file_that_moved_back_is_found_again() {
+    let session = session(|_| {});
+    let open = |url: &str| RemoteFile::open(&session, url).unwrap();
     let here = honest();
     let there = honest();
     here.follow(Script::honest().always(Lie::Redirect(301, there.url())));
@@ -152,4 +156,83 @@ fn a_server_that_wants_time_gets_it() {
     assert_eq!(open(&server.url()).size_bytes(), SIZE as u64);
     assert!(started.elapsed().as_secs_f64() >= 1.0);
     assert_eq!(server.requests().len(), 2);
+}
+
+/// The way of data servers with a door: it answers HEAD, and sends to the disks for bytes.
+fn door_to(there: &HostileServer, status: u16) -> HostileServer {
+    HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(status, there.url())))
+}
+
+#[test]
+fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
+    let ranges = spread(40, 100);
+    for status in [301, 302, 307] {
+        // It has other marks than the door, and refuses HEAD.
+        let script = Script::honest().on_method("HEAD", Lie::Status(403, None)).always(Lie::NoETag);
+        let there = HostileServer::start(file(), script);
+        let door = door_to(&there, status);
+        let opened = open(&door.url());
+        for _ in 0..3 {
+            assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{status}");
+        }
+        let tickets: Vec<_> = (0..3).map(|_| opened.submit(&ranges, Vec::new()).unwrap()).collect();
+        for ticket in tickets {
+            assert!(opened.wait(ticket).unwrap().bytes == expected(&file(), &ranges).concat());
+        }
+        let methods: Vec<_> = door.requests().into_iter().map(|request| request.method).collect();
+        assert_eq!(methods, ["HEAD", "GET"], "{status}");
+        assert_eq!(there.requests().len(), 1 + 6, "the first byte, and the calls");
+    }
+}
+
+#[test]
+fn where_gets_go_is_known_by_those_credentials_alone() {
+    let there = honest();
+    let door = door_to(&there, 301);
+    let user =
+        |name: &str| session(|options| options.credentials = Credentials::none().with_bearer_token(name));
+    let (ours, theirs) = (user("ours"), user("theirs"));
+    for (session, asked) in [(&ours, 2), (&ours, 2), (&theirs, 4)] {
+        let opened = RemoteFile::open(session, &door.url()).unwrap();
+        assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
+        assert_eq!(door.requests().len(), asked);
+    }
+    assert!(
+        door.requests()[..2].iter().all(|request| request.header("authorization") == Some("Bearer ours"))
+    );
+    assert!(there.requests().iter().all(|request| request.header("authorization").is_none()));
+}
+
+#[test]
+fn another_version_elsewhere_is_not_mixed_in() {
+    let there = honest();
+    there.follow(Script::honest().always(Lie::Version(7)));
+    let door = honest();
+    let opened = open(&door.url());
+    read(&opened, &[(0, 100)]).unwrap();
+    door.follow(Script::honest().on_method("GET", Lie::Redirect(302, there.url())));
+    let error = read(&opened, &[(200, 100)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+    let shorter = HostileServer::start(&file()[..SIZE - 1], Script::honest());
+    let door = door_to(&shorter, 302);
+    let opened = open(&door.url());
+    assert_eq!(read(&opened, &[(0, 100)]).unwrap_err().kind(), ErrorKind::PreconditionFailed);
+}
+
+#[test]
+fn gets_that_lead_nowhere_are_errors() {
+    let nowhere =
+        HostileServer::start(file(), Script::honest().on_method("GET", Lie::Redirect(302, "/file".into())));
+    let opened = open(&nowhere.url());
+    let error = read(&opened, &[(0, 9)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.to_string().contains("circle"), "{error}");
+    // It answers for the first byte, and sends away who wants more.
+    let there = honest();
+    let door = door_to(&there, 302);
+    let opened = open(&door.url());
+    let back = Script::honest().on_requests(1..99, Lie::Redirect(302, door.url()));
+    there.follow(back);
+    let error = read(&opened, &[(0, 9)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
 }

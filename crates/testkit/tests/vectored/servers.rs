@@ -1,4 +1,4 @@
-//! Servers as they are: nginx, Apache httpd, lighttpd, and our own gateway.
+//! Servers as they are: nginx, Apache httpd, lighttpd, XRootD, and our own gateway.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -6,24 +6,25 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::http::TlsRoots;
 use fordway_client::http::vector::RemoteFile;
+use fordway_client::http::{Credentials as HttpCredentials, Proxies, TlsRoots};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store as _};
+use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tempfile::TempDir;
 
 use crate::shared::read_by_many_threads;
-use crate::{expected, file, open, read, session, some_ranges, spread};
+use crate::{expected, file, patient, read, session, some_ranges, spread};
 
 /// A server of one file; ended when dropped.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    url: String,
-    dir: TempDir,
+    pub(crate) url: String,
+    pub(crate) dir: TempDir,
 }
 
 impl Drop for Server {
@@ -35,8 +36,12 @@ impl Drop for Server {
 
 impl Server {
     /// Starts `program` with the configuration that `configure` makes of a directory and a port, and
-    /// with `arguments`, in which `CONFIG` stands for the configuration's file.
-    fn start(program: &Path, arguments: &[&str], configure: impl FnOnce(&str, u16) -> String) -> Self {
+    /// with `arguments`, in which `CONFIG` stands for the configuration's file, `DIR` and `PORT` for those.
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[&str],
+        configure: impl FnOnce(&str, u16) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("files")).unwrap();
         std::fs::write(dir.path().join("files/f"), file()).unwrap();
@@ -47,7 +52,11 @@ impl Server {
         for path in [dir.path().to_owned(), dir.path().join("files")] {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
-        let arguments = arguments.iter().map(|argument| argument.replace("CONFIG", config.to_str().unwrap()));
+        let filled_in = |argument: &&str| {
+            let argument = argument.replace("CONFIG", config.to_str().unwrap());
+            argument.replace("PORT", &port.to_string()).replace("DIR", place)
+        };
+        let arguments = arguments.iter().map(filled_in);
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let server =
@@ -63,7 +72,7 @@ impl Server {
 
 /// Where a server is; Debian has them outside of PATH.
 #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
@@ -77,7 +86,7 @@ fn program(name: &str) -> Option<PathBuf> {
 /// Ranges by chance, and as many as a call has; the second time nothing is refused any more.
 fn holds_for(server: &Server, most_ranges: usize) {
     let content = file();
-    let opened = open(&server.url);
+    let opened = RemoteFile::open(&session(patient), &server.url).unwrap();
     let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
     let tested = runner.run(&some_ranges(60), |ranges| {
         let found = read(&opened, &ranges).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -99,7 +108,7 @@ fn holds_for(server: &Server, most_ranges: usize) {
 }
 
 /// nginx with `listen` for the address and all that belongs to it.
-fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
+pub(crate) fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
     Server::start(program, &["-c", "CONFIG", "-e", "stderr"], |dir, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"))
@@ -135,7 +144,10 @@ fn nginx_with_tls() {
         format!("listen 127.0.0.1:{port} ssl; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;")
     });
     let url = server.url.replace("http://", "https://");
-    let trusting = session(|options| options.tls_roots = TlsRoots::File(server.dir.path().join("cert")));
+    let trusting = session(|options| {
+        patient(options);
+        options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
+    });
     let opened = RemoteFile::open(&trusting, &url).unwrap();
     let content = file();
     for ranges in [spread(900, 300), vec![(7, 400_000), (3, 5), (399_000, 200_000)]] {
@@ -146,6 +158,18 @@ fn nginx_with_tls() {
         }
     }
     assert_eq!(opened.traffic().connections, 1);
+    let proxy = ProxyServer::start(ProxyRules::default());
+    let variable = format!("{}", proxy.address());
+    let tunnelled = session(|options| {
+        options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
+        options.proxies = Proxies::resolve(&|name| (name == "HTTPS_PROXY").then(|| variable.clone()));
+        options.credentials = HttpCredentials::none().with_bearer_token("ours");
+    });
+    let opened = RemoteFile::open(&tunnelled, &url).unwrap();
+    assert!(read(&opened, &spread(900, 300)).unwrap() == expected(&content, &spread(900, 300)));
+    let heads = proxy.heads();
+    assert!(heads.len() == 1 && heads[0].starts_with("CONNECT 127.0.0.1:"), "{heads:?}");
+    assert!(!heads[0].contains("ours"), "{heads:?}");
     let stranger = RemoteFile::open(&session(|_| {}), &url).err().map(|error| error.kind());
     assert_eq!(stranger, Some(ErrorKind::Unavailable), "a certificate that nobody vouches for");
 }
@@ -200,4 +224,67 @@ fn lighttpd() {
         )
     });
     holds_for(&server, 10);
+}
+
+/// It refuses to run as root, so it becomes the user that its package made.
+fn user_of_xrootd() -> Option<(u32, u32)> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = users.lines().find_map(|line| line.strip_prefix("xrootd:"))?;
+    let mut fields = line.split(':').skip(1).map(|field| field.parse().ok());
+    Some((fields.next()??, fields.next()??))
+}
+
+/// XRootD by HTTP. It leaves a request unanswered that came with another one, refuses to speak of digests
+/// where it keeps none, and states neither ETag nor time.
+#[test]
+fn xrootd() {
+    let Some(program) = program("xrootd") else { return };
+    let is_root = fordway_sys::user_id() == 0;
+    let mut arguments = vec!["-c", "CONFIG", "-I", "v4", "-n", "test", "-p", "PORT", "-l", "DIR/own/log"];
+    if is_root {
+        arguments.extend(["-R", "xrootd"]);
+    }
+    let server = Server::start(&program, &arguments, |dir, port| {
+        std::fs::create_dir(format!("{dir}/own")).unwrap();
+        if is_root {
+            let (user, group) = user_of_xrootd().expect("the user xrootd, whom Debian's package makes");
+            std::os::unix::fs::chown(format!("{dir}/own"), Some(user), Some(group)).unwrap();
+        }
+        format!(
+            "all.export /\noss.localroot {dir}/files\nall.adminpath {dir}/own\nall.pidpath {dir}/own\n\
+             xrd.network nodnr\nxrd.protocol XrdHttp:{port} libXrdHttp.so\n"
+        )
+    });
+    let patient = session(|options| {
+        options.patience = Duration::from_millis(100);
+        options.timeouts.first_byte = Duration::from_secs(60);
+        options.max_retries = 0;
+    });
+    let found_out = RemoteFile::open(&patient, &server.url).unwrap();
+    // More than a request holds: two are sent together.
+    let many = spread(1_500, 100);
+    assert!(read(&found_out, &many).unwrap() == expected(&file(), &many));
+    assert!(!found_out.learned().pipelines);
+    holds_for(&server, 1_000);
+    // Requests that follow each other closely are answered, or are not.
+    let other = session(|options| {
+        options.patience = Duration::from_millis(50);
+        options.timeouts.first_byte = Duration::from_secs(60);
+        options.max_retries = 0;
+    });
+    let windowed = RemoteFile::open(&other, &server.url.replace("127.0.0.1", "localhost")).unwrap();
+    for length in 1..30 {
+        let ranges = spread(100, length);
+        let tickets: Vec<_> = (0..4).map(|_| windowed.submit(&ranges, Vec::new()).unwrap()).collect();
+        for ticket in tickets {
+            assert!(windowed.wait(ticket).unwrap().bytes == expected(&file(), &ranges).concat());
+        }
+    }
+    let mut copied = Vec::new();
+    let copy = found_out.copy_verified(0, &|| unreachable!("nothing came before"), &mut |bytes| {
+        copied.extend_from_slice(bytes);
+        Ok(())
+    });
+    assert_eq!(copy.unwrap(), None);
+    assert!(copied == file());
 }

@@ -7,14 +7,14 @@ use fordway_client::http::vector::{Fragment, RemoteFile};
 use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
-use crate::{SIZE, expected, file, open, session, spread};
+use crate::{SIZE, expected, file, open, patient, session, spread};
 
 /// 64 threads read by chance through one session of 4 connections; returns what they read from.
 pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFile> {
     let content = Arc::new(file());
     let shared = session(|options| {
+        patient(options);
         options.connections_per_origin = 4;
-        options.timeouts.first_byte = std::time::Duration::from_secs(20);
     });
     let opened = Arc::new(RemoteFile::open(&shared, url).unwrap());
     let reader = |thread: usize| {

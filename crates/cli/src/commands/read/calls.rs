@@ -71,19 +71,20 @@ pub(crate) fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>)
         context.interrupt.check()?;
         sink(call)
     };
-    let traffic = match (reading.what, reading.url.starts_with("s3://")) {
-        (What::Ranges { ranges, .. }, true) => {
+    let traffic = match (reading.what, open(reading, context)?) {
+        (What::Ranges { ranges, window }, Some(file)) => {
+            read_ranges_of(file, (reading, context), (ranges, window), &mut count).map(Some)
+        }
+        (What::Ranges { ranges, .. }, None) => {
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
-        (What::Ranges { ranges, window }, false) => {
-            read_ranges_of((reading, context), (ranges, window), &mut count).map(Some)
+        (What::Blocks { block_bytes, read_ahead_bytes }, Some(file)) => {
+            read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
         }
-        (What::Blocks { .. }, true) => {
-            let detail = "--sequential reads http(s) URLs; read an object whole with `fordway cat`";
+        (What::Blocks { .. }, None) => {
+            let detail =
+                "--sequential reads ahead by HTTP, which this lane has no need of; use `fordway cat`";
             Err(Error::new(ErrorKind::NotImplemented, detail))
-        }
-        (What::Blocks { block_bytes, read_ahead_bytes }, false) => {
-            read_blocks((reading, context), block_bytes, read_ahead_bytes, &mut count).map(Some)
         }
     }?;
     cost.requests = traffic.map(|traffic| traffic.requests);
@@ -98,6 +99,16 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
+/// `None` for objects on lanes that are not worth to be asked ahead. Cost: a HEAD.
+fn open(reading: &Reading, context: &Context) -> Result<Option<Opened>> {
+    if reading.url.starts_with("s3://") {
+        let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+        let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
+        return Ok(file?.map(Opened::One));
+    }
+    reading.places().open(reading.url, context).map(Some)
+}
+
 impl Reading<'_> {
     fn places(&self) -> Places<'_> {
         let connections = self.calls.connections as usize;
@@ -106,17 +117,18 @@ impl Reading<'_> {
             verify: self.verify,
             ca_bundle: self.calls.ca_bundle.as_ref(),
             connections,
+            deadline: self.calls.deadline,
         }
     }
 }
 
 fn read_blocks(
+    file: Opened,
     (reading, context): (&Reading, &Context),
-    block_bytes: usize,
-    read_ahead_bytes: u64,
+    (block_bytes, read_ahead_bytes): (usize, u64),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
-    let file = match reading.places().open(reading.url, context)? {
+    let file = match file {
         Opened::One(file) => file,
         Opened::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
     };
@@ -157,11 +169,11 @@ fn read_blocks_of_many(
 }
 
 fn read_ranges_of(
+    mut file: Opened,
     (reading, context): (&Reading, &Context),
     (ranges, window): (&[(u64, usize)], usize),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
-    let mut file = reading.places().open(reading.url, context)?;
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
     let mut memory = Vec::new();
@@ -187,7 +199,7 @@ fn read_ranges_of(
     }
 }
 
-/// A store has no calls under way: each is waited for.
+/// A store that answers at once has no calls under way: each is waited for.
 fn read_object(
     reading: &Reading,
     ranges: &[(u64, usize)],

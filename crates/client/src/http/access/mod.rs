@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::Result;
 
-use super::Origin;
+use super::{Origin, Proxies};
 use bearer::Bearer;
 use certificate::CertificateFiles;
 pub(super) use certificate::Identity;
@@ -83,16 +83,18 @@ impl Credentials {
         self.bearers.is_empty() && self.netrc.is_none() && self.certificates.is_empty()
     }
 
-    /// Whether tokens and passwords are kept from `origin`, because others could read them on the way.
-    pub(super) fn is_withheld_from(&self, origin: &Origin) -> bool {
-        !(self.is_none() || origin.tls || self.goes_unprotected || is_this_machine(origin))
+    /// Whether tokens and passwords are kept from `origin`, because others could read them on the way:
+    /// a proxy is one of them, where there is no TLS.
+    pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &Proxies) -> bool {
+        let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
+        !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
     /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the
     /// first token that is found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for what was named and
     /// cannot be used, and for secrets that others can read.
-    pub(super) fn authorization(&self, origin: &Origin) -> Result<Option<String>> {
-        if self.is_withheld_from(origin) {
+    pub(super) fn authorization(&self, origin: &Origin, proxies: &Proxies) -> Result<Option<String>> {
+        if self.is_withheld_from(origin, proxies) {
             return Ok(None);
         }
         if let Some(place) = &self.netrc
@@ -157,7 +159,7 @@ mod tests {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Credentials::resolve(&variable).authorization(&Origin::parse(url).unwrap().0)
+        Credentials::resolve(&variable).authorization(&Origin::parse(url).unwrap().0, &Proxies::none())
     }
 
     #[test]
@@ -196,8 +198,12 @@ mod tests {
             assert_eq!(said(&token, url).unwrap().as_deref(), Some("Bearer t"), "{url}");
         }
         let (origin, _) = Origin::parse("http://h").unwrap();
+        let proxies = Proxies::resolve(&|name| (name == "http_proxy").then(|| "p".to_owned()));
+        let (local, _) = Origin::parse("http://127.0.0.1").unwrap();
+        let who = Credentials::none().with_bearer_token("t");
+        assert_eq!(who.authorization(&local, &proxies).unwrap(), None, "a proxy is in between");
         let open = Credentials::none().with_bearer_token("t").over_plain_http();
-        assert_eq!(open.authorization(&origin).unwrap().as_deref(), Some("Bearer t"));
+        assert_eq!(open.authorization(&origin, &Proxies::none()).unwrap().as_deref(), Some("Bearer t"));
         assert!(!format!("{:?}", Credentials::none().with_bearer_token("secret")).contains("secret"));
     }
 

@@ -203,6 +203,12 @@ impl ReplicatedFile {
         identity
     }
 
+    /// The name of the digest that a whole copy is held against: of the whole, or else of the pieces.
+    pub fn digest_name(&self) -> Option<&'static str> {
+        let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
+        self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
+    }
+
     /// Whether bytes are held against digests before they are handed over.
     pub fn is_verified(&self) -> bool {
         self.shared.pieces.is_some()

@@ -108,7 +108,7 @@ impl Site {
         // One that is cut over and over gets somewhere, if not for ever.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
-        self.not_before = Some(now + backoff(self.strikes.max(1), None));
+        self.not_before = Some(now + backoff(self.strikes.max(1)));
         if is_for_good(error.kind()) {
             self.out = Some(told.clone());
         }

@@ -1,6 +1,7 @@
 //! One call's fragments on their way: what is still missing, and where arriving bytes belong.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use fordway_store::Error;
 
@@ -27,6 +28,8 @@ pub(super) struct Batch<S> {
     sink: S,
     /// Requests for it that are under way.
     pub(super) requests: usize,
+    /// When it has to be complete.
+    pub(super) until: Option<Instant>,
     /// Why it cannot be completed.
     pub(super) failure: Option<Error>,
 }
@@ -43,6 +46,7 @@ impl<S: Sink> Batch<S> {
             plan,
             sink,
             requests: 0,
+            until: None,
             failure: None,
         };
         batch.complete_if_all_is_there();

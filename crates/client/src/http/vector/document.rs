@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use fordway_store::Result;
 
-use super::engine::Counts;
 use super::open::{DOCUMENT_BYTES_MAX, ask};
 use super::redirect::{Moved, Route};
+use super::source::Counts;
 use super::{Session, Target, WebFile};
 use crate::http::Response;
 

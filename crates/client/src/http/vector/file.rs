@@ -7,9 +7,10 @@ use std::time::Instant;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::batch::Batch;
-use super::engine::{Counts, Engine, Source};
+use super::engine::Engine;
 use super::learned::Learned;
 use super::sink::{Arena, Landing};
+use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::window::Window;
 use super::{Fragment, Memory, Session, Target, open};
@@ -47,7 +48,7 @@ pub struct Traffic {
 
 impl RemoteFile {
     /// Asks for size and version of the file at an `http(s)://` URL, or wherever that redirects to:
-    /// what is read then is read there. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
+    /// what is read then is read there, or where GETs are redirected from there. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
     /// `Unavailable`, `Timeout`, `BadResponse`.
     /// Cost: one request (HEAD), and one for each redirection.
     pub fn open(session: &Arc<Session>, url: &str) -> Result<Self> {
@@ -61,7 +62,7 @@ impl RemoteFile {
 
     /// A file whose version is known. Nothing is sent.
     pub(crate) fn of_version(session: &Arc<Session>, target: Box<dyn Target>, version: FileVersion) -> Self {
-        Self::of_source(Source { session: session.clone(), version, target, traffic: Counts::default() })
+        Self::of_source(Source::of_target(session, target, version, Counts::default()))
     }
 
     fn of_source(source: Source) -> Self {
@@ -95,7 +96,7 @@ impl RemoteFile {
 
     /// What is known of the server.
     pub fn learned(&self) -> Learned {
-        self.source.learned()
+        self.source.place().learned()
     }
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
@@ -197,6 +198,6 @@ impl RemoteFile {
     }
 
     pub(super) fn named(&self, error: Error) -> Error {
-        self.source.target.named("read", error)
+        self.source.place().target.named("read", error)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::{Session, Target};
 use crate::http::Origin;
 
 /// The most bytes of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
@@ -32,6 +33,13 @@ pub struct Learned {
     /// The rate at which a large answer arrived.
     pub bytes_per_s: Option<f64>,
     strikes: u8,
+    /// Whether it refuses requests that ask for a digest.
+    pub(super) refuses_digests: bool,
+    /// Whether it was seen to answer a request that was sent before its last answer had ended.
+    pub(super) has_overlapped: bool,
+    /// Whether it was seen to answer one that came with the one before. XRootD never does, although it takes
+    /// another request while it answers.
+    pub(super) has_pipelined: bool,
 }
 
 impl Learned {
@@ -44,6 +52,9 @@ impl Learned {
             round_trip: None,
             bytes_per_s: None,
             strikes: 0,
+            refuses_digests: false,
+            has_overlapped: false,
+            has_pipelined: false,
         }
     }
 
@@ -54,11 +65,6 @@ impl Learned {
             "apache" => USUAL_LIMITS[0],
             "lighttpd" => USUAL_LIMITS[1],
             "amazons3" => 1,
-            "xrootd" => {
-                // It leaves a request that came with another one unanswered.
-                self.pipelines = false;
-                return;
-            }
             _ => return,
         };
         self.ranges_per_request = self.ranges_per_request.min(limit);
@@ -112,9 +118,16 @@ impl Learned {
         self.pipelines &= self.strikes < STRIKES;
     }
 
-    /// An answer to a request that was sent before the answer before it had ended.
-    pub(super) fn pipeline_kept(&mut self) {
-        self.strikes = 0;
+    /// An answer to a request that was sent before the answer before it had ended, or even came with that
+    /// one's request.
+    pub(super) fn pipeline_kept(&mut self, came_along: bool) {
+        (self.strikes, self.has_overlapped) = (0, true);
+        self.has_pipelined |= came_along;
+    }
+
+    /// The server answered a request, and left one that had come with it unanswered.
+    pub(super) fn pipeline_left(&mut self) {
+        self.pipelines &= self.has_pipelined;
     }
 
     /// Requests that so many ranges make, about.
@@ -144,35 +157,40 @@ impl Learned {
     }
 }
 
-static LEARNED: Mutex<Option<HashMap<Origin, Learned>>> = Mutex::new(None);
+/// An origin, and the proxy by which it is reached: that has quirks of its own.
+type Way = (Origin, Option<String>);
 
-/// What is known of `origin`; a first guess if nothing is.
-pub(super) fn about(origin: &Origin, may_know_many_ranges: bool) -> Learned {
+static LEARNED: Mutex<Option<HashMap<Way, Learned>>> = Mutex::new(None);
+
+fn way(session: &Session, target: &dyn Target) -> Way {
+    let origin = target.origin();
+    (origin.clone(), session.http.proxies().name_of(origin))
+}
+
+/// What is known of the server of `target`; a first guess if nothing is.
+pub(super) fn about(session: &Session, target: &dyn Target) -> Learned {
     let mut all = all();
-    match all.get_or_insert_default().get(origin) {
+    match all.get_or_insert_default().get(&way(session, target)) {
         Some(learned) => learned.clone(),
-        None => Learned::guess(may_know_many_ranges),
+        None => Learned::guess(target.may_know_many_ranges()),
     }
 }
 
-/// Notes something about `origin`, and returns all that is known then.
-pub(super) fn note(
-    origin: &Origin,
-    may_know_many_ranges: bool,
-    change: impl FnOnce(&mut Learned),
-) -> Learned {
+/// Notes something about the server of `target`, and returns all that is known then.
+pub(super) fn note(session: &Session, target: &dyn Target, change: impl FnOnce(&mut Learned)) -> Learned {
     let mut all = all();
     let known = all.get_or_insert_default();
-    let learned = known.entry(origin.clone()).or_insert_with(|| Learned::guess(may_know_many_ranges));
+    let guess = || Learned::guess(target.may_know_many_ranges());
+    let learned = known.entry(way(session, target)).or_insert_with(guess);
     let before = learned.clone();
     change(learned);
     if (before.ranges_per_request, before.pipelines) != (learned.ranges_per_request, learned.pipelines) {
-        tracing::debug!(%origin, ?learned, "learned");
+        tracing::debug!(origin = %target.origin(), ?learned, "learned");
     }
     learned.clone()
 }
 
-fn all() -> MutexGuard<'static, Option<HashMap<Origin, Learned>>> {
+fn all() -> MutexGuard<'static, Option<HashMap<Way, Learned>>> {
     LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -203,20 +221,29 @@ mod tests {
     fn requests_are_counted_by_both_limits() {
         let mut learned = Learned::guess(true);
         assert_eq!([1, 375, 376, 4_000].map(|ranges| learned.requests_for(ranges)), [1, 1, 2, 11]);
-        learned.introduced("XrootD/v5.5.3");
         learned.list_refused(11);
-        assert_eq!((learned.requests_for(15), learned.pipelines), (2, false));
+        assert_eq!(learned.requests_for(15), 2);
     }
 
     #[test]
     fn one_cut_may_be_chance() {
         let mut learned = Learned::guess(true);
         learned.pipeline_cut();
-        learned.pipeline_kept();
+        learned.pipeline_kept(true);
         learned.pipeline_cut();
         assert!(learned.pipelines);
         learned.pipeline_cut();
         assert!(!learned.pipelines);
+    }
+
+    #[test]
+    fn who_was_seen_to_pipeline_may_be_slow() {
+        let (mut seen, mut unknown) = (Learned::guess(true), Learned::guess(true));
+        seen.pipeline_kept(true);
+        unknown.pipeline_kept(false);
+        seen.pipeline_left();
+        unknown.pipeline_left();
+        assert_eq!([seen.pipelines, unknown.pipelines], [true, false]);
     }
 
     #[test]

@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
 use rustix::event::PollFlags;
 
+use super::Options;
 use super::answer::{Answer, Refusal};
 use super::batch::Batch;
+use super::learned::Learned;
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
 use super::version::FileVersion;
+use crate::http::Timeouts;
 use crate::http::connection::{Connection, io_error};
 use crate::http::response::Head;
 
@@ -36,6 +39,8 @@ pub(super) struct Line {
     is_closing: bool,
     /// When bytes came last.
     moved: Instant,
+    /// The longest that the head of an answer took whose request was alone under way.
+    waited: Duration,
     _permit: Permit,
 }
 
@@ -52,6 +57,8 @@ pub(super) enum Event {
     Useless,
     /// The connection is of no more use.
     Broken(Error),
+    /// The proxy at its other end refuses us.
+    Forbidden(Error),
     /// Nothing more to be done now; so many bytes came.
     Pending(u64),
 }
@@ -80,6 +87,7 @@ impl Line {
             has_unsent: false,
             is_closing: false,
             moved: Instant::now(),
+            waited: Duration::ZERO,
             _permit: permit,
         }
     }
@@ -103,7 +111,8 @@ impl Line {
             self.moved = Instant::now();
         }
         request.is_pipelined = !self.requests.is_empty();
-        write(&mut self.connection.request_head);
+        request.came_along = request.is_pipelined && self.has_unsent;
+        self.connection.push_head(write);
         self.requests.push_back(request);
         self.has_unsent = true;
     }
@@ -122,10 +131,30 @@ impl Line {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// When the other side has had time enough.
-    pub(super) fn deadline(&self, timeouts: &crate::http::Timeouts) -> Option<Instant> {
-        let limit = if self.answer.is_some() { timeouts.progress } else { timeouts.first_byte };
+    /// When the other side has had time enough. A server that may know no pipelining has less time where
+    /// [`Line::may_be_left`].
+    pub(super) fn deadline(&self, options: &Options, server: &Learned) -> Option<Instant> {
+        let Timeouts { progress, first_byte, .. } = options.timeouts;
+        let doubts = if server.has_overlapped { 4 } else { 1 };
+        let patience = options.patience.max(4 * self.waited) * doubts;
+        let limit = match () {
+            () if self.answer.is_some() => progress,
+            () if !server.has_pipelined && self.may_be_left() => first_byte.min(patience),
+            () => first_byte,
+        };
         (!self.requests.is_empty()).then(|| self.moved + limit)
+    }
+
+    /// Whether the request in front came with one that was answered, and nothing came since.
+    pub(super) fn may_be_left(&self) -> bool {
+        let is_behind = self.requests.front().is_some_and(|request| request.is_pipelined);
+        let is_silent = self.connection.received_bytes == self.received_bytes_before;
+        is_behind && self.answer.is_none() && is_silent && self.connection.has_nothing_left()
+    }
+
+    /// Whether a request for one of `batches` is under way on it.
+    pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
+        self.requests.iter().any(|request| batches.contains(&request.batch))
     }
 
     /// Whether it takes further requests.
@@ -168,7 +197,14 @@ impl Line {
                 if !receive_head(&mut self.connection, &mut self.head)? {
                     return Ok(Event::Pending(0));
                 }
-                request.waited = Some(request.sent.elapsed());
+                let waited = request.sent.elapsed();
+                if !request.is_pipelined {
+                    self.waited = self.waited.max(waited);
+                }
+                request.waited = Some(waited);
+                if let Some(refused) = self.connection.refused_by_proxy(self.head.status) {
+                    return Ok(Event::Forbidden(refused));
+                }
                 self.answer.insert(Answer::new(&self.head, &self.connection, request, version)?)
             }
         };

@@ -8,6 +8,7 @@
 
 mod answer;
 mod batch;
+mod digest;
 pub(crate) mod document;
 mod download;
 mod engine;
@@ -19,10 +20,11 @@ mod pace;
 mod pattern;
 mod plan;
 mod reader;
-mod redirect;
+pub(super) mod redirect;
 mod request;
 mod session;
 mod sink;
+mod source;
 mod target;
 mod version;
 mod web;

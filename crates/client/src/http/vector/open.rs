@@ -8,18 +8,18 @@ use std::time::{Duration, SystemTime};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 
-use super::engine::{Counts, Source};
 use super::redirect::{Moved, Route};
+use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::{Session, Target, WebFile};
 use crate::http::{Exchange, Replay, Response};
-use crate::retry::{backoff, retry_after};
+use crate::retry::retry_after;
 
 /// More of what is not the file is not worth reading.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// What was found at an address.
-enum Described {
+pub(super) enum Described {
     File(FileVersion),
     Elsewhere(Moved),
 }
@@ -55,8 +55,7 @@ fn search(route: &mut Route) -> Result<Source> {
     loop {
         match describe_alone(&route.session, &route.file, &traffic) {
             Ok(Described::File(version)) => {
-                let (session, target) = (route.session.clone(), Box::new(route.file.clone()));
-                return Ok(Source { session, version, target, traffic });
+                return Ok(Source::of_url(route, version, traffic));
             }
             Ok(Described::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("open", error))?;
@@ -75,30 +74,38 @@ pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Re
         Err(error) => Err(error),
     };
     let version = version.map_err(|error| target.named("open", error))?;
-    Ok(Source { session: session.clone(), version, target, traffic })
+    Ok(Source::of_target(session, target, version, traffic))
 }
 
-/// Asks with the right to a connection, like any other request.
+/// How size and version are asked for.
+type Ask = fn(&Session, &dyn Target, &Counts) -> Result<Described, Failed>;
+
+/// Asks for size and version, and for what the server is.
 fn describe_alone(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
-    let _permit = session.permit(target.origin())?;
-    describe(session, target, traffic)
+    alone(session, target, traffic, try_describe)
 }
 
-/// Asks for size and version, and for what the server is; again where a failure may pass.
-fn describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
-    let mut tries = 1;
+/// The same by asking for the first byte: of servers that answer HEAD themselves and send others for bytes.
+pub(super) fn by_first_byte_alone(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+) -> Result<Described> {
+    alone(session, target, traffic, by_first_byte)
+}
+
+/// Asks with the right to a connection, like any other request; again where a failure may pass.
+fn alone(session: &Session, target: &dyn Target, traffic: &Counts, ask: Ask) -> Result<Described> {
+    let _permit = session.permit(target.origin())?;
+    let mut retries = session.retries();
     loop {
-        let failed = match try_describe(session, target, traffic) {
+        match ask(session, target, traffic) {
             Ok(described) => return Ok(described),
-            Err(failed) => failed,
-        };
-        if !is_passing(failed.error.kind()) || tries > session.options.max_retries {
-            return Err(failed.error.after_tries(tries));
+            Err(Failed { error, retry_after }) => {
+                let is_passing = is_passing(error.kind());
+                std::thread::sleep(retries.after(error, is_passing, retry_after)?);
+            }
         }
-        let wait = backoff(tries, failed.retry_after);
-        tracing::debug!(tries, ?wait, error = %failed.error, "asking again");
-        std::thread::sleep(wait);
-        tries += 1;
     }
 }
 
@@ -109,12 +116,13 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
 fn try_describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     match described.status() {
-        200..=299 => {
+        200..=299 if described.header("content-length").is_some() => {
             let size = described.header("content-length").and_then(digits);
-            Ok(Described::File(version_of(&described, target, size)?))
+            Ok(Described::File(version_of(&described, (session, target), size)?))
         }
-        // Who may read need not be let ask: a URL that was signed for GET is good for nothing else.
-        403 | 405 | 501 => {
+        // Apache does not say that an empty file has no bytes. Who may read need not be let ask: a URL
+        // that was signed for GET is good for nothing else.
+        200..=299 | 403 | 405 | 501 => {
             drop(described);
             by_first_byte(session, target, traffic)
         }
@@ -132,7 +140,7 @@ fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Re
         200..=299 => answer.body_bytes(),
         _ => return not_the_file(answer, target),
     };
-    let version = version_of(&answer, target, size)?;
+    let version = version_of(&answer, (session, target), size)?;
     // With it the connection is free for the next request; a whole file is not worth that.
     if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
@@ -171,12 +179,16 @@ pub(super) fn ask(
     Ok(response)
 }
 
-fn version_of(response: &Response, target: &dyn Target, size_bytes: Option<u64>) -> Result<FileVersion> {
+fn version_of(
+    response: &Response,
+    (session, target): (&Session, &dyn Target),
+    size_bytes: Option<u64>,
+) -> Result<FileVersion> {
     let size_bytes = size_bytes.ok_or_else(|| {
         let detail = "the server does not say how large the file is, so its ranges are not known";
         Error::new(ErrorKind::BadResponse, detail)
     })?;
-    super::learned::note(target.origin(), target.may_know_many_ranges(), |server| {
+    super::learned::note(session, target, |server| {
         response.header("server").inspect(|name| server.introduced(name));
     });
     let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));

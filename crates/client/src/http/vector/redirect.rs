@@ -1,29 +1,29 @@
 //! The way to a file that is somewhere else: answers that name another address are followed, within
-//! limits, and those that hold for good are remembered.
+//! limits, and those that hold for good are remembered by the session: what one user was told, signed
+//! addresses among it, is no other's.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{Session, Target, WebFile};
 
 /// Addresses behind the first one, at most.
-const HOPS_MAX: usize = 10;
+pub(super) const HOPS_MAX: usize = 10;
 /// Addresses that are remembered, at most.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// An answer that names another address.
 #[derive(Debug)]
-pub(super) struct Moved {
-    pub(super) status: u16,
+pub(in crate::http) struct Moved {
+    pub(in crate::http) status: u16,
     /// As the server writes it.
-    pub(super) location: String,
+    pub(in crate::http) location: String,
 }
 
 impl Moved {
     /// The answer of such a status and `Location`, if it means that.
-    pub(super) fn of(status: u16, location: Option<&str>) -> Option<Self> {
+    pub(in crate::http) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(Moved { status, location: location.trim().to_owned() })
     }
@@ -34,10 +34,12 @@ impl Moved {
 }
 
 /// Where the search for a file has come to.
-pub(super) struct Route {
+pub(in crate::http) struct Route {
+    /// Whose search it is.
+    start: Arc<Session>,
     /// Whose connections and credentials are used there.
-    pub(super) session: Arc<Session>,
-    pub(super) file: WebFile,
+    pub(in crate::http) session: Arc<Session>,
+    pub(in crate::http) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
     /// Whether one of them was left by what is remembered, and not by an answer.
@@ -47,33 +49,40 @@ pub(super) struct Route {
 impl Route {
     /// Starts at the address that the caller named, or where that is known to have moved for good.
     /// Errors: as [`Route::follow`]; those of credentials that cannot be used.
-    pub(super) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
-        let file = file.authorized(&session.options.credentials)?;
-        let mut route = Route { session: session.clone(), file, passed: Vec::new(), is_recalled: false };
+    pub(in crate::http) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
+        let file = file.authorized(&session.options)?;
+        let mut route = Route::onwards(session, file);
         route.follow_remembered()?;
         Ok(route)
+    }
+
+    /// Starts where the file was found.
+    pub(super) fn onwards(session: &Arc<Session>, file: WebFile) -> Self {
+        let (start, session) = (session.clone(), session.clone());
+        Route { start, session, file, passed: Vec::new(), is_recalled: false }
     }
 
     /// Goes where an answer says that the file is. What credentials the session has stay behind when
     /// that is another scheme, host or port, and are not taken up again on the way back.
     /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
     /// long or leaves TLS.
-    pub(super) fn follow(&mut self, moved: &Moved) -> Result<()> {
-        let from = self.file.url();
+    pub(in crate::http) fn follow(&mut self, moved: &Moved) -> Result<()> {
+        let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
         if moved.is_for_good() {
-            let mut known = remembered();
+            let mut known = told.moved();
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
             known.insert(from, self.file.url());
+            drop(known);
         }
         self.follow_remembered()
     }
 
     fn follow_remembered(&mut self) -> Result<()> {
         loop {
-            let next = remembered().get(&self.file.url()).cloned();
+            let next = self.session.moved().get(&self.file.url()).cloned();
             match next {
                 Some(location) => {
                     self.is_recalled = true;
@@ -100,7 +109,7 @@ impl Route {
         if ours != theirs {
             self.session = self.session.without_credentials();
         }
-        let next = next.authorized(&self.session.options.credentials)?;
+        let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
         if is_circle || self.passed.len() > HOPS_MAX {
@@ -123,8 +132,10 @@ impl Route {
 
     /// Has the servers on the way asked again next time.
     pub(super) fn forget(&self) {
-        let mut known = remembered();
-        self.passed.iter().for_each(|passed| drop(known.remove(&passed.url())));
+        for session in [&self.start, &self.start.without_credentials()] {
+            let mut known = session.moved();
+            self.passed.iter().for_each(|passed| drop(known.remove(&passed.url())));
+        }
     }
 
     fn refused(&self, why: &str) -> Error {
@@ -132,7 +143,7 @@ impl Route {
     }
 
     /// Names the file in an error, and the way to it.
-    pub(super) fn named(&self, operation: &'static str, error: Error) -> Error {
+    pub(in crate::http) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
         let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFile::shown).collect();
         let (kind, tries) = (error.kind(), error.tries());
@@ -143,11 +154,4 @@ impl Route {
         }
         first.named(operation, told)
     }
-}
-
-/// What has moved for good, by its address, for the life of the process.
-static REMEMBERED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
-
-fn remembered() -> MutexGuard<'static, HashMap<String, String>> {
-    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -32,6 +32,8 @@ pub(super) struct Request {
     pub(super) sent: Instant,
     /// Whether another was under way on the same connection.
     pub(super) is_pipelined: bool,
+    /// Whether it went out with the one before.
+    pub(super) came_along: bool,
     /// The time to the head of its answer.
     pub(super) waited: Option<Duration>,
 }
@@ -72,6 +74,7 @@ impl Queue {
             list_bytes: 0,
             sent: Instant::now(),
             is_pipelined: false,
+            came_along: false,
             waited: None,
         };
         self.list.clear();

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::http::connection::Connection;
-use crate::http::{Credentials, HttpClient, Origin, Timeouts, TlsRoots, Version};
+use crate::http::{Credentials, HttpClient, Origin, Proxies, Timeouts, TlsRoots, Version};
+use crate::retry::Retries;
 
 /// How a [`Session`] behaves.
 #[derive(Clone, Debug)]
@@ -18,11 +19,21 @@ pub struct Options {
     pub tls_roots: TlsRoots,
     /// Who we are to the servers of the files that are opened by URL.
     pub credentials: Credentials,
+    /// By whom servers are reached.
+    pub proxies: Proxies,
+    /// How long, at least, a server that was never seen to answer two requests that came together has for
+    /// the second of them; then that one is asked for again, and no two are sent together to it any more.
+    /// 4 times as long as its first answer took, if that is more, and 4 times either if it has answered one that
+    /// was sent a little later.
+    pub patience: Duration,
     /// Connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
     /// Bytes of one file that are asked for and have not arrived, at most; a request larger than that
     /// is sent alone.
     pub window_bytes: u64,
+    /// How long an operation may take in all: opening, a call that waits, a batch from when it was submitted, a
+    /// copy. Tries that would begin later are not made.
+    pub deadline: Option<Duration>,
     /// How often what is missing is asked for again with nothing arriving in between.
     pub max_retries: u32,
 }
@@ -33,8 +44,11 @@ impl Default for Options {
             timeouts: Timeouts::default(),
             tls_roots: TlsRoots::System,
             credentials: Credentials::none(),
+            proxies: Proxies::none(),
+            patience: Duration::from_millis(250),
             connections_per_origin: 8,
             window_bytes: 64 << 20,
+            deadline: None,
             max_retries: 4,
         }
     }
@@ -44,9 +58,11 @@ impl Default for Options {
 /// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
 /// goes to the next one that wants it.
 pub struct Session {
-    pub(super) options: Options,
-    pub(super) http: Arc<HttpClient>,
+    pub(in crate::http) options: Options,
+    pub(in crate::http) http: Arc<HttpClient>,
     in_use: Arc<InUse>,
+    /// What has moved for good, by its address, as these credentials were told.
+    moved: Mutex<HashMap<String, String>>,
     /// Made when a redirection leads to another host.
     stranger: OnceLock<Arc<Session>>,
 }
@@ -58,23 +74,25 @@ struct InUse {
 }
 
 /// The right to one of an origin's connections; given back when dropped.
-pub(super) struct Permit {
+pub(in crate::http) struct Permit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
 
 impl Session {
     /// Without connections yet.
-    pub fn new(options: Options) -> Self {
+    pub fn new(mut options: Options) -> Self {
+        options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
         let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
         let http = HttpClient::identified(Version::Http1, options.timeouts, roots, who);
+        let http = http.through(options.proxies.clone());
         Session::over(Arc::new(http), options)
     }
 
-    /// With the connections of another, which must speak HTTP/1.1; of `options`, those about TLS are
-    /// not looked at.
+    /// With the connections of another, which must speak HTTP/1.1; of `options`, those about TLS and
+    /// proxies are not looked at.
     pub(crate) fn over(http: Arc<HttpClient>, options: Options) -> Self {
-        Session { http, options, in_use: Arc::default(), stranger: OnceLock::new() }
+        Session { http, options, in_use: Arc::default(), moved: Mutex::default(), stranger: OnceLock::new() }
     }
 
     /// The same without credentials, and with other connections: none of them was ever made for
@@ -87,13 +105,28 @@ impl Session {
         self.stranger.get_or_init(|| Arc::new(Session::new(options()))).clone()
     }
 
+    /// What is known to have moved for good.
+    pub(super) fn moved(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When an operation that begins now has to have ended.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.options.deadline.map(|deadline| Instant::now() + deadline)
+    }
+
+    /// Tries of an operation that begins now.
+    pub(in crate::http) fn retries(&self) -> Retries {
+        Retries::new(self.options.max_retries, self.until())
+    }
+
     /// A right to a connection, when there is one to be had at once.
     pub(super) fn try_permit(&self, origin: &Origin) -> Option<Permit> {
         self.take_permit(&mut self.in_use.locked(), origin)
     }
 
     /// A right to a connection, waited for. Errors: `Timeout`.
-    pub(super) fn permit(&self, origin: &Origin) -> Result<Permit> {
+    pub(in crate::http) fn permit(&self, origin: &Origin) -> Result<Permit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
         let mut in_use = self.in_use.locked();

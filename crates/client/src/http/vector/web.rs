@@ -3,8 +3,8 @@
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
 
-use super::{Pin, Target};
-use crate::http::{Credentials, Origin, USER_AGENT};
+use super::{Options, Pin, Target};
+use crate::http::{Origin, USER_AGENT};
 
 /// The lane's name in messages.
 const LANE: &str = "http";
@@ -45,20 +45,22 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// The same, with what `who` has to say to its host. Errors: those of credentials that cannot be used.
-    pub(super) fn authorized(mut self, who: &Credentials) -> Result<Self> {
-        self.authorization = who.authorization(&self.origin).map_err(|error| self.named("open", error))?;
-        self.is_withheld = who.is_withheld_from(&self.origin);
+    /// The same, with what the credentials have to say to its host. Errors: those of credentials that cannot be used.
+    pub(in crate::http) fn authorized(mut self, options: &Options) -> Result<Self> {
+        let Options { credentials, proxies, .. } = options;
+        let said = credentials.authorization(&self.origin, proxies);
+        self.authorization = said.map_err(|error| self.named("open", error))?;
+        self.is_withheld = credentials.is_withheld_from(&self.origin, proxies);
         Ok(self)
     }
 
     /// Its address, with whatever secrets a query may hold.
-    pub(super) fn url(&self) -> String {
+    pub(in crate::http) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }
 
     /// Its address without the query, for messages.
-    pub(super) fn shown(&self) -> &str {
+    pub(in crate::http) fn shown(&self) -> &str {
         &self.shown
     }
 

@@ -10,9 +10,10 @@ use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::batch::Batch;
-use super::engine::{Engine, Source};
+use super::engine::Engine;
 use super::request::BatchId;
 use super::sink::Landing;
+use super::source::Source;
 
 /// Batches under way, shared between threads.
 pub(super) struct Window {

@@ -2,64 +2,46 @@
 //! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
 //! ranges on several connections, the whole file.
 
+mod trouble;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
 
 use super::answer::Refusal;
 use super::batch::Batch;
-use super::learned::{self, Learned};
+use super::learned::Learned;
 use super::line::{Answered, Event, Line};
+use super::redirect::Moved;
 use super::request::{BatchId, Queue, Request};
 use super::sink::Sink;
-use super::version::{FileVersion, changed};
-use super::{Session, Target};
-use crate::retry::backoff;
+use super::source::{Place, Source};
+use super::version::changed;
+use crate::retry::Retries;
 
 /// Requests under way on one connection, at most.
 const DEPTH_MAX: usize = 64;
 /// Single ranges that are worth a further connection.
 const RANGES_PER_LINE: usize = 16;
 
-/// What is read, by whoever reads it.
-pub(super) struct Source {
-    pub(super) session: Arc<Session>,
-    pub(super) target: Box<dyn Target>,
-    pub(super) version: FileVersion,
-    pub(super) traffic: Counts,
-}
-
-/// What reads have cost so far.
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) requests: AtomicU64,
-    pub(super) connections: AtomicU64,
-}
-
-impl Source {
-    pub(super) fn learned(&self) -> Learned {
-        learned::about(self.target.origin(), self.target.may_know_many_ranges())
-    }
-
-    pub(super) fn learn(&self, change: impl FnOnce(&mut Learned)) -> Learned {
-        learned::note(self.target.origin(), self.target.may_know_many_ranges(), change)
-    }
-}
-
 /// Batches on their way, over connections that are in use for nothing else.
 pub(super) struct Engine<S> {
     source: Arc<Source>,
+    /// Where it is read: that of the source when it was last looked at.
+    place: Arc<Place>,
     server: Learned,
     batches: BTreeMap<BatchId, Batch<S>>,
     queue: Queue,
     lines: Vec<Line>,
     in_flight_bytes: u64,
     /// Failures in a row that brought no bytes.
-    failures: u32,
+    retries: Retries,
+    /// How often it was sent elsewhere in a row without a byte.
+    moves: usize,
     delivered_at_failure: u64,
     /// Bytes of batches that are gone.
     delivered_before: u64,
@@ -68,14 +50,17 @@ pub(super) struct Engine<S> {
 
 impl<S: Sink> Engine<S> {
     pub(super) fn new(source: Arc<Source>) -> Self {
+        let place = source.place();
         Engine {
-            server: source.learned(),
+            server: place.learned(),
+            retries: Retries::new(place.session.options.max_retries, None),
+            place,
             source,
             batches: BTreeMap::new(),
             queue: Queue::default(),
             lines: Vec::new(),
             in_flight_bytes: 0,
-            failures: 0,
+            moves: 0,
             delivered_at_failure: 0,
             delivered_before: 0,
             not_before: None,
@@ -83,7 +68,8 @@ impl<S: Sink> Engine<S> {
     }
 
     /// Takes a batch on. Nothing is sent yet.
-    pub(super) fn add(&mut self, id: BatchId, batch: Batch<S>) {
+    pub(super) fn add(&mut self, id: BatchId, mut batch: Batch<S>) {
+        batch.until = self.place.session.until();
         self.queue.push(id, batch.missing(&(0..u64::MAX)));
         self.batches.insert(id, batch);
     }
@@ -136,38 +122,31 @@ impl<S: Sink> Engine<S> {
 
     /// Waits until there is something to do, or too much time has passed; not beyond `limit`.
     pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) {
-        let timeouts = self.source.session.options.timeouts;
-        let deadlines = self.lines.iter().filter_map(|line| line.deadline(&timeouts));
-        let until = deadlines.chain(self.not_before).chain(limit).min();
+        let deadlines = self.lines.iter().filter_map(|line| self.deadline(line));
+        let ends = self.batches.values().filter(|batch| !batch.has_ended()).filter_map(|batch| batch.until);
+        let until = deadlines.chain(self.not_before).chain(ends).chain(limit).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled: Vec<PollFd<'_>> =
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
         // It fails only when a signal came, or for want of memory: then all is looked at again.
-        let _interrupted = poll(&mut polled, left.as_ref());
+        let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
         drop(polled);
-        if until.is_some_and(|until| until <= Instant::now()) {
+        // What has arrived meanwhile is in time, however late we look.
+        if ready == 0 && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
-    }
-
-    fn give_up_late_lines(&mut self) {
-        let (now, timeouts) = (Instant::now(), self.source.session.options.timeouts);
-        let is_late = |line: &Line| line.deadline(&timeouts).is_some_and(|deadline| deadline <= now);
-        while let Some(index) = self.lines.iter().position(is_late) {
-            let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
-            self.broken(index, Error::new(ErrorKind::Timeout, detail));
-        }
+        self.end_late_batches();
     }
 
     /// Takes what has arrived on all connections.
     fn receive(&mut self) -> bool {
         let (mut moved, mut index) = (false, 0);
         while index < self.lines.len() {
-            let event = self.lines[index].advance(&mut self.batches, &self.source.version);
-            if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.source.version) {
+            let event = self.lines[index].advance(&mut self.batches, &self.place.version);
+            if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
                 // Known from the head on, so that nothing more is asked for in vain.
-                self.server = self.source.learn(Learned::range_ignored);
+                self.server = self.place.learn(Learned::range_ignored);
             }
             match event {
                 Event::Pending(received_bytes) => {
@@ -188,27 +167,35 @@ impl<S: Sink> Engine<S> {
             Event::Answered(answered) => self.answered(index, &answered),
             Event::Refused(request, refusal) => self.refused(index, &request, refusal),
             Event::Whole { asked } => {
-                self.server = self.source.learn(|server| server.list_refused(asked));
+                self.server = self.place.learn(|server| server.list_refused(asked));
                 self.close(index);
             }
             Event::Useless => drop(self.close(index)),
             Event::Broken(error) => self.broken(index, error),
+            Event::Forbidden(error) => {
+                let concerned = self.close(index);
+                self.fail(&concerned, error);
+            }
             Event::Pending(_) => {}
         }
     }
 
     fn answered(&mut self, index: usize, answered: &Answered) {
         let Answered { request, ranges, new_bytes, was_whole } = answered;
+        if *new_bytes > 0 {
+            self.moves = 0;
+            self.source.is_begun.store(true, Ordering::Relaxed);
+        }
         let (asked, is_short) = (request.spans.len(), self.take_back(request));
-        self.server = self.source.learn(|server| {
+        self.server = self.place.learn(|server| {
             if let (Some(wait), false) = (request.waited, request.is_pipelined) {
                 server.answered(wait, request.bytes, request.sent.elapsed().saturating_sub(wait));
             }
             match () {
                 () if *was_whole && asked > 1 => server.list_refused(asked),
-                () if *was_whole && request.bytes < self.source.version.size_bytes => server.range_ignored(),
+                () if *was_whole && request.bytes < self.place.version.size_bytes => server.range_ignored(),
                 () if is_short && asked > 1 => server.list_cut(asked, *ranges),
-                () if request.is_pipelined => server.pipeline_kept(),
+                () if request.is_pipelined => server.pipeline_kept(request.came_along),
                 () => {}
             }
         });
@@ -223,14 +210,17 @@ impl<S: Sink> Engine<S> {
         let (asked, list_bytes) = (request.spans.len(), request.list_bytes);
         self.take_back(request);
         let Refusal { status, retry_after, location, document } = refusal;
-        let told = || self.source.target.refusal(status, location.as_deref(), &document);
+        if let Some(moved) = Moved::of(status, location.as_deref()) {
+            return self.moved(&[request.batch], &moved);
+        }
+        let told = || self.place.refusal(status, location.as_deref(), &document);
         match status {
             412 => self.fail(&[request.batch], changed("the server says so")),
             400 | 413 | 414 | 431 | 494 if asked > 1 => {
-                self.server = self.source.learn(|server| server.head_refused(asked, list_bytes));
+                self.server = self.place.learn(|server| server.head_refused(asked, list_bytes));
             }
             416 | 501 if asked > 1 => {
-                self.server = self.source.learn(Learned::lists_refused);
+                self.server = self.place.learn(Learned::lists_refused);
             }
             408 | 429 | 500 | 502..=504 => self.failed(told(), &[request.batch], retry_after),
             _ => self.fail(&[request.batch], told()),
@@ -245,41 +235,17 @@ impl<S: Sink> Engine<S> {
         }
     }
 
-    /// A connection ended that should not have.
-    fn broken(&mut self, index: usize, error: Error) {
-        let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
-        if error.kind() == ErrorKind::PreconditionFailed {
-            let concerned = self.close(index);
-            return self.fail(&concerned, error);
-        }
-        if !is_stale {
-            self.note_cut(index);
-        }
-        let concerned = self.close(index);
-        if !is_stale && !concerned.is_empty() {
-            self.failed(error, &concerned, None);
-        }
-    }
-
-    /// Holds an end of the connection against pipelining where it came behind the first answer.
-    fn note_cut(&self, index: usize) {
-        let line = &self.lines[index];
-        if line.answered <= 1 && line.depth() > usize::from(line.answered == 0) {
-            self.source.learn(Learned::pipeline_cut);
-        }
-    }
-
     /// Ends the use of a connection; what was asked for on it in vain is asked for again. Returns the
     /// batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
-        let source = self.source.clone();
+        let place = self.place.clone();
         let line = self.lines.swap_remove(index);
-        let keep = |connection| source.session.http.keep(source.target.origin(), connection);
+        let keep = |connection| place.session.http.keep(place.target.origin(), connection);
         let requests = line.close(keep);
         for request in requests.iter().rev() {
             self.take_back(request);
         }
-        self.server = self.source.learned();
+        self.server = self.place.learned();
         requests.iter().map(|request| request.batch).collect()
     }
 
@@ -303,34 +269,8 @@ impl<S: Sink> Engine<S> {
         is_short
     }
 
-    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
-    fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
-        let delivered =
-            self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>();
-        if delivered > self.delivered_at_failure {
-            (self.failures, self.delivered_at_failure) = (0, delivered);
-        }
-        self.failures += 1;
-        if self.failures > self.source.session.options.max_retries {
-            let tries = std::mem::take(&mut self.failures);
-            return self.fail(concerned, error.after_tries(tries));
-        }
-        let wait = backoff(self.failures, retry_after);
-        tracing::debug!(failures = self.failures, ?wait, %error, "asking again");
-        self.not_before = Some(Instant::now() + wait);
-    }
-
-    /// Gives batches up.
-    fn fail(&mut self, concerned: &[BatchId], error: Error) {
-        let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
-        let mut first = Some(error);
-        for id in concerned {
-            self.queue.forget(*id);
-            if let Some(batch) = self.batches.get_mut(id).filter(|batch| !batch.has_ended()) {
-                let other = || Error::new(kind, detail.clone()).after_tries(tries);
-                batch.failure = Some(first.take().unwrap_or_else(other));
-            }
-        }
+    fn delivered_bytes(&self) -> u64 {
+        self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>()
     }
 
     /// Sends as much as window and server allow.
@@ -338,7 +278,7 @@ impl<S: Sink> Engine<S> {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return;
         }
-        let window_bytes = self.source.session.options.window_bytes;
+        let window_bytes = self.place.session.options.window_bytes;
         while !self.queue.is_empty() && (self.in_flight_bytes == 0 || self.in_flight_bytes < window_bytes) {
             match self.line_for_next() {
                 Ok(Some(index)) => self.push_next(index, window_bytes.saturating_sub(self.in_flight_bytes)),
@@ -361,9 +301,9 @@ impl<S: Sink> Engine<S> {
 
     fn push_next(&mut self, index: usize, room_bytes: u64) {
         let Some((request, list)) = self.queue.next(&self.server, room_bytes) else { return };
-        let target = &self.source.target;
+        let target = &self.place.target;
         let range = ("range", std::str::from_utf8(list).unwrap_or_default());
-        let condition = self.source.version.condition(target.pin());
+        let condition = self.place.version.condition(target.pin());
         let headers = [range, condition.unwrap_or_default()];
         let headers = &headers[..1 + usize::from(condition.is_some())];
         self.in_flight_bytes += request.bytes;
@@ -390,7 +330,7 @@ impl<S: Sink> Engine<S> {
 
     /// Few connections that are kept full, before many.
     fn lines_wanted(&self) -> usize {
-        let cap = self.source.session.options.connections_per_origin;
+        let cap = self.place.session.options.connections_per_origin;
         let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
         match (pipelines, ranges_per_request) {
             _ if ignores_ranges => 1,
@@ -402,7 +342,7 @@ impl<S: Sink> Engine<S> {
 
     /// Takes a further connection into use; `None` if there are as many as there may be.
     fn open(&mut self) -> Result<Option<usize>> {
-        let (session, origin) = (&self.source.session, self.source.target.origin());
+        let (session, origin) = (&self.place.session, self.place.target.origin());
         let permit = match self.lines.is_empty() {
             true => session.permit(origin)?,
             false => match session.try_permit(origin) {
@@ -422,7 +362,7 @@ impl<S> Drop for Engine<S> {
     fn drop(&mut self) {
         for line in self.lines.drain(..) {
             line.close(|connection| {
-                self.source.session.http.keep(self.source.target.origin(), connection);
+                self.place.session.http.keep(self.place.target.origin(), connection);
             });
         }
     }

@@ -1,0 +1,322 @@
+//! Proxies: which one a request goes through, as the variables that curl reads say it, and how one is asked
+//! (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
+//!
+//! A request to an `http` origin is forwarded: its line names the whole address. An `https` origin is
+//! reached through a tunnel, in which the proxy sees nothing. What opens the proxy's door goes to the proxy
+//! alone: into a forwarded request's `Proxy-Authorization`, or into the `CONNECT` before the tunnel.
+
+mod except;
+mod tunnel;
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::uri;
+
+use super::Origin;
+use super::socket::Socket;
+use super::{Timeouts, USER_AGENT};
+use except::Exceptions;
+
+/// The port of a proxy whose URL names none, as for curl.
+const PORT: u16 = 1080;
+
+/// Which proxy is used for which origins. None unless told.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    http: Option<Named>,
+    https: Option<Named>,
+    except: Exceptions,
+}
+
+/// A proxy that a variable names, or why it cannot be used; that is told to who needs it.
+type Named = Arc<Result<Proxy, String>>;
+
+/// A proxy, spoken to by plain HTTP.
+#[derive(PartialEq, Eq)]
+pub(super) struct Proxy {
+    /// Where it listens.
+    origin: Origin,
+    /// The value of `Proxy-Authorization`.
+    authorization: Option<String>,
+}
+
+impl Proxies {
+    /// No proxies.
+    pub fn none() -> Self {
+        Proxies::default()
+    }
+
+    /// Those that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY` for
+    /// `https` ones, else `all_proxy` or `ALL_PROXY` for both, but for the hosts in `no_proxy` or `NO_PROXY`.
+    /// `HTTP_PROXY` is not read: a web server sets it to what its client says (CVE-2016-5385).
+    pub fn discover() -> Self {
+        Proxies::resolve(&|name| std::env::var(name).ok())
+    }
+
+    /// As [`Proxies::discover`], with `variable` in the place of the environment.
+    pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let get = |name: &&str| variable(name).filter(|value| !value.is_empty());
+        let first = |names: &[&'static str]| {
+            names.iter().find_map(|name| {
+                let named = Proxy::parse(&get(name)?).map_err(|why| format!("{name} {why}"));
+                Some(Arc::new(named))
+            })
+        };
+        Proxies {
+            http: first(&["http_proxy", "all_proxy", "ALL_PROXY"]),
+            https: first(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
+            except: Exceptions::parse(&["no_proxy", "NO_PROXY"].iter().find_map(get).unwrap_or_default()),
+        }
+    }
+
+    /// The proxy for `origin`. Errors: `InvalidArgument` for a variable that names none.
+    pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
+        let named = if origin.tls { &self.https } else { &self.http };
+        let Some(named) = named else { return Ok(None) };
+        if self.except.has(&origin.host) {
+            return Ok(None);
+        }
+        named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
+    }
+
+    /// The same for what only tells one way from another: a proxy that cannot be used is none.
+    pub(super) fn name_of(&self, origin: &Origin) -> Option<String> {
+        self.of(origin).ok().flatten().map(Proxy::to_string)
+    }
+}
+
+impl Proxy {
+    /// Reads `[http://][user[:password]@]host[:port][/]`. Errors: why not, without the password.
+    fn parse(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        match scheme.to_ascii_lowercase().as_str() {
+            "http" => {}
+            "https" => {
+                return Err("names a proxy that is itself reached by TLS, which is not spoken; \
+                                   use one at http://HOST:PORT (https origins are tunnelled through it)"
+                    .to_owned());
+            }
+            other => {
+                return Err(format!(
+                    "names a proxy by {other:?}; only those at http://HOST:PORT are spoken to"
+                ));
+            }
+        }
+        let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let (login, place) =
+            rest.rsplit_once('@').map_or((None, rest), |(login, place)| (Some(login), place));
+        let (mut origin, _) = Origin::parse(&format!("http://{place}"))
+            .map_err(|_| "has no valid host and port; write http://HOST:PORT".to_owned())?;
+        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        if !has_port {
+            origin.port = PORT;
+        }
+        let authorization = login.map(|login| {
+            let (user, password) = login.split_once(':').unwrap_or((login, ""));
+            let decoded = |text: &str| uri::decode(text).unwrap_or_else(|| text.to_owned());
+            format!("Basic {}", STANDARD.encode(format!("{}:{}", decoded(user), decoded(password))))
+        });
+        Ok(Proxy { origin, authorization })
+    }
+
+    /// A connection to it, on which requests for `http` origins are sent. Errors: `Unavailable`, `Timeout`.
+    pub(super) fn connect(&self, timeouts: &Timeouts) -> Result<Socket> {
+        Socket::connect(&self.origin, timeouts).map_err(|error| {
+            let detail = format!("no connection to the proxy {self}: {}", error.detail());
+            let told = Error::new(error.kind(), detail);
+            match std::error::Error::source(&error) {
+                Some(cause) => told.caused_by(cause.to_string()),
+                None => told,
+            }
+        })
+    }
+
+    /// A connection to `origin` through it. Errors: `Unavailable`, `Timeout`; `AccessDenied` where it
+    /// refuses; `BadResponse`. Cost: a round trip more than a connection to the proxy.
+    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<Socket> {
+        let mut socket = self.connect(timeouts)?;
+        let request = self.connect_request(origin);
+        let status = tunnel::open(&mut socket, &request, timeouts.first_byte)
+            .map_err(|error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail())))?;
+        match status {
+            200..=299 => Ok(socket),
+            _ => Err(self.refusal(status, origin)),
+        }
+    }
+
+    fn connect_request(&self, origin: &Origin) -> String {
+        let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
+        // Always with its port: this is no place where one goes without saying.
+        let place = format!("{host}:{}", origin.port);
+        let login = self.authorization_line();
+        format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\nUser-Agent: {USER_AGENT}\r\n{login}\r\n")
+    }
+
+    fn authorization_line(&self) -> String {
+        self.authorization
+            .as_ref()
+            .map_or_else(String::new, |said| format!("Proxy-Authorization: {said}\r\n"))
+    }
+
+    /// How requests for `origin`, which is reached without TLS, are written for it.
+    pub(super) fn forwarding(&self, origin: &Origin) -> Forwarding {
+        Forwarding { target: origin.to_string(), login: self.authorization_line(), proxy: self.to_string() }
+    }
+
+    /// What a refusal to connect to `origin` means.
+    fn refusal(&self, status: u16, origin: &Origin) -> Error {
+        let (kind, why) = match status {
+            407 => return wants_login(&self.to_string(), self.authorization.is_some()),
+            408 | 429 | 500 | 502..=504 => (ErrorKind::Unavailable, "cannot connect to it now"),
+            _ => (
+                ErrorKind::AccessDenied,
+                "does not connect to it; name the host in no_proxy to go past the proxy",
+            ),
+        };
+        Error::new(kind, format!("{origin} was not reached: the proxy {self} {why} (HTTP status {status})"))
+    }
+}
+
+/// The proxy wants to know who asks, or does not like the answer.
+fn wants_login(proxy: &str, has_said: bool) -> Error {
+    let why = if has_said { "another user and password than those" } else { "a user and password" };
+    let detail =
+        format!("the proxy {proxy} wants {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)");
+    Error::new(ErrorKind::AccessDenied, detail)
+}
+
+/// Without what it is told of us.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin)
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({self})")
+    }
+}
+
+/// Rewrites requests for a proxy that forwards them.
+pub(super) struct Forwarding {
+    /// Scheme, host and port, which go before the path.
+    target: String,
+    /// A header line, or nothing.
+    login: String,
+    proxy: String,
+}
+
+impl Forwarding {
+    /// Turns the request whose head begins at `start` into one in absolute form (RFC 9112 section 3.2.2).
+    pub(super) fn rewrite(&self, heads: &mut Vec<u8>, start: usize) {
+        let position =
+            |heads: &[u8], byte| heads[start..].iter().position(|b| *b == byte).map(|at| start + at + 1);
+        if let Some(after_line) = position(heads, b'\n') {
+            heads.splice(after_line..after_line, self.login.bytes());
+        }
+        if let Some(path) = position(heads, b' ') {
+            heads.splice(path..path, self.target.bytes());
+        }
+    }
+
+    /// What an answer of status 407 says: it is the proxy's, whoever was asked.
+    pub(super) fn wants_login(&self) -> Error {
+        wants_login(&self.proxy, !self.login.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxies(variables: &[(&str, &str)]) -> Proxies {
+        Proxies::resolve(&|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn chosen(variables: &[(&str, &str)], url: &str) -> Option<String> {
+        proxies(variables).of(&Origin::parse(url).unwrap().0).unwrap().map(Proxy::to_string)
+    }
+
+    #[test]
+    fn variables_are_read_as_by_curl() {
+        let all = [
+            ("http_proxy", "http://a:1"),
+            ("HTTP_PROXY", "http://cgi:1"),
+            ("HTTPS_PROXY", "b:2"),
+            ("https_proxy", ""),
+            ("ALL_PROXY", "HTTP://C"),
+        ];
+        assert_eq!(chosen(&all, "http://h").as_deref(), Some("http://a:1"));
+        assert_eq!(chosen(&all, "https://h").as_deref(), Some("http://b:2"));
+        assert_eq!(chosen(&all[1..2], "http://h"), None, "HTTP_PROXY is another one's word");
+        for url in ["http://h", "https://h"] {
+            assert_eq!(chosen(&all[4..], url).as_deref(), Some("http://c:1080"));
+            assert_eq!(chosen(&[("all_proxy", "[::1]/"), all[4]], url).as_deref(), Some("http://[::1]:1080"));
+            assert_eq!(chosen(&[all[4], ("NO_PROXY", "x, h")], url), None);
+            assert_eq!(
+                chosen(&[all[4], ("NO_PROXY", "h"), ("no_proxy", "x")], url).as_deref(),
+                Some("http://c:1080")
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_when_they_matter_and_without_the_password() {
+        for (value, why) in [
+            ("socks5://me:secret@h:1", "only those at http://"),
+            ("https://me:secret@h:1", "reached by TLS"),
+            ("http://me:secret@h:x", "no valid host and port"),
+            ("http://me:secret@", "no valid host and port"),
+        ] {
+            let wrong = proxies(&[("https_proxy", value)]);
+            assert!(wrong.of(&Origin::parse("http://h").unwrap().0).unwrap().is_none());
+            let error = wrong.of(&Origin::parse("https://h").unwrap().0).unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.contains("https_proxy ") && text.contains(why) && !text.contains("secret"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn logins_are_decoded_and_never_shown() {
+        let proxy = Proxy::parse("http://me:p%40ss:word@h:3128/").unwrap();
+        let expected = format!("Basic {}", STANDARD.encode("me:p@ss:word"));
+        assert_eq!(proxy.authorization.as_deref(), Some(expected.as_str()));
+        assert_eq!(format!("{proxy} {proxy:?}"), "http://h:3128 Proxy(http://h:3128)");
+        assert!(!format!("{:?}", proxies(&[("http_proxy", "http://u:secret@h")])).contains("secret"));
+    }
+
+    #[test]
+    fn requests_are_written_in_absolute_form() {
+        let (origin, _) = Origin::parse("http://h:8080").unwrap();
+        let forwarding = Proxy::parse("http://me@p:1").unwrap().forwarding(&origin);
+        let mut heads = b"before".to_vec();
+        heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
+        forwarding.rewrite(&mut heads, 6);
+        let expected =
+            "beforeGET http://h:8080/a?b HTTP/1.1\r\nProxy-Authorization: Basic bWU6\r\nHost: h:8080\r\n\r\n";
+        assert_eq!(String::from_utf8(heads).unwrap(), expected);
+    }
+
+    #[test]
+    fn tunnels_are_asked_for_by_host_and_port() {
+        let proxy = Proxy::parse("p").unwrap();
+        for (url, line) in
+            [("https://h", "CONNECT h:443 HTTP/1.1"), ("https://[::1]:9", "CONNECT [::1]:9 HTTP/1.1")]
+        {
+            let request = proxy.connect_request(&Origin::parse(url).unwrap().0);
+            assert_eq!(request.lines().next(), Some(line));
+            assert!(request.ends_with("\r\n\r\n") && !request.contains("Authorization"));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What is done when something goes wrong on the way: a connection that ends or is silent, a place that the
+//! bytes have left, a batch that is late.
+
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind};
+
+use super::Engine;
+use crate::http::vector::batch::Batch;
+use crate::http::vector::learned::Learned;
+use crate::http::vector::line::Line;
+use crate::http::vector::redirect::{HOPS_MAX, Moved};
+use crate::http::vector::request::BatchId;
+use crate::http::vector::sink::Sink;
+
+impl<S: Sink> Engine<S> {
+    /// Ends batches whose deadline has passed, and the connections on which they are under way.
+    pub(super) fn end_late_batches(&mut self) {
+        let now = Instant::now();
+        let is_late = |batch: &Batch<S>| !batch.has_ended() && batch.until.is_some_and(|until| until <= now);
+        let late: Vec<_> =
+            self.batches.iter().filter(|(_, batch)| is_late(batch)).map(|(id, _)| *id).collect();
+        if late.is_empty() {
+            return;
+        }
+        let deadline = self.place.session.options.deadline.unwrap_or_default();
+        let error =
+            self.retries.last(Error::new(ErrorKind::Timeout, format!("not done within {deadline:?}")));
+        self.fail(&late, error);
+        while let Some(index) = self.lines.iter().position(|line| line.carries(&late)) {
+            self.close(index);
+        }
+    }
+
+    pub(super) fn deadline(&self, line: &Line) -> Option<Instant> {
+        line.deadline(&self.place.session.options, &self.server)
+    }
+
+    pub(super) fn give_up_late_lines(&mut self) {
+        let (now, timeouts) = (Instant::now(), self.place.session.options.timeouts);
+        let late_line = |engine: &Self| {
+            let is_late = |line| engine.deadline(line).is_some_and(|deadline| deadline <= now);
+            engine.lines.iter().position(is_late)
+        };
+        while let Some(index) = late_line(self) {
+            if self.lines[index].may_be_left() && !self.server.has_pipelined {
+                self.server = self.place.learn(Learned::pipeline_left);
+                self.close(index);
+                continue;
+            }
+            let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
+            self.broken(index, Error::new(ErrorKind::Timeout, detail));
+        }
+    }
+
+    /// The bytes are elsewhere: what is missing is asked for there.
+    pub(super) fn moved(&mut self, concerned: &[BatchId], moved: &Moved) {
+        self.release();
+        self.moves += 1;
+        let has_bytes = self.delivered_bytes() > 0;
+        let followed = match self.moves {
+            ..=HOPS_MAX => self.source.follow(&self.place, moved, has_bytes),
+            _ => Err(Error::new(
+                ErrorKind::BadResponse,
+                "reads are redirected again and again without an answer",
+            )),
+        };
+        match followed {
+            Ok(place) => {
+                self.server = place.learned();
+                self.place = place;
+            }
+            Err(error) => self.fail(concerned, error),
+        }
+    }
+
+    /// A connection ended that should not have.
+    pub(super) fn broken(&mut self, index: usize, error: Error) {
+        let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
+        if error.kind() == ErrorKind::PreconditionFailed {
+            let concerned = self.close(index);
+            return self.fail(&concerned, error);
+        }
+        if !is_stale {
+            self.note_cut(index);
+        }
+        let concerned = self.close(index);
+        if !is_stale && !concerned.is_empty() {
+            self.failed(error, &concerned, None);
+        }
+    }
+
+    /// Holds an end of the connection against pipelining where it came behind the first answer.
+    pub(super) fn note_cut(&self, index: usize) {
+        let line = &self.lines[index];
+        if line.answered <= 1 && line.depth() > usize::from(line.answered == 0) {
+            self.place.learn(Learned::pipeline_cut);
+        }
+    }
+
+    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
+    pub(super) fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
+        let delivered = self.delivered_bytes();
+        if delivered > self.delivered_at_failure {
+            self.delivered_at_failure = delivered;
+            self.retries.progress();
+        }
+        let ends = || concerned.iter().map(|id| self.batches.get(id).and_then(|batch| batch.until));
+        self.retries.until = ends().all(|until| until.is_some()).then(|| ends().flatten().max()).flatten();
+        match self.retries.after(error, true, retry_after) {
+            Ok(wait) => self.not_before = Some(Instant::now() + wait),
+            Err(error) => self.fail(concerned, error),
+        }
+    }
+
+    /// Gives batches up.
+    pub(super) fn fail(&mut self, concerned: &[BatchId], error: Error) {
+        let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
+        let mut first = Some(error);
+        for id in concerned {
+            self.queue.forget(*id);
+            if let Some(batch) = self.batches.get_mut(id).filter(|batch| !batch.has_ended()) {
+                let other = || Error::new(kind, detail.clone()).after_tries(tries);
+                batch.failure = Some(first.take().unwrap_or_else(other));
+            }
+        }
+    }
+}

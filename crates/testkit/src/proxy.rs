@@ -1,0 +1,187 @@
+//! A proxy for HTTP on real sockets: it forwards requests in absolute form, opens tunnels for `CONNECT`, and
+//! keeps what it was asked. Of the host `127-1-0-7.test` it knows the address, so that a test can tell who looks
+//! names up.
+//!
+//! It shares no code with the client that it tests.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What the proxy does instead of its work.
+#[derive(Clone, Debug, Default)]
+pub struct ProxyRules {
+    /// The value of `Proxy-Authorization` that it wants to see; 407 without.
+    pub login: Option<String>,
+    /// The status by which it refuses everything.
+    pub refuses: Option<u16>,
+    /// It leaves requests without an answer, until the client leaves.
+    pub is_mute: bool,
+}
+
+/// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+#[derive(Debug)]
+pub struct ProxyServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: ProxyRules,
+    heads: Mutex<Vec<String>>,
+    sockets: Mutex<Vec<TcpStream>>,
+    is_stopping: AtomicBool,
+}
+
+impl ProxyServer {
+    /// Panics if there is no port.
+    pub fn start(rules: ProxyRules) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
+        let address = listener.local_addr().expect("the port that was bound");
+        let (heads, sockets) = Default::default();
+        let shared = Arc::new(Shared { rules, heads, sockets, is_stopping: AtomicBool::new(false) });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || accept(&listener, &shared))
+        };
+        ProxyServer { shared, address, acceptor: Some(acceptor) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The heads of all requests so far, in the order of arrival, without the empty line.
+    pub fn heads(&self) -> Vec<String> {
+        lock(&self.shared.heads).clone()
+    }
+}
+
+impl Drop for ProxyServer {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        for socket in lock(&self.shared.sockets).iter() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept(listener: &TcpListener, shared: &Shared) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            if shared.is_stopping.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            scope.spawn(move || {
+                let _ = shared.keep(&stream).and_then(|()| shared.serve(&stream));
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    });
+}
+
+impl Shared {
+    /// Has the socket closed at the end of the proxy, whoever waits on it.
+    fn keep(&self, socket: &TcpStream) -> io::Result<()> {
+        socket.set_nodelay(true)?;
+        let mut sockets = lock(&self.sockets);
+        sockets.push(socket.try_clone()?);
+        if self.is_stopping.load(Ordering::Acquire) {
+            socket.shutdown(Shutdown::Both)?;
+        }
+        Ok(())
+    }
+
+    fn serve(&self, client: &TcpStream) -> io::Result<()> {
+        let mut reader = BufReader::new(client);
+        while let Some(head) = read_head(&mut reader)? {
+            lock(&self.heads).push(head.clone());
+            if self.rules.is_mute {
+                return io::copy(&mut reader, &mut io::sink()).map(drop);
+            }
+            let said = header(&head, "proxy-authorization");
+            let is_stranger = self.rules.login.as_deref().is_some_and(|login| said != Some(login));
+            if let Some(status) = is_stranger.then_some(407).or(self.rules.refuses) {
+                write!(&mut &*client, "HTTP/1.1 {status} As Told\r\nContent-Length: 2\r\n\r\nno")?;
+                continue;
+            }
+            let mut words = head.split(' ');
+            match (words.next(), words.next()) {
+                (Some("CONNECT"), Some(place)) => return self.tunnel(client, reader, place),
+                (Some(method), Some(url)) => self.forward(client, &head, (method, url))?,
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self, place: &str) -> io::Result<TcpStream> {
+        let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
+        let host = host.strip_suffix(".test").map_or(host.to_owned(), |name| name.replace('-', "."));
+        let server = TcpStream::connect(format!("{host}:{port}"))?;
+        self.keep(&server)?;
+        Ok(server)
+    }
+
+    fn tunnel(
+        &self,
+        mut client: &TcpStream,
+        mut reader: BufReader<&TcpStream>,
+        place: &str,
+    ) -> io::Result<()> {
+        let server = self.connect(place)?;
+        // Lengths mean nothing in an answer to CONNECT (RFC 9110 section 9.3.6).
+        client.write_all(b"HTTP/1.1 200 Connection established\r\nContent-Length: 7\r\n\r\n")?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = io::copy(&mut reader, &mut &server);
+                let _ = server.shutdown(Shutdown::Write);
+            });
+            let _ = io::copy(&mut &server, &mut client);
+            let _ = client.shutdown(Shutdown::Both);
+        });
+        Ok(())
+    }
+
+    /// Asks the origin on a connection of its own, and passes the answer on as it is.
+    fn forward(&self, mut client: &TcpStream, head: &str, (method, url): (&str, &str)) -> io::Result<()> {
+        let rest = url.strip_prefix("http://").ok_or(io::ErrorKind::InvalidInput)?;
+        let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let mut server = self.connect(place)?;
+        let kept = head.split("\r\n").skip(1).filter(|line| !line.to_ascii_lowercase().starts_with("proxy-"));
+        let kept: String = kept.map(|line| format!("{line}\r\n")).collect();
+        write!(server, "{method} {path} HTTP/1.1\r\n{kept}Via: 1.1 test\r\nConnection: close\r\n\r\n")?;
+        io::copy(&mut server, &mut client).map(drop)
+    }
+}
+
+/// A head without its empty line; `None` at the end of the connection.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.by_ref().take(64 << 10).read_line(&mut head)? == 0 {
+            return Ok(None);
+        }
+    }
+    head.truncate(head.len() - 4);
+    Ok(Some(head))
+}
+
+fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
+    let mut lines = head.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
+    lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
+}

@@ -1,0 +1,173 @@
+"""Files at web servers for programs that read by fsspec, with many ranges in few requests.
+
+>>> import fsspec
+>>> files = fsspec.filesystem("fordway+https")
+>>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
+
+uproot takes it by the address `fordway+https://data.example.org/events.root`, or by `https://` after
+`fordway.fsspec.register()`. It needs the package `fsspec`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+import fordway
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PREFIX = "fordway+"
+
+
+class FordwayFileSystem(AbstractFileSystem):
+    """Reads `http(s)://` addresses, also with `fordway+` before them. It lists and writes nothing.
+
+    A file is read in the version that it had when it was first asked for, and `invalidate_cache` has it
+    looked at again. Options are those of `fordway.open_url`.
+    """
+
+    protocol = ("fordway+http", "fordway+https")
+    root_marker = ""
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 (fsspec's own)
+        connections: int | None = None,
+        ca_bundle: str | None = None,
+        deadline: float | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._options = {"connections": connections, "ca_bundle": ca_bundle, "deadline": deadline}
+        self._files: dict[str, fordway.RemoteFile] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str | list[str]) -> str | list[str]:
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        return path.removeprefix(PREFIX)
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The address by which fsspec finds this file system again."""
+        return name if name.startswith(PREFIX) else PREFIX + name
+
+    @classmethod
+    def _parent(cls, path: str) -> str:
+        return cls._strip_protocol(path).rpartition("/")[0]
+
+    def file(self, path: str) -> fordway.RemoteFile:
+        """The file at `path`, opened once."""
+        url = self._strip_protocol(path)
+        found = self._files.get(url)
+        if found is None:
+            found = self._files[url] = fordway.open_url(url, **self._options)
+        return found
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Has the file at `path`, or every one, opened anew when it is next asked for."""
+        if path is None:
+            self._files.clear()
+        else:
+            self._files.pop(self._strip_protocol(path), None)
+        super().invalidate_cache(path)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
+        """What the server says of a file."""
+        found = self.file(path)
+        about = {"name": found.url, "size": found.size, "type": "file"}
+        return about | {"ETag": found.etag, "last_modified": found.last_modified}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list:  # noqa: ANN401
+        """A file lists itself; web servers have no listings."""
+        about = self.info(path)
+        return [about] if detail else [about["name"]]
+
+    def ukey(self, path: str) -> str:
+        """What changes when the file does."""
+        about = self.info(path)
+        return fsspec.utils.tokenize(*(about[name] for name in ("name", "size", "ETag", "last_modified")))
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:  # noqa: ANN401
+        """The bytes from `start` to `end`, which count from the end of the file where they are negative."""
+        found = self.file(path)
+        offset, length = _within(found.size, start, end)
+        return found.read(offset, length)
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Sequence[int | None] | int | None,
+        ends: Sequence[int | None] | int | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,  # noqa: ANN401
+    ) -> list[bytes | Exception]:
+        """The bytes of many ranges, those of a file in as few requests as its server takes.
+
+        `max_gap` is not looked at: which gaps are worth reading over is known better here.
+        """
+        if not isinstance(paths, list):
+            raise TypeError("paths is a list, with one path for each range")
+        starts = _one_each(starts, len(paths))
+        ends = _one_each(ends, len(paths))
+        wanted = defaultdict(list)
+        for number, path in enumerate(paths):
+            wanted[self._strip_protocol(path)].append(number)
+        results: list[bytes | Exception] = [b""] * len(paths)
+        for path, numbers in wanted.items():
+            try:
+                found = self.file(path)
+                ranges = [_within(found.size, starts[number], ends[number]) for number in numbers]
+                parts = found.read_ranges(ranges)
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                parts = [error] * len(numbers)
+            for number, part in zip(numbers, parts, strict=True):
+                results[number] = part
+        return results
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        cache_options: dict | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> FordwayFile:
+        if mode != "rb":
+            raise NotImplementedError(f"files at web servers are read here, not opened by {mode!r}")
+        block_size = "default" if block_size is None else block_size
+        return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
+
+
+class FordwayFile(AbstractBufferedFile):
+    """A file to be read and sought in, by way of fsspec's caches."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.fs.file(self.path).read(start, max(end - start, 0))
+
+
+def register() -> None:
+    """Has fsspec read `http://` and `https://` this way in this process."""
+    for protocol in ("http", "https"):
+        fsspec.register_implementation(protocol, FordwayFileSystem, clobber=True)
+
+
+def _one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
+    if given is None or isinstance(given, int):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError("there are as many starts and ends as paths")
+    return given
+
+
+def _within(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Offset and length of what there is of a slice."""
+    first, last, _ = slice(start, end).indices(size)
+    return first, max(last - first, 0)

@@ -1,0 +1,128 @@
+"""Files at web servers: by themselves, by fsspec, and by uproot."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import fsspec
+import numpy
+import pytest
+import uproot
+from range_server import RangeServer
+
+import fordway
+from fordway.errors import InvalidArgumentError, NotFoundError
+from fordway.fsspec import FordwayFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = random.Random(1).randbytes(300_000)
+RANGES = [(7, 100), (290_000, 10_000), (50_000, 1), (0, 0), (20, 50)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RangeServer]:
+    (tmp_path / "f").write_bytes(CONTENT)
+    with RangeServer(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def files() -> Iterator[FordwayFileSystem]:
+    """Without what other tests have opened: instances of fsspec are shared."""
+    made = FordwayFileSystem(skip_instance_cache=True)
+    yield made
+    FordwayFileSystem.clear_instance_cache()
+
+
+def test_ranges_come_in_one_request(server: RangeServer) -> None:
+    opened = fordway.open_url(f"{server.url}/f?signature=secret")
+    assert (opened.size, opened.requests) == (len(CONTENT), 1)
+    assert opened.read_ranges(RANGES) == [CONTENT[start : start + length] for start, length in RANGES]
+    assert opened.requests == 2
+    assert len(server.lists) == 1
+    assert opened.read(299_990, 100) == CONTENT[299_990:]
+    assert opened.read(10**12, 1) == b""
+    assert "secret" not in repr(opened)
+
+
+def test_mistakes_are_errors_of_their_kind(server: RangeServer) -> None:
+    with pytest.raises(NotFoundError) as missing:
+        fordway.open_url(f"{server.url}/missing")
+    assert isinstance(missing.value, FileNotFoundError)
+    opened = fordway.open_url(f"{server.url}/f", connections=2, deadline=60)
+    for ranges in ([(299_999, 2)], [(2**63, 2**63)]):
+        with pytest.raises(InvalidArgumentError, match="of a file of 300000 bytes"):
+            opened.read_ranges(ranges)
+    with pytest.raises(InvalidArgumentError, match="deadline"):
+        fordway.open_url(f"{server.url}/f", deadline=-1)
+
+
+def test_fsspec_reads_many_ranges_of_many_files(
+    server: RangeServer, tmp_path: Path, files: FordwayFileSystem
+) -> None:
+    (tmp_path / "g").write_bytes(CONTENT[::-1])
+    names = [f"{server.url}/f", f"fordway+{server.url}/g"] * 3
+    starts, ends = [0, 5, 200_000, 70_000, -10, None], [10, 9, 200_005, 10**9, None, 4]
+    found = files.cat_ranges(names, starts, ends)
+    contents = [CONTENT, CONTENT[::-1]] * 3
+    expected = [whole[start:end] for whole, start, end in zip(contents, starts, ends, strict=True)]
+    assert found == expected
+    assert [command for command, _ in server.asked] == ["HEAD", "GET"] * 2
+    assert files.cat_file(names[0], 3, 9) == CONTENT[3:9]
+    lost = files.cat_ranges([f"{server.url}/missing", names[0]], 0, [1, 2])
+    assert isinstance(lost[0], NotFoundError) and lost[1] == CONTENT[:2]
+    with pytest.raises(NotFoundError):
+        files.cat_ranges([f"{server.url}/missing"], 0, 1, on_error="raise")
+    with pytest.raises(ValueError, match="as many"):
+        files.cat_ranges(names, [1], 2)
+
+
+def test_fsspec_opens_files_by_address(server: RangeServer) -> None:
+    with fsspec.open(f"fordway+{server.url}/f", block_size=1000) as file:
+        file.seek(100_000)
+        assert file.read(5_000) == CONTENT[100_000:105_000]
+        assert file.seek(-7, 2) == len(CONTENT) - 7
+        assert file.read() == CONTENT[-7:]
+    system, path = fsspec.core.url_to_fs(f"fordway+{server.url}/f")
+    assert path == f"{server.url}/f" and system.size(path) == len(CONTENT)
+    assert system.exists(path) and not system.exists(f"{server.url}/missing")
+    assert system.ls(path, detail=False) == [path] and system.isfile(path)
+    with pytest.raises(NotImplementedError):
+        system.open(path, "wb")
+
+
+def test_a_file_that_changed_is_read_anew_when_asked(
+    server: RangeServer, tmp_path: Path, files: FordwayFileSystem
+) -> None:
+    name = f"{server.url}/f"
+    assert files.size(name) == len(CONTENT)
+    (tmp_path / "f").write_bytes(b"short")
+    with pytest.raises(fordway.errors.PreconditionFailedError):
+        files.cat_file(name, 0, 3)
+    files.invalidate_cache(name)
+    assert files.cat_file(name) == b"short"
+
+
+def test_uproot_reads_baskets_by_lists_of_ranges(server: RangeServer, tmp_path: Path) -> None:
+    draw = numpy.random.default_rng(3)
+    columns = {f"x{number}": draw.normal(size=40_000) for number in range(12)}
+    with uproot.recreate(tmp_path / "events.root") as written:
+        written.mktree("events", {name: column.dtype for name, column in columns.items()})
+        for start in range(0, 40_000, 10_000):
+            written["events"].extend(
+                {name: column[start : start + 10_000] for name, column in columns.items()}
+            )
+    chosen = ["x2", "x5", "x11"]
+    with uproot.open(f"fordway+{server.url}/events.root") as opened:
+        before = len(server.asked)
+        read = opened["events"].arrays(chosen, library="np")
+        asked = server.asked[before:]
+    for name in chosen:
+        assert (read[name] == columns[name]).all()
+    baskets = 4 * len(chosen)
+    ranges = [len(listed.split(",")) for _, listed in asked if listed]
+    assert sum(ranges) >= baskets // 2 and len(asked) <= baskets // 2, "many baskets in a request"
