@@ -154,3 +154,40 @@ fn places_of_several_files_are_directories() {
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }
 }
+
+/// The server gives one job and stands still in the next, so that there is something left to go on with.
+#[test]
+fn a_copy_that_was_killed_is_gone_on_with() {
+    let large = content().repeat(10);
+    let stalling = Script::honest().on_requests(2..1_000, Lie::StallAt(100));
+    let server = HostileServer::start(large.clone(), stalling);
+    let rig = Rig::new();
+    rig.write("source/file", &large);
+    let words = ["metalink", "make", "DIR/source/file", "--out", "DIR/m.meta4", "--replica"];
+    made(&rig.run(&[&words[..], &[&server.url()]].concat()));
+    let (metalink, copy) = (rig.path("m.meta4"), rig.path("copy"));
+    let mut killed = std::process::Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["cp", "--streams", "1", "--metalink"])
+        .args([&metalink, &copy])
+        .env("XDG_CACHE_HOME", rig.path("cache"))
+        .spawn()
+        .unwrap();
+    let has_begun = || {
+        let part = rig.files().into_iter().find(|name| name.starts_with(".copy."));
+        part.is_some_and(|name| std::fs::read(rig.path(&name)).unwrap().starts_with(&large[..1_000]))
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !has_begun() {
+        assert!(std::time::Instant::now() < deadline, "{:?}", rig.files());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(!copy.exists());
+    server.follow(Script::honest());
+    let told = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy", "--json"]).ok().stdout;
+    let event: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(event["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{event}");
+    assert!(std::fs::read(copy).unwrap() == large);
+    assert!(!rig.files().iter().any(|name| name.starts_with(".copy.")), "{:?}", rig.files());
+}
