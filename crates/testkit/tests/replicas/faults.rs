@@ -116,7 +116,7 @@ fn a_list_without_sizes_or_digests_is_enough() {
 /// What a replica gave before it died is not asked for again.
 #[test]
 fn a_download_goes_on_at_the_byte() {
-    let dying = Script::honest().on_requests(1..2, Lie::ResetAt(450_000));
+    let dying = Script::honest().on_requests(1..2, Lie::CloseAt(450_000));
     let bad = server(dying.on_requests(2..1_000, Lie::Status(500, None)));
     let good = server(Script::honest());
     let file = open_patiently(&described(&[&bad, &good]), &[]);

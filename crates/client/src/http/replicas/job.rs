@@ -32,7 +32,7 @@ impl Partial {
         for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
             if filled < len {
                 wanted.push((offset + *filled as u64, len - filled));
-                slots.push(Slot { range, start: start + filled, filled: *filled, seen: 0 });
+                slots.push(Slot { range, start: start + filled, filled: *filled });
             }
             start += len;
         }
@@ -82,8 +82,6 @@ struct Slot {
     start: usize,
     /// Bytes of the range that came before.
     filled: usize,
-    /// Bytes known to have come now.
-    seen: usize,
 }
 
 /// The memory of a job while a stream fills it; it comes home when the stream has done with it.
@@ -101,7 +99,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// Bytes that are known to have arrived: all but those of the last call.
+    /// Bytes that have arrived.
     pub(super) fn arrived_bytes(&self) -> u64 {
         self.arrived_bytes.load(Ordering::Relaxed)
     }
@@ -136,14 +134,16 @@ impl Landing {
 impl Memory for Landing {
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8] {
         let start = self.position((fragment, within));
-        let slot = &mut self.slots[fragment];
-        let more = within.saturating_sub(slot.seen);
-        slot.seen += more;
-        self.home.arrived_bytes.fetch_add(more as u64, Ordering::Relaxed);
         let Some(partial) = &mut self.partial else { return &mut [] };
-        // What lies before is there.
-        partial.filled[slot.range] = slot.filled + slot.seen;
         &mut partial.bytes[start..][..len]
+    }
+
+    fn arrived(&mut self, fragment: usize, within: usize, len: usize) {
+        self.home.arrived_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let slot = &self.slots[fragment];
+        if let Some(partial) = &mut self.partial {
+            partial.filled[slot.range] = slot.filled + within + len;
+        }
     }
 
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
@@ -180,6 +180,7 @@ mod tests {
         let (wanted, mut landing, home) = Landing::new(&ranges, None, 7);
         assert_eq!(wanted, ranges);
         landing.slice(0, 0, 4)[..2].copy_from_slice(b"ab");
+        landing.arrived(0, 0, 2);
         landing.slice(0, 2, 2)[..1].copy_from_slice(b"c");
         assert!(home.take().is_none() && home.arrived_bytes() == 2);
         drop(landing);

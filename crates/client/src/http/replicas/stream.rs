@@ -115,12 +115,16 @@ impl Serving<'_> {
             if !self.drop_what_is_over() {
                 return Ok(());
             }
-            if self.file.learned().ignores_ranges && self.held.is_empty() && self.shared.board().has_work() {
+            let is_swept = self.file.learned().ignores_ranges;
+            if is_swept && self.held.is_empty() && self.shared.board().has_work() {
                 self.last = Instant::now();
                 self.sweep()?;
                 continue;
             }
-            self.take_jobs()?;
+            // What is under way there ends, and no more is asked for piece by piece.
+            if !is_swept || self.held.is_empty() {
+                self.take_jobs()?;
+            }
             let Some(front) = self.held.front() else {
                 self.rest();
                 continue;
