@@ -67,7 +67,9 @@ def make(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="+", metavar="DIR | FILE TREE BRANCH...")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--events", type=int, default=2_000_000)

@@ -156,7 +156,7 @@ static int load(struct baskets *baskets, const char *path)
 
 static int run(const struct remote *remote, const struct baskets *baskets)
 {
-    uint64_t at_once, in_batches;
+    uint64_t at_once = 0, in_batches = 0;
     if (remote_head(remote) || read_vector(remote, baskets, &at_once))
         return -1;
     clear(baskets);
@@ -174,7 +174,7 @@ static int run(const struct remote *remote, const struct baskets *baskets)
 int main(int count, char **words)
 {
     struct baskets baskets = {NULL, 0};
-    struct remote remote;
+    struct remote remote = {-1, 0};
     if (count < 3 || count > 4) {
         fprintf(stderr, "usage: baskets URL RANGES [CA_BUNDLE]\n");
         return 2;

@@ -25,15 +25,23 @@ fn gets(server: &HostileServer) -> usize {
     server.requests().iter().filter(|request| request.method == "GET").count()
 }
 
-/// Reads, then has the place refuse and the door name another; returns both, and the file.
-fn expired(refused: u16, gets_alone: bool) -> (HostileServer, HostileServer, RemoteFile) {
+/// A file that was read where its place refuses by now.
+struct Expired {
+    door: HostileServer,
+    _first: HostileServer,
+    second: HostileServer,
+    opened: RemoteFile,
+}
+
+/// Reads, then has the place refuse and the door name another.
+fn expired(refused: u16, gets_alone: bool) -> Expired {
     let (first, second) = (serving(Script::honest()), serving(Script::honest()));
     let door = serving(to(&first, 302, gets_alone));
     let opened = open(&door.url());
     assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
     first.follow(refusing(refused));
     door.follow(to(&second, 302, gets_alone));
-    (door, second, opened)
+    Expired { door, _first: first, second, opened }
 }
 
 #[test]
@@ -41,7 +49,7 @@ fn the_door_is_asked_again_once_for_all_reads_that_follow() {
     let ranges = spread(40, 100);
     for refused in [401, 403, 404, 410] {
         for gets_alone in [false, true] {
-            let (door, second, opened) = expired(refused, gets_alone);
+            let Expired { door, second, opened, _first } = expired(refused, gets_alone);
             let before = door.requests().len();
             for _ in 0..3 {
                 assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{refused}");
@@ -55,7 +63,7 @@ fn the_door_is_asked_again_once_for_all_reads_that_follow() {
 #[test]
 fn batches_under_way_go_on_at_the_other_place() {
     let ranges = spread(40, 100);
-    let (door, second, opened) = expired(403, true);
+    let Expired { door, second, opened, _first } = expired(403, true);
     let before = door.requests().len();
     let tickets: Vec<_> = (0..5).map(|_| opened.submit(&ranges, Vec::new()).unwrap()).collect();
     for ticket in tickets {
@@ -68,7 +76,7 @@ fn batches_under_way_go_on_at_the_other_place() {
 #[test]
 fn threads_ask_once_between_them() {
     let ranges = spread(40, 100);
-    let (door, _second, opened) = expired(403, false);
+    let Expired { door, second: _second, opened, _first } = expired(403, false);
     let before = door.requests().len();
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -102,7 +110,7 @@ fn a_copy_is_resumed_at_the_other_place() {
 
 #[test]
 fn another_version_behind_the_door_is_not_mixed_in() {
-    let (_door, second, opened) = expired(403, false);
+    let Expired { second, opened, door: _door, _first } = expired(403, false);
     second.follow(Script::honest().always(Lie::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
@@ -119,7 +127,7 @@ fn another_version_behind_the_door_is_not_mixed_in() {
 #[test]
 fn a_door_that_refuses_too_is_the_error() {
     for (status, kind) in [(403, ErrorKind::AccessDenied), (404, ErrorKind::NoSuchKey)] {
-        let (door, _second, opened) = expired(403, false);
+        let Expired { door, second: _second, opened, _first } = expired(403, false);
         let before = door.requests().len();
         door.follow(refusing(status));
         let error = read(&opened, &[(200, 100)]).unwrap_err();
