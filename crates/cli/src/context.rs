@@ -1,13 +1,15 @@
 //! What every command is given: a lane, the outside world's streams, and the request to stop.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use fordway_client::http::vector::{Options, Session};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
 use crate::interrupt::Interrupt;
 use crate::output::Output;
+use crate::web;
 
 /// Opens an endpoint, or without one that of the command line and the environment.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
@@ -21,6 +23,7 @@ pub struct Context {
     /// The request to stop.
     pub interrupt: Interrupt,
     input: Mutex<Option<Box<dyn Read + Send>>>,
+    web: OnceLock<Arc<Session>>,
 }
 
 impl Context {
@@ -38,6 +41,7 @@ impl Context {
             output,
             interrupt,
             input: Mutex::new(Some(Box::new(input))),
+            web: OnceLock::new(),
         }
     }
 
@@ -61,6 +65,14 @@ impl Context {
     /// The lane's store.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
+    }
+
+    /// Connections to web servers, made at the first call.
+    pub(crate) fn web(&self) -> &Arc<Session> {
+        self.web.get_or_init(|| {
+            // As many as there are jobs, each of which may read from a server while it writes to it.
+            web::session(web::ca_bundle(), Options { connections_per_origin: 2048, ..Options::default() })
+        })
     }
 
     /// Standard input, which can be taken once. Errors: `InvalidArgument` the second time.

@@ -8,6 +8,7 @@ mod address;
 mod args;
 mod commands;
 mod context;
+mod dav;
 mod exit;
 mod external;
 mod interrupt;

@@ -1,4 +1,4 @@
-//! Files at web servers, for the commands that take an `http(s)://` address.
+//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -17,11 +17,28 @@ use crate::exit::file_error;
 use crate::transfer::Existing;
 use crate::units::human_bytes;
 
-/// Whether an address is of a file at a web server.
+/// Schemes of web servers, and those of HTTP that they stand for.
+const SCHEMES: [(&str, &str); 4] =
+    [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
+
+/// Whether an address is of something at a web server.
 pub(crate) fn is_address(text: &str) -> bool {
-    ["http://", "https://"]
-        .iter()
-        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    scheme(text).is_some()
+}
+
+/// The same address as a URL of HTTP.
+pub(crate) fn http_url(text: &str) -> String {
+    scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
+}
+
+fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    SCHEMES.into_iter().find(|(name, _)| is_it(name))
+}
+
+/// The file of authorities that the environment names.
+pub(crate) fn ca_bundle() -> Option<PathBuf> {
+    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
@@ -31,14 +48,13 @@ pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Sessi
     Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
 }
 
-fn open(url: &str) -> Result<RemoteFile> {
-    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
-    RemoteFile::open(&session(bundle.map(PathBuf::from), Options::default()), url)
+fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+    RemoteFile::open(context.web(), &http_url(url))
 }
 
 /// Writes a file, or some of it, to standard output.
 pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let mut write = |bytes: &[u8]| {
         context.interrupt.check()?;
         context.output.data(bytes)
@@ -76,7 +92,7 @@ impl fmt::Display for FileRecord<'_> {
 
 /// Shows what the server says of a file.
 pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
     context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
@@ -106,13 +122,21 @@ impl fmt::Display for Copied<'_> {
 /// that has not the digest that the server states is made once more from the start.
 pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
     let path = place(url, destination)?;
+    context.output.start_progress();
+    let fetched = download_to(url, &path, existing, context);
+    context.output.end_progress();
+    fetched
+}
+
+/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+pub(crate) fn download_to(url: &str, path: &Path, existing: Existing, context: &Context) -> Result<()> {
     match existing {
         Existing::Skip if path.exists() => return Ok(()),
-        Existing::Fail if path.exists() => return Err(there_already(&path)),
+        Existing::Fail if path.exists() => return Err(there_already(path)),
         _ => {}
     }
-    let file = open(url)?;
-    let part_path = part_beside(&path, url, &file)?;
+    let file = open(url, context)?;
+    let part_path = part_beside(path, url, &file)?;
     let failed = |error| file_error("writing", part_path.display(), error);
     let part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
     part.try_lock().map_err(|error| {
@@ -121,7 +145,6 @@ pub(crate) fn download(url: &str, destination: &str, existing: Existing, context
     })?;
     let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
     let bytes = file.size_bytes();
-    context.output.start_progress();
     context.output.expect_bytes(bytes - resumed_bytes);
     let mut copied = fetch(&file, (&part, &part_path), resumed_bytes, context);
     if let Err(error) = &copied
@@ -131,14 +154,13 @@ pub(crate) fn download(url: &str, destination: &str, existing: Existing, context
         context.output.expect_bytes(bytes);
         copied = fetch(&file, (&part, &part_path), 0, context);
     }
-    context.output.end_progress();
     let verified = copied.inspect_err(|error| {
         if error.kind() == ErrorKind::BadDigest {
             // Nobody goes on from wrong bytes. What cannot be removed is cut off by the next copy.
             let _removed = std::fs::remove_file(&part_path);
         }
     })?;
-    publish(&part_path, &path, existing)?;
+    publish(&part_path, path, existing)?;
     let to = path.display().to_string();
     context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes, verified })
 }

@@ -11,3 +11,4 @@ pub mod sigv2;
 pub mod sigv4;
 pub mod tagging;
 pub mod uri;
+pub mod webdav;

@@ -4,6 +4,7 @@
 mod bench;
 mod care;
 mod compare;
+mod dav;
 mod filters;
 mod listing;
 mod netlab;
@@ -25,6 +26,7 @@ pub(crate) use bench::{
 };
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
+pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
@@ -48,7 +50,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Addresses are s3://BUCKET/KEY, local paths, or - for standard input and output. Quote wildcards \
+Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards \
 ('s3://b/logs/*.gz'): they are expanded here, and * also stands for slashes.
 
 The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else \
@@ -96,6 +98,10 @@ pub enum Command {
     Cat(CatArgs),
     /// Read many ranges of a file or object in few requests
     Read(ReadArgs),
+    /// Move objects and files
+    Mv(MvArgs),
+    /// Make collections of WebDAV servers, or prefixes
+    Mkdir(MkdirArgs),
     /// Remove objects
     Rm(RmArgs),
     /// Show all that is known of objects or buckets

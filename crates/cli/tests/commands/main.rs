@@ -8,3 +8,4 @@ mod reading;
 mod support;
 mod versions;
 mod web;
+mod webdav;

@@ -82,10 +82,10 @@ fn what_web_servers_cannot_do_is_said() {
     let (rig, server) = (Rig::new(), server());
     let url = server.url();
     for (words, hint) in [
-        (vec!["ls", &url], "not listed"),
+        (vec!["du", &url], "is not taken here"),
         (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
-        (vec!["cp", "--recursive", &url, "DIR/x"], "--recursive"),
-        (vec!["cp", "s3://bkt/k", &url], "not listed or written to"),
+        (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
+        (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
         (vec!["cp", &url, "/dev/null"], "no file"),
     ] {
         let refused = rig.run(&words);

@@ -6,6 +6,7 @@
 
 pub mod load;
 pub mod vector;
+pub mod webdav;
 
 mod access;
 mod body;
@@ -19,6 +20,7 @@ mod pool;
 mod proxy;
 mod response;
 mod socket;
+mod streamed;
 mod tls;
 
 use std::time::Duration;

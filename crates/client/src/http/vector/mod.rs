@@ -19,7 +19,7 @@ mod pace;
 mod pattern;
 mod plan;
 mod reader;
-mod redirect;
+pub(super) mod redirect;
 mod request;
 mod session;
 mod sink;
