@@ -1,11 +1,26 @@
 //! Places that a file was found at by a redirection, and that refuse while it is open: the address that the
 //! caller named knows where it is now.
 
-use fordway_client::http::vector::RemoteFile;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_client::http::vector::{RemoteFile, Session};
 use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
-use crate::{expected, file, open, read, session, spread};
+use crate::{expected, file, patient, read, session, spread};
+
+/// Requests are counted here: none is sent again because the machine is slow.
+fn unhurried() -> Arc<Session> {
+    session(|options| {
+        patient(options);
+        options.patience = Duration::from_secs(30);
+    })
+}
+
+fn open(url: &str) -> RemoteFile {
+    RemoteFile::open(&unhurried(), url).unwrap()
+}
 
 fn serving(script: Script) -> HostileServer {
     HostileServer::start(file(), script)
@@ -159,7 +174,7 @@ fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
 fn what_moved_for_good_is_forgotten_where_it_refuses() {
     let (first, second) = (serving(Script::honest()), serving(Script::honest()));
     let door = serving(to(&first, 301, false));
-    let session = session(|_| {});
+    let session = unhurried();
     let opened = RemoteFile::open(&session, &door.url()).unwrap();
     first.follow(refusing(404));
     door.follow(to(&second, 301, false));
