@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use fordway_client::http::replicas::MetalinkCache;
 use fordway_client::http::vector::{Options, Session};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
@@ -22,6 +23,8 @@ pub struct Context {
     pub output: Output,
     /// The request to stop.
     pub interrupt: Interrupt,
+    /// Where descriptions of files with replicas are kept, if anywhere.
+    pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<Session>>,
 }
@@ -40,6 +43,7 @@ impl Context {
             opened: Mutex::new(None),
             output,
             interrupt,
+            metalinks: None,
             input: Mutex::new(Some(Box::new(input))),
             web: OnceLock::new(),
         }

@@ -2,7 +2,9 @@
 
 pub mod byteranges;
 pub mod date;
+pub mod file_hash;
 pub mod header_text;
+pub mod metalink;
 pub mod node;
 pub mod range;
 pub mod s3_error;

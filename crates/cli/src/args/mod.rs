@@ -10,6 +10,7 @@ mod listing;
 mod netlab;
 mod node;
 mod read;
+mod replicas;
 mod serve;
 mod transfer;
 mod versions;
@@ -31,6 +32,7 @@ pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
 pub(crate) use read::{CallArgs, ReadArgs};
+pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
 pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
@@ -93,9 +95,12 @@ pub enum Command {
     /// List buckets, objects or a local directory
     Ls(LsArgs),
     /// Copy objects and files
+    #[command(visible_aliases = ["get", "put"])]
     Cp(CpArgs),
     /// Write objects to standard output
     Cat(CatArgs),
+    /// Make descriptions of files that are at several places, or show them
+    Metalink(MetalinkArgs),
     /// Read many ranges of a file or object in few requests
     Read(ReadArgs),
     /// Move objects and files

@@ -3,13 +3,15 @@
 use clap::Args;
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 
-use super::{ThirdPartyArg, version_id};
+use super::{ReplicaArgs, ThirdPartyArg, version_id};
 use crate::wildcard::Filters;
 use fordway_measure::parse_bytes;
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    allow_missing_positional = true,
+    after_help = "Examples:
   fordway cp run.h5 s3://data/2024/
   fordway cp s3://data/2024/run.h5 .
   fordway cp 's3://data/logs/*.gz' logs/
@@ -17,12 +19,15 @@ use fordway_measure::parse_bytes;
   fordway cp s3://data/a s3://backup/a
   fordway cp davs://one.example/a.root davs://two.example/a.root
   tar c results | fordway cp - s3://data/results.tar
+  fordway cp https://data.example.org/events.root . --streams 4
+  fordway cp --metalink events.meta4 .
 
 A destination that ends in / or is a directory keeps the name of the source. With --recursive, \
-s3://b/p means what lies below s3://b/p/.")]
+s3://b/p means what lies below s3://b/p/."
+)]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
-    #[arg(required = true, value_name = "SOURCE")]
+    #[arg(required_unless_present = "metalink", value_name = "SOURCE")]
     pub sources: Vec<String>,
     /// A file, a directory, an s3://, http(s):// or dav(s):// address, or -
     pub destination: String,
@@ -41,6 +46,9 @@ pub struct CpArgs {
     /// Fail where something is at the destination already
     #[arg(long)]
     pub if_none_match: bool,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
     /// How to copy between web servers
     #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
     pub third_party: ThirdPartyArg,
@@ -121,10 +129,11 @@ pub struct TransferArgs {
   fordway cat s3://data/notes.txt
   fordway cat s3://data/run.h5 --range 0-511 | xxd
   fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
-  fordway cat 's3://data/logs/*.gz' | zcat")]
+  fordway cat 's3://data/logs/*.gz' | zcat
+  fordway cat --metalink events.meta4 | sha256sum")]
 pub struct CatArgs {
     /// s3://BUCKET/KEY, a wildcard, or http(s)://HOST/PATH (or dav(s)://)
-    #[arg(required = true, value_name = "ADDRESS")]
+    #[arg(required_unless_present = "metalink", value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// Bytes FIRST-LAST (both included), FIRST- or -COUNT (from the end)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
@@ -138,6 +147,9 @@ pub struct CatArgs {
     /// Do not hold objects against their checksum or MD5
     #[arg(long)]
     pub no_verify: bool,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
 }
 
 /// Options of `rm`.

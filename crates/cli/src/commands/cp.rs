@@ -11,6 +11,7 @@ use crate::args::CpArgs;
 use crate::context::Context;
 use crate::dav;
 use crate::exit::Exit;
+use crate::replicas::{self, Places};
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
 use crate::web;
@@ -26,6 +27,11 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         && !args.recursive
     {
         return copy_url(url, args, context);
+    }
+    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
+        && args.destination != "-"
+    {
+        return copy_described(source, args, context);
     }
     if args.destination == "-" {
         return super::cat::copy_out(args, context);
@@ -71,12 +77,26 @@ pub(super) fn copy_all(
 
 /// A file at a web server is copied by itself.
 fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    web::download(url, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+/// Copies what a Metalink describes.
+fn copy_described(source: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+fn check_alone(args: &CpArgs) -> Result<()> {
     if args.transfer.dry_run || args.version_id.is_some() {
         let why = "--dry-run and --version-id do not go with an http(s) address";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    web::download(url, &args.destination, existing(args.no_clobber, args.if_none_match), context)
-        .map(|()| Exit::Ok)
+    Ok(())
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.

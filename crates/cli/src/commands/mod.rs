@@ -12,6 +12,7 @@ mod gc;
 mod ls;
 mod man;
 mod mb;
+mod metalink;
 mod mkdir;
 mod mv;
 mod netlab;
@@ -59,6 +60,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Ls(args) => ls::run(&args, context),
         Command::Cp(args) => cp::run(&args, context),
         Command::Cat(args) => cat::run(&args, context),
+        Command::Metalink(args) => metalink::run(&args, context),
         Command::Read(args) => read::run(&args, context),
         Command::Mv(args) => mv::run(&args, context),
         Command::Mkdir(args) => mkdir::run(&args, context),

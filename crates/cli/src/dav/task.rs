@@ -13,9 +13,10 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::Event;
 use super::copy::{Order, Place, content_type, is_one_server, parent};
-use crate::args::ThirdPartyArg;
+use crate::args::{ReplicaArgs, ThirdPartyArg};
 use crate::context::Context;
 use crate::exit::{Exit, file_error};
+use crate::replicas::Places;
 use crate::transfer::Existing;
 use crate::transfer::tally::Tally;
 use crate::web;
@@ -138,7 +139,9 @@ impl<'c> Copier<'c> {
             (Place::Local(path), Place::Web(url)) => self.upload(path, url, task.size_bytes)?,
             (Place::Stdin, Place::Web(url)) => self.upload_stream(url)?,
             (Place::Web(url), Place::Local(path)) => {
-                web::download_to(url, path, self.order.existing, self.context)?;
+                let replicas = ReplicaArgs::default();
+                let places = Places::usual(&replicas, true);
+                web::download_to(url, path, self.order.existing, &places, self.context)?;
                 Copied::Told
             }
             (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => {

@@ -106,7 +106,7 @@ fn a_copy_that_has_not_the_digest_is_made_once_more() {
     assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
     assert_eq!(server.requests().len(), 3, "HEAD, and two copies");
     server.follow(stated().always(Lie::Flipped));
-    let failed = rig.run(&["cp", &server.url(), "DIR/other"]);
+    let failed = rig.run(&["cp", "--metalink", "none", &server.url(), "DIR/other"]);
     assert_eq!(failed.exit, Exit::Corrupt);
     assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);
     assert_eq!(server.requests().len(), 6, "tried twice");

@@ -5,6 +5,7 @@
 //! straight into the caller's buffer.
 
 pub mod load;
+pub mod replicas;
 pub mod vector;
 pub mod webdav;
 

@@ -9,6 +9,7 @@
 mod answer;
 mod batch;
 mod digest;
+pub(crate) mod document;
 mod download;
 mod engine;
 mod file;

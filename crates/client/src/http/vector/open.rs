@@ -191,5 +191,9 @@ fn version_of(
     super::learned::note(session, target, |server| {
         response.header("server").inspect(|name| server.introduced(name));
     });
-    Ok(FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)))
+    let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
+    let links = links.map(|(_, value)| value.to_owned()).collect();
+    let mut version = FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned));
+    version.links = links;
+    Ok(version)
 }
