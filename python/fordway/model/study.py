@@ -1,0 +1,136 @@
+"""From measurements to judged models: fitting one, checking a published one, choosing between several."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fordway.model import diagnostics, fitting, mathis, terms
+from fordway.model.diagnostics import Diagnosis
+from fordway.model.fitting import Fit
+from fordway.model.models import FITTED, MODELS, Model
+from fordway.model.points import DataError, Points
+from fordway.model.terms import Constants, Terms
+
+CLEARLY_BETTER = 0.9
+"""A model of more coefficients is chosen only if its leave-one-out error is below this share of the other's."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A model on measurements."""
+
+    fit: Fit
+    terms: Terms
+    diagnosis: Diagnosis
+    warnings: list[str]
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self.fit.model
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that `auto` tried: its leave-one-out error, or why it was not fitted."""
+
+    name: str
+    result: Result | None
+    why_not: str | None
+
+
+def examine(points: Points, constants: Constants, name: str, method: str | None) -> Result:
+    """The model called `name` on `points`; fitted by `method`, or with its published factors if that is `None`.
+
+    Raises `DataError` if rows lack what it needs.
+    """
+    model, found = MODELS[name], terms.derive(points, constants)
+    missing = found.why_not(model.needs)
+    if missing:
+        raise DataError(f"{name} cannot be used: {'; '.join(missing)}")
+    if method is None:
+        fit = fitting.published(model, found)
+    else:
+        fitting.enough(model, found, len(model.coefficients) + 1)
+        _same_columns(model, found)
+        fit = fitting.fit(model, found, method)
+    diagnosis = diagnostics.diagnose(fit, found)
+    return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis), *bound_doubts(points, constants)])
+
+
+def _same_columns(model: Model, found: Terms) -> None:
+    """Raises `DataError` if the rows leave the coefficients open altogether, as one size does for a line."""
+    designs = [model.design(found, structure) for structure in model.structures(found)]
+    if all(np.linalg.matrix_rank(_units(design)) < design.shape[1] for design in designs):
+        sizes = found.columns["size"].nunique()
+        raise DataError(
+            f"the rows leave the coefficients of {model.name} open ({sizes} different size(s)): some of its columns "
+            "are sums of others; measure more sizes, or choose a model of fewer coefficients"
+        )
+
+
+def _units(design: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(design, axis=0)
+    return design / np.where(lengths == 0, 1, lengths)
+
+
+def bound_doubts(points: Points, constants: Constants) -> list[str]:
+    """What eq. 4 has against rows, where rtt, loss and segment size are known."""
+    return mathis.exceeded(points, mathis.bounds(points, constants.path))
+
+
+def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
+    said = []
+    group = diagnostics.entangled(fit.design * fit.weights[:, None])
+    if group:
+        names = ", ".join(fit.model.names[at] for at in group)
+        said.append(
+            f"not identifiable: the condition number is {_condition(diagnosis, fit)} (above "
+            f"{diagnostics.CONDITION_MAX}), and {names} cannot be told apart on these rows"
+        )
+    if fit.method == "published":
+        if group:
+            said.append("many other factors fit as well: agreement here does not confirm the published ones")
+        return said
+    doubted = [each for each in diagnosis.coefficients if each.doubt]
+    if doubted:
+        said.append(
+            "the coefficients are not reliable: "
+            + "; ".join(f"{each.name} is {each.doubt}" for each in doubted)
+            + ". Use the fit to interpolate, and not what they seem to mean"
+        )
+    return said
+
+
+def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
+    own, plain = diagnosis.condition_weighted, diagnosis.condition
+    if fit.method in ("relative", "robust") and own is not None and plain is not None:
+        return f"{own:,.0f} as the fit weighs rows, {plain:,.0f} in µs"
+    return "infinite" if plain is None or np.isinf(plain) else f"{plain:,.0f}"
+
+
+def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
+    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none can be."""
+    tried = [_try(points, constants, name, method) for name in FITTED]
+    fitted = [candidate.result for candidate in tried if candidate.result is not None]
+    if not fitted:
+        reasons = "; ".join(f"{each.name}: {each.why_not}" for each in tried)
+        raise DataError(f"no model can be fitted: {reasons}")
+    best = fitted[0]
+    for result in sorted(fitted, key=lambda result: len(result.fit.values)):
+        if left_out_rms(result) < CLEARLY_BETTER * left_out_rms(best):
+            best = result
+    return best, tried
+
+
+def _try(points: Points, constants: Constants, name: str, method: str) -> Candidate:
+    try:
+        return Candidate(name, examine(points, constants, name, method), None)
+    except DataError as error:
+        return Candidate(name, None, str(error).removeprefix(f"{name} cannot be used: "))
+
+
+def left_out_rms(result: Result) -> float:
+    """The root of the mean square of the leave-one-out errors, in per cent."""
+    left_out = result.diagnosis.left_out
+    return float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["rms_pct"]
