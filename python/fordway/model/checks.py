@@ -97,24 +97,30 @@ def _failed(row: pd.Series) -> Iterator[str]:
 
 
 def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
-    """Little's law: no more requests are under way than there are connections, unless latency counts a queue."""
+    """Little's law: no more requests are under way than there are connections, unless latency counts a
+    queue.
+    """
     under_way = row[RATE] * row[TIME] / 1e6
     if statistic == "mean" and under_way > 1.1 * row[CONNECTIONS]:
         yield (
-            f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are {under_way:,.0f} under way "
-            f"on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts that were not kept and "
+            f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are "
+            f"{under_way:,.0f} under way "
+            f"on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts that were "
+            f"not kept and "
             f"measure how long the run was{_expected(row, link)}; ask for a lower rate"
         )
     elif link.asked_rate_per_s is not None and row[RATE] < 0.97 * link.asked_rate_per_s:
         yield (
-            f"saturated: {row[RATE]:,.1f} of the {link.asked_rate_per_s:,.0f} requests/s that were asked for came, so "
+            f"saturated: {row[RATE]:,.1f} of the {link.asked_rate_per_s:,.0f} requests/s that were "
+            f"asked for came, so "
             f"the times measure how long the run was{_expected(row, link)}; ask for a lower rate"
         )
 
 
 def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
-    """The mean latency from intended starts that any server shows that keeps only a part of the rate asked for:
-    the backlog grows evenly, and wrk2 counts from `CALIBRATION_US` to the end. NaN if the duration is unknown.
+    """The mean latency from intended starts that wrk2 shows of any server far below the rate asked for:
+    the backlog
+    grows evenly, and is counted from `CALIBRATION_US` to the end. NaN if the duration is unknown.
     """
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
@@ -152,7 +158,8 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
     carried = max(row[SIZE] / row[TIME], row[SIZE] * row[RATE] / 1e6 if row[RATE] > 0 else 0)
     if carried > LINK_SLACK * link.network_bytes_per_us:
         yield (
-            f"{carried:,.0f} MB/s are more than the link's {link.network_bytes_per_us:,.0f} MB/s: check the units of "
+            f"{carried:,.0f} MB/s are more than the link's {link.network_bytes_per_us:,.0f} MB/s: check "
+            f"the units of "
             "sizes, times and the bandwidth"
         )
 
@@ -176,7 +183,8 @@ def _refuse_uncovered(points: Points) -> None:
         at = short.idxmax()
         points.refused.append(
             f"the {side}'s counters cover {runtimes[at] / 1e6:.2f} s of a run of {durations[at] / 1e6:.2f} s "
-            f"({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; count during the "
+            f"({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; "
+            f"count during the "
             "whole run"
         )
         columns = [f"{side}_{name}" for name in ("cycles", "reference_cycles", "evicted_bytes")]
@@ -189,6 +197,7 @@ def _warn_long(points: Points) -> None:
         long = points.rows[f"{side}_runtime_us"] > COVERED_MAX * durations
         if long.any():
             points.notes.append(
-                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what came before and "
+                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what "
+                f"came before and "
                 "after is in them"
             )

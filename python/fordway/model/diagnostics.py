@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fordway.model.fitting import Fit, enough, fit
+from fordway.model.fitting import GIVEN, Fit, enough, fit
 from fordway.model.models import Model
 from fordway.model.terms import Terms
 
@@ -14,7 +14,9 @@ CONDITION_MAX = 30
 PROPORTION_MAX = 0.5
 """The share of a coefficient's variance that one near-dependency may have."""
 
-VIF_MAX = 10
+MOVED_MAX = 0.5
+"""A coefficient that one row moves by more than this share is that row's, and not the others'."""
+
 RELATIVE_ERROR_MAX = 0.25
 """A standard error of more than this share of its coefficient leaves it with hardly one digit."""
 
@@ -67,15 +69,15 @@ def diagnose(found: Fit, terms: Terms) -> Diagnosis:
     errors_pct = 100 * (found.times_us - found.predicted_us) / found.times_us
     weighted = found.design * found.weights[:, None]
     r2, f = goodness(found)
-    is_fitted = found.method != "published"
+    left_out = None if found.method == GIVEN else leave_one_out(found.model, terms, found.method)
     return Diagnosis(
         errors_pct,
         r2,
         f,
         condition(found.design),
         condition(weighted),
-        tuple(_judged(found, weighted, is_fitted=is_fitted)),
-        leave_one_out(found.model, terms, found.method) if is_fitted else None,
+        tuple(_judged(found, weighted, left_out)),
+        left_out,
     )
 
 
@@ -133,7 +135,8 @@ def inflation(design: np.ndarray) -> np.ndarray | None:
 
 
 def entangled(design: np.ndarray) -> list[int]:
-    """Columns that cannot be told apart: those that owe most of their variance to near-dependencies (Belsley's
+    """Columns that cannot be told apart: those that owe most of their variance to near-dependencies
+    (Belsley's
     variance proportions, summed over all of these).
     """
     units = unit_columns(design)
@@ -146,26 +149,30 @@ def entangled(design: np.ndarray) -> list[int]:
     return [int(column) for column in np.flatnonzero(shares[:, weak].sum(axis=1) > PROPORTION_MAX)]
 
 
-def _judged(found: Fit, weighted: np.ndarray, *, is_fitted: bool) -> list[Judged]:
-    errors, vifs = standard_errors(found, weighted) if is_fitted else None, inflation(weighted)
+def _judged(found: Fit, weighted: np.ndarray, left_out: LeftOut | None) -> list[Judged]:
+    errors, vifs = standard_errors(found, weighted) if left_out else None, inflation(weighted)
     group = entangled(weighted)
     judged = []
     for at, each in enumerate(found.model.coefficients):
         error = None if errors is None or np.isnan(errors[at]) else float(errors[at])
-        doubt = _doubt(found, at, error, group, is_fitted=is_fitted)
+        doubt = _tangled(found, at, group) or (left_out and _doubt(found, at, error, left_out))
         vif = None if vifs is None else float(vifs[at])
         judged.append(Judged(each.name, each.unit, each.meaning, float(found.values[at]), error, vif, doubt))
     return judged
 
 
-def _doubt(
-    found: Fit, at: int, error: float | None, group: list[int], *, is_fitted: bool
-) -> str | None:
-    names, value = found.model.names, found.values[at]
-    if at in group:
-        return f"not told apart from {', '.join(names[other] for other in group if other != at)}"
-    if not is_fitted:
+def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
+    """What the columns alone say of a coefficient."""
+    names = found.model.names
+    others = [names[other] for other in group if other != at]
+    if at not in group:
         return None
+    return f"not told apart from {', '.join(others) if len(others) < len(names) - 1 else 'the others'}"
+
+
+def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str | None:
+    """What the fit says of a coefficient."""
+    value, low, high = found.values[at], left_out.lows[at], left_out.highs[at]
     if found.method != "ols" and value <= 0:
         return "at its bound, 0: the rows do not show the term"
     if found.method != "ols" and value >= found.model.coefficients[at].high:
@@ -176,6 +183,8 @@ def _doubt(
         return "below 0, which takes less than no time"
     if error > RELATIVE_ERROR_MAX * abs(value):
         return f"known to ± {100 * error / abs(value):.0f} % only" if value else "0"
+    if max(high - value, value - low) > MOVED_MAX * abs(value):
+        return f"from {low:.3g} to {high:.3g} as single rows are left out"
     return None
 
 

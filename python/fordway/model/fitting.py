@@ -15,6 +15,9 @@ METHODS = {
     "relative": "least squares of errors in per cent of the time measured, bounded: every size counts alike",
     "robust": "the same, with Huber's loss: rows far off count less",
 }
+GIVEN = "given"
+"""What stands for a method where coefficients are from elsewhere."""
+
 ROUNDS_MAX = 50
 """Rounds in which a maximum's branches are assigned; they settle in a few."""
 
@@ -46,12 +49,12 @@ class Fit:
         return float((((self.times_us - self.predicted_us) * self.weights) ** 2).sum())
 
 
-def published(model: Model, terms: Terms) -> Fit:
-    """The model with the factors that were published: nothing is fitted."""
-    design = model.design(terms, None)
-    return Fit(
-        model, "published", np.array(model.published), None, design, np.ones(len(terms)), terms.times_us
-    )
+def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) -> Fit:
+    """The model with coefficients from elsewhere, published or fitted to other rows: nothing is fitted
+    here.
+    """
+    design = model.design(terms, structure, values)
+    return Fit(model, GIVEN, values, structure, design, np.ones(len(terms)), terms.times_us)
 
 
 def fit(model: Model, terms: Terms, method: str) -> Fit:
@@ -65,7 +68,8 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
     """Raises `DataError` if there are fewer than `rows_min` rows."""
     if len(terms) < rows_min:
         raise DataError(
-            f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of {model.name} and say "
+            f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
+            f"{model.name} and say "
             f"how well: it takes {rows_min}; measure more sizes, or choose a model of fewer coefficients"
         )
 

@@ -44,7 +44,9 @@ def _bound(row: pd.Series, path: Path) -> float:
 
 
 def exceeded(points: Points, bound: pd.Series) -> list[str]:
-    """A sentence if rows moved more than eq. 4 allows each of their connections: then it is no bound of them."""
+    """A sentence if rows moved more than eq. 4 allows each of their connections: then it is no bound of
+    them.
+    """
     rows = points.rows
     each = (rows[RATE] * rows[SIZE] / 1e6).fillna(rows[SIZE] / rows["time_us"]) / rows["connections"].fillna(
         1
@@ -54,6 +56,8 @@ def exceeded(points: Points, bound: pd.Series) -> list[str]:
         return []
     worst = (each / bound).idxmax()
     return [
-        f"{int(over.sum())} row(s) moved more than eq. 4 allows ({rows['source'][worst]}: {each[worst]:,.0f} of at most "
-        f"{bound[worst]:,.0f} MB/s): rtt and loss are not those of these transfers, or the losses were not random"
+        f"{int(over.sum())} row(s) moved more than eq. 4 allows ({rows['source'][worst]}: "
+        f"{each[worst]:,.0f} of at most "
+        f"{bound[worst]:,.0f} MB/s): rtt and loss are not those of these transfers, or the losses were "
+        f"not random"
     ]

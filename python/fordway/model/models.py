@@ -1,4 +1,6 @@
-"""The models: equations of the paper (by its numbers), and those with few coefficients that can be told apart."""
+"""The models: equations of the paper (by its numbers), and those with few coefficients that can be told
+apart.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +61,9 @@ class Model:
 
 
 class Break(Model):
-    """Two lines, for small and for large objects: eager and rendezvous protocols of MPI, or a cache that ends."""
+    """Two lines, for small and for large objects: eager and rendezvous protocols of MPI, or a cache that
+    ends.
+    """
 
     def structures(self, terms: Terms) -> list[Structure]:
         """Sizes with three rows or more up to them and above them."""
@@ -82,7 +86,9 @@ class Break(Model):
 
 
 class Concurrent(Model):
-    """max(one request alone, its turn at what all share): the asymptotic bounds of a closed queueing network."""
+    """max(one request alone, its turn at what all share): the asymptotic bounds of a closed queueing
+    network.
+    """
 
     def structures(self, terms: Terms) -> list[Structure]:
         """Numbers of connections at which sharing may begin to count; only where a fit starts from."""

@@ -32,8 +32,10 @@ COLUMNS = [
         for name in ("cycles", "reference_cycles", "evicted_bytes", "runtime_us", "clock_mhz", "mhz")
     ),
 ]
-"""Every column a reader may fill; what a row does not have is NaN. `time_us` is of one request; cycles and evicted
-bytes are of one request too; `read_bytes` and `errors` are of the whole run. `mhz` is a frequency measured as such."""
+"""Every column a reader may fill; what a row does not have is NaN. `time_us` is of one request; cycles and
+evicted
+bytes are of one request too; `read_bytes` and `errors` are of the whole run. `mhz` is a frequency measured
+as such."""
 
 
 class DataError(Exception):

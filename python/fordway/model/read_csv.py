@@ -1,4 +1,5 @@
-"""Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`, `lat_avg_us`,
+"""Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`,
+`lat_avg_us`,
 `server_CUC_cycles` (`docs/model.md` has the list).
 """
 
@@ -142,7 +143,9 @@ class _Table:
         return self.with_unit(TIMES[statistic], "time"), statistic
 
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
-        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were read tell."""
+        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were
+        read tell.
+        """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")
         named, each = self.number("name_KB"), found["read_bytes"] / found["requests"]
@@ -178,7 +181,8 @@ class _Table:
     def _per_request(self, column: str, requests: pd.Series) -> Callable[[pd.Series], pd.Series]:
         if requests.isna().all():
             raise DataError(
-                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) to divide it by"
+                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) "
+                f"to divide it by"
             )
         return lambda counted: counted / requests.where(requests > 0)
 

@@ -1,4 +1,6 @@
-"""Reading our own runs: `NAME.run/`, its `run.json`, or what `bench rest --json` printed (`docs/run-file.md`)."""
+"""Reading our own runs: `NAME.run/`, its `run.json`, or what `bench rest --json` printed
+(`docs/run-file.md`).
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,9 @@ OPERATIONS_PER_CLASS_MIN = 5
 
 
 def read_directory(path: Path, statistic: str, lane: str | None, phase: str | None) -> Points:
-    """The run in `path`: a summary for each load of `bench rest`, else size classes of one lane's operations."""
+    """The run in `path`: a summary for each load of `bench rest`, else size classes of one lane's
+    operations.
+    """
     try:
         run = runfile.read_run(path)
     except runfile.RunFileError as error:

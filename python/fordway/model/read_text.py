@@ -117,7 +117,9 @@ def _h2load(name: str, part: str, statistic: str) -> dict[str, Any]:
 
 
 def _h2load_time(name: str, part: str, column: str) -> str:
-    """A cell of 'time for request' (or 'request'), by the header's words: versions differ in their columns."""
+    """A cell of 'time for request' (or 'request'), by the header's words: versions differ in their
+    columns.
+    """
     head = _need(r"^\s*(min\s+.*sd.*)$", part, name, "a header with min, max, mean, sd")
     row = _need(r"^(?:time for )?request\s*:\s+(.*)$", part, name, "time for request")
     names, cells = re.findall(r"\+/-\s*sd|\S+", head[1]), row[1].split()
@@ -127,7 +129,7 @@ def _h2load_time(name: str, part: str, column: str) -> str:
 
 
 def _need(pattern: str | re.Pattern[str], part: str, name: str, what: str) -> re.Match[str]:
-    found = re.search(pattern, part, re.MULTILINE)
+    found = (re.compile(pattern, re.MULTILINE) if isinstance(pattern, str) else pattern).search(part)
     if found is None:
         raise DataError(f"{name} lacks the line {what!r}: was the output cut off?")
     return found
@@ -141,7 +143,7 @@ def _time(name: str, text: str) -> float:
 
 
 def _size(name: str, part: str, record: dict[str, Any]) -> float:
-    """wrk does not say how large objects are: the URL's number if the bytes that were read agree with it."""
+    """Wrk does not say how large objects are: the URL's number if the bytes that were read agree with it."""
     each = record["read_bytes"] / record["requests"] if record["read_bytes"] and record["requests"] else None
     if each is None:
         return float("nan")
@@ -151,7 +153,8 @@ def _size(name: str, part: str, record: dict[str, Any]) -> float:
     near = [size for size in named if -0.01 * size <= each - size <= HEAD_BYTES_MAX]
     if not near:
         raise DataError(
-            f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does not say how "
+            f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does "
+            f"not say how "
             "large the body was; say it by --object-size"
         )
     return min(near, key=lambda size: abs(each - size))

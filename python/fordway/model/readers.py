@@ -52,6 +52,7 @@ def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
     if "," in text.splitlines()[0]:
         return read_csv.read(path.name, text, choice.statistic)
     raise DataError(
-        f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named columns, "
+        f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named "
+        f"columns, "
         "or what wrk, wrk2 or h2load printed"
     )

@@ -7,12 +7,13 @@ import numpy as np
 from fordway.model import diagnostics, fitting, mathis, terms
 from fordway.model.diagnostics import Diagnosis
 from fordway.model.fitting import Fit
-from fordway.model.models import FITTED, MODELS, Model
+from fordway.model.models import FITTED, MODELS, Model, Structure
 from fordway.model.points import DataError, Points
 from fordway.model.terms import Constants, Terms
 
 CLEARLY_BETTER = 0.9
-"""A model of more coefficients is chosen only if its leave-one-out error is below this share of the other's."""
+"""A model of more coefficients is chosen only if its leave-one-out error is below this share of the
+other's."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,38 @@ class Candidate:
     why_not: str | None
 
 
-def examine(points: Points, constants: Constants, name: str, method: str | None) -> Result:
-    """The model called `name` on `points`; fitted by `method`, or with its published factors if that is `None`.
+def examine(points: Points, constants: Constants, name: str, method: str) -> Result:
+    """The model called `name` fitted to `points`. Raises `DataError` if rows lack what it needs."""
+    model, found = MODELS[name], _terms(points, constants, MODELS[name])
+    fitting.enough(model, found, len(model.coefficients) + 1)
+    _same_columns(model, found)
+    return _result(fitting.fit(model, found, method), found, points, constants)
 
-    Raises `DataError` if rows lack what it needs.
+
+def hold(
+    points: Points,
+    constants: Constants,
+    model: Model,
+    values: np.ndarray | None = None,
+    structure: Structure = None,
+) -> Result:
+    """The model with `values`, or its published factors, held against `points`. Raises `DataError` as
+    above.
     """
-    model, found = MODELS[name], terms.derive(points, constants)
+    found = _terms(points, constants, model)
+    values = np.array(model.published) if values is None else values
+    return _result(fitting.given(model, found, values, structure), found, points, constants)
+
+
+def _terms(points: Points, constants: Constants, model: Model) -> Terms:
+    found = terms.derive(points, constants)
     missing = found.why_not(model.needs)
     if missing:
-        raise DataError(f"{name} cannot be used: {'; '.join(missing)}")
-    if method is None:
-        fit = fitting.published(model, found)
-    else:
-        fitting.enough(model, found, len(model.coefficients) + 1)
-        _same_columns(model, found)
-        fit = fitting.fit(model, found, method)
+        raise DataError(f"{model.name} cannot be used: {'; '.join(missing)}")
+    return found
+
+
+def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Result:
     diagnosis = diagnostics.diagnose(fit, found)
     return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis), *bound_doubts(points, constants)])
 
@@ -64,7 +82,8 @@ def _same_columns(model: Model, found: Terms) -> None:
     if all(np.linalg.matrix_rank(_units(design)) < design.shape[1] for design in designs):
         sizes = found.columns["size"].nunique()
         raise DataError(
-            f"the rows leave the coefficients of {model.name} open ({sizes} different size(s)): some of its columns "
+            f"the rows leave the coefficients of {model.name} open ({sizes} different size(s)): some of "
+            f"its columns "
             "are sums of others; measure more sizes, or choose a model of fewer coefficients"
         )
 
@@ -88,16 +107,17 @@ def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
             f"not identifiable: the condition number is {_condition(diagnosis, fit)} (above "
             f"{diagnostics.CONDITION_MAX}), and {names} cannot be told apart on these rows"
         )
-    if fit.method == "published":
+    if fit.method == fitting.GIVEN:
         if group:
-            said.append("many other factors fit as well: agreement here does not confirm the published ones")
+            said.append("many other factors fit as well: agreement here does not confirm these")
         return said
-    doubted = [each for each in diagnosis.coefficients if each.doubt]
-    if doubted:
+    if not diagnosis.reliable:
+        others = [each for at, each in enumerate(diagnosis.coefficients) if each.doubt and at not in group]
+        why = [f"{each.name} is {each.doubt}" for each in others]
         said.append(
-            "the coefficients are not reliable: "
-            + "; ".join(f"{each.name} is {each.doubt}" for each in doubted)
-            + ". Use the fit to interpolate, and not what they seem to mean"
+            f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit to "
+            f"interpolate between "
+            "these sizes, and not for what coefficients seem to mean"
         )
     return said
 
@@ -110,7 +130,9 @@ def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
 
 
 def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
-    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none can be."""
+    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none
+    can be.
+    """
     tried = [_try(points, constants, name, method) for name in FITTED]
     fitted = [candidate.result for candidate in tried if candidate.result is not None]
     if not fitted:

@@ -60,7 +60,9 @@ def read_counted(path: Path) -> Counted:
 
 
 def parse_counted(name: str, text: str) -> Counted:
-    """The tables in `text`, which may be between what the counted program printed; no events if there are none."""
+    """The tables in `text`, which may be between what the counted program printed; no events if there are
+    none.
+    """
     counted = Counted(name)
     heads: list[str] = []
     for cells in _rows(text):
