@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
@@ -44,10 +45,12 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     _refuse_uncovered(points)
     bad = pd.Series(False, index=points.rows.index)
     sentences = []
-    for at, row in points.rows.iterrows():
-        for problem in problems(row, link, points.statistic):
-            bad[at] = True
-            sentences.append(f"{row['source']}: {problem}")
+    numbers = points.rows.drop(columns="source")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for at, row in numbers.iterrows():
+            for problem in problems(row, link, points.statistic):
+                bad[at] = True
+                sentences.append(f"{points.rows['source'][at]}: {problem}")
     _warn_long(points)
     if not sentences:
         return points
@@ -69,12 +72,13 @@ def problems(row: pd.Series, link: Link, statistic: str = "mean") -> Iterator[st
     yield from _failed(row)
     yield from _saturated(row, link, statistic)
     yield from _clocks(row)
+    yield from _busy(row)
     yield from _bytes(row, link)
 
 
 def _not_measured(row: pd.Series) -> Iterator[str]:
     for column, what in ((SIZE, "the size"), (TIME, "the time")):
-        if pd.isna(row[column]):
+        if not np.isfinite(row[column]):
             yield f"{what} is missing or not a number"
     if row[SIZE] < 0:
         yield f"the size is {row[SIZE]:g} B, below zero"
@@ -101,19 +105,22 @@ def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
     queue.
     """
     under_way = row[RATE] * row[TIME] / 1e6
+    asked_per_s = link.asked_rate_per_s or row["asked_rate_per_s"]
+    expected = _expected(row, asked_per_s)
     if statistic == "mean" and under_way > 1.1 * row[CONNECTIONS]:
         yield (
             f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are "
-            f"{under_way:,.0f} under way "
-            f"on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts that were "
-            f"not kept and "
-            f"measure how long the run was{_expected(row, link)}; ask for a lower rate"
+            f"{under_way:,.0f} under "
+            f"way on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts that "
+            f"were not "
+            f"kept and measure how long the run was{expected}; ask for a lower rate (or check the unit "
+            f"of the times)"
         )
-    elif link.asked_rate_per_s is not None and row[RATE] < 0.97 * link.asked_rate_per_s:
+    elif row[RATE] < 0.97 * asked_per_s:
         yield (
-            f"saturated: {row[RATE]:,.1f} of the {link.asked_rate_per_s:,.0f} requests/s that were "
-            f"asked for came, so "
-            f"the times measure how long the run was{_expected(row, link)}; ask for a lower rate"
+            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requests/s that were asked for "
+            f"came, so the "
+            f"times measure how long the run was{expected}; ask for a lower rate"
         )
 
 
@@ -125,10 +132,8 @@ def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
 
-def _expected(row: pd.Series, link: Link) -> str:
-    if link.asked_rate_per_s is None:
-        return ""
-    expected_us = saturated_mean_us(row, link.asked_rate_per_s)
+def _expected(row: pd.Series, asked_per_s: float) -> str:
+    expected_us = saturated_mean_us(row, asked_per_s)
     return (
         ""
         if pd.isna(expected_us)
@@ -143,7 +148,22 @@ def _clocks(row: pd.Series) -> Iterator[str]:
         working = "frequency while it worked"
         for mhz, what in ((clock, "clock"), (ratio * clock, working), (row[f"{side}_mhz"], working)):
             if not pd.isna(mhz) and not low <= mhz <= high:
-                yield f"the {side}'s {what} is {mhz:,.0f} MHz, which no processor has: check the counters and their units"
+                yield (
+                    f"the {side}'s {what} is {mhz:,.0f} MHz, which no processor has: check the counters and "
+                    "their units"
+                )
+
+
+def _busy(row: pd.Series) -> Iterator[str]:
+    """Of the client's threads it is known how many there are; they cannot work longer than the run lasts."""
+    busy_us = row["client_reference_cycles"] * row[REQUESTS] / row["client_clock_mhz"]
+    could_us = row["threads"] * max(row["client_runtime_us"], duration_us(row))
+    if busy_us > 1.1 * could_us:
+        yield (
+            f"the client's {row['threads']:,.0f} thread(s) cannot have worked for {busy_us / 1e6:,.0f} "
+            f"s within "
+            f"{could_us / 1e6:,.0f} s: check the counters, the clock and the number of requests"
+        )
 
 
 def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
@@ -152,7 +172,9 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
         # Connections read parts of answers that are not among the requests.
         slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
         if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
-            yield f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check its unit"
+            yield (
+                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check its unit"
+            )
     if link.network_bytes_per_us is None:
         return
     carried = max(row[SIZE] / row[TIME], row[SIZE] * row[RATE] / 1e6 if row[RATE] > 0 else 0)

@@ -87,6 +87,7 @@ def summary(errors_pct: np.ndarray) -> dict[str, float | int]:
     return {
         "median_pct": float(np.median(sizes)),
         "max_pct": float(sizes.max()),
+        "mean_pct": float(sizes.mean()),
         "rms_pct": float(np.sqrt((sizes**2).mean())),
         "bias_pct": float(errors_pct.mean()),
         "within_10_pct": int((sizes <= 10).sum()),

@@ -36,7 +36,7 @@ def bounds(points: Points, path: Path) -> pd.Series:
 def _bound(row: pd.Series, path: Path) -> float:
     mss_bytes = path.mss_bytes or row["mss_bytes"]
     segments = row[REQUESTS] * row[SIZE] / mss_bytes
-    loss = path.loss if path.loss is not None else row["retransmits"] / max(segments, 1.0)
+    loss = path.loss if path.loss is not None else min(row["retransmits"] / max(segments, 1), 1)
     rtt_us = path.rtt_us or row["tcp_rtt_us"]
     if pd.isna([mss_bytes, loss, rtt_us]).any():
         return float("nan")

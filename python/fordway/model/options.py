@@ -49,7 +49,8 @@ def parser() -> ArgumentParser:
         "--method",
         choices=METHODS,
         default="relative",
-        help="whose errors count: in µs (ols; bounded: none below 0), or in %% (relative; robust against rows far off)",
+        help="which errors count: in µs (ols; bounded: nothing below 0) or in %% (relative; robust: rows far "
+        "off count less)",
     )
     check = _command(commands, "check", "check measurements, or a model with given coefficients against them")
     _files(check)

@@ -17,6 +17,7 @@ COLUMNS = [
     REQUESTS,
     RATE,
     CONNECTIONS,
+    "asked_rate_per_s",
     "threads",
     "duration_us",
     "read_bytes",

@@ -80,6 +80,7 @@ def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
         "time_us": row["latency"][f"{statistic}_ns"] / 1e3,
         "requests": operations,
         "rate_per_s": row["ops_per_s"],
+        "asked_rate_per_s": load["rate_asked_per_s"],
         "connections": load["connections"] * load["streams"],
         "errors": row["errors"],
         "mss_bytes": tcp.get("mss_bytes"),

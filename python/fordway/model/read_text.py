@@ -13,7 +13,7 @@ from fordway.report import likwid
 RUNNING = re.compile(r"^Running (\S+) test @ (\S+)", re.MULTILINE)
 """How wrk and wrk2 begin."""
 
-H2LOAD = re.compile(r"^finished in (\S+), (\S+) req/s", re.MULTILINE)
+H2LOAD = re.compile(r"^finished in (\S+), ([0-9]+(?:\.[0-9]+)?) req/s", re.MULTILINE)
 EVENTS = {
     "cycles": ["CPU_CLK_UNHALTED_CORE"],
     "reference_cycles": ["CPU_CLK_UNHALTED_REF"],
@@ -21,7 +21,7 @@ EVENTS = {
 }
 """What likwid-perfctr calls the counters. Evictions are lines that leave L2 dirty (the paper's L3EV)."""
 
-CLOCK = re.compile(r"CPU clock:\s*([0-9.]+)\s*(MHz|GHz)")
+CLOCK = re.compile(r"CPU clock:\s*([0-9]+(?:\.[0-9]+)?)\s*(MHz|GHz)")
 HEAD_BYTES_MAX = 1_000
 """More than this is no head of an answer: the number in a URL was something else."""
 
@@ -71,7 +71,7 @@ def _wrk(name: str, part: str, statistic: str) -> dict[str, Any]:
     status = re.search(r"Non-2xx or 3xx responses: (\d+)", part)
     pattern = r"^\s*Latency\s+(\S+)" if statistic == "mean" else r"^\s*50(?:\.0+)?%\s+(\S+)"
     latency = _need(pattern, part, name, "Latency" if statistic == "mean" else "50% (run it with --latency)")
-    rate = _need(r"Requests/sec:\s+(\S+)", part, name, "Requests/sec")
+    rate = _need(r"Requests/sec:\s+([0-9]+(?:\.[0-9]+)?)", part, name, "Requests/sec")
     return {
         "source": f"{name} {running[2]}",
         "time_us": _time(name, latency[1]),

@@ -130,8 +130,8 @@ def text(found: dict[str, Any]) -> str:
     ]
     if found["candidates"]:
         parts += ["", _table(_candidate_rows(found["candidates"]))]
-    parts += [f"\nwarning: {sentence}." for sentence in found["warnings"]]
-    return "\n".join(parts) + "\n"
+    parts += ["", *(f"warning: {sentence}." for sentence in found["warnings"])]
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _how(found: dict[str, Any]) -> str:
@@ -139,7 +139,8 @@ def _how(found: dict[str, Any]) -> str:
         return f"coefficients as given, held against {found['rows']} rows of {found['statistic']} times"
     where = f"; breaks after {size_text(found['break_bytes'])}" if found["break_bytes"] is not None else ""
     method = found["method"]
-    return f"fitted to {found['rows']} rows of {found['statistic']} times, {method}: {fitting.METHODS[method]}{where}"
+    rows = f"{found['rows']} rows of {found['statistic']} times"
+    return f"fitted to {rows}, {method}: {fitting.METHODS[method]}{where}"
 
 
 def _coefficient_rows(found: dict[str, Any]) -> list[list[str]]:
@@ -216,13 +217,13 @@ def _point_rows(found: dict[str, Any]) -> list[list[str]]:
 
 
 def _candidate_rows(candidates: list[dict[str, Any]]) -> list[list[str]]:
-    rows = [["model", "left out: rms %", "median %", "max %", "reliable"]]
+    rows = [["model", "left out: mean %", "median %", "max %", "reliable"]]
     for each in candidates:
         errors = each["leave_one_out"]
         if errors is None:
             rows.append([each["model"], "-", "-", "-", f"not fitted: {each['why_not']}"])
             continue
-        figures = [f"{errors[name]:.1f}" for name in ("rms_pct", "median_pct", "max_pct")]
+        figures = [f"{errors[name]:.1f}" for name in ("mean_pct", "median_pct", "max_pct")]
         rows.append([each["model"], *figures, "yes" if each["reliable"] else "no"])
     return rows
 

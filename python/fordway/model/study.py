@@ -11,6 +11,9 @@ from fordway.model.models import FITTED, MODELS, Model, Structure
 from fordway.model.points import DataError, Points
 from fordway.model.terms import Constants, Terms
 
+ERROR_MIN_PCT = 0.1
+"""Below this, measurements do not tell models apart."""
+
 CLEARLY_BETTER = 0.9
 """A model of more coefficients is chosen only if its leave-one-out error is below this share of the
 other's."""
@@ -44,7 +47,7 @@ def examine(points: Points, constants: Constants, name: str, method: str) -> Res
     """The model called `name` fitted to `points`. Raises `DataError` if rows lack what it needs."""
     model, found = MODELS[name], _terms(points, constants, MODELS[name])
     fitting.enough(model, found, len(model.coefficients) + 1)
-    _same_columns(model, found)
+    _different(model, found)
     return _result(fitting.fit(model, found, method), found, points, constants)
 
 
@@ -76,21 +79,14 @@ def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Res
     return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis), *bound_doubts(points, constants)])
 
 
-def _same_columns(model: Model, found: Terms) -> None:
-    """Raises `DataError` if the rows leave the coefficients open altogether, as one size does for a line."""
-    designs = [model.design(found, structure) for structure in model.structures(found)]
-    if all(np.linalg.matrix_rank(_units(design)) < design.shape[1] for design in designs):
-        sizes = found.columns["size"].nunique()
+def _different(model: Model, found: Terms) -> None:
+    """Raises `DataError` if fewer rows differ than there are coefficients, as with one size for a line."""
+    different = len(found.columns[list(model.needs)].drop_duplicates())
+    if different < len(model.coefficients):
         raise DataError(
-            f"the rows leave the coefficients of {model.name} open ({sizes} different size(s)): some of "
-            f"its columns "
-            "are sums of others; measure more sizes, or choose a model of fewer coefficients"
+            f"only {different} of the {len(found)} rows differ in what {model.name} is made of, and it has "
+            f"{len(model.coefficients)} coefficients: measure more sizes, or choose a model of fewer"
         )
-
-
-def _units(design: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(design, axis=0)
-    return design / np.where(lengths == 0, 1, lengths)
 
 
 def bound_doubts(points: Points, constants: Constants) -> list[str]:
@@ -140,7 +136,7 @@ def choose(points: Points, constants: Constants, method: str) -> tuple[Result, l
         raise DataError(f"no model can be fitted: {reasons}")
     best = fitted[0]
     for result in sorted(fitted, key=lambda result: len(result.fit.values)):
-        if left_out_rms(result) < CLEARLY_BETTER * left_out_rms(best):
+        if left_out_pct(result) < CLEARLY_BETTER * left_out_pct(best):
             best = result
     return best, tried
 
@@ -152,7 +148,8 @@ def _try(points: Points, constants: Constants, name: str, method: str) -> Candid
         return Candidate(name, None, str(error).removeprefix(f"{name} cannot be used: "))
 
 
-def left_out_rms(result: Result) -> float:
-    """The root of the mean square of the leave-one-out errors, in per cent."""
+def left_out_pct(result: Result) -> float:
+    """The mean leave-one-out error without sign: its square would be ruled by one row beside a break."""
     left_out = result.diagnosis.left_out
-    return float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["rms_pct"]
+    mean_pct = float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["mean_pct"]
+    return max(mean_pct, ERROR_MIN_PCT)
