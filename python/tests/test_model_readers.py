@@ -51,7 +51,7 @@ traffic: 1.01MB (1060000) total, 20.51KB (21000) headers (space savings 86.00%),
 TIMES_OLD = """                     min         max         mean         sd        +/- sd
 time for request:      900us      5.00ms      2.50ms       210us    90.00%
 time for connect:     1.00ms      1.10ms      1.05ms        10us    50.00%"""
-TIMES_NEW = """            min         max      median         p95         p99        mean          sd    +/- sd
+TIMES_NEW = """          min         max      median       p95       p99      mean        sd    +/- sd
 request :     900us      5.00ms      2.40ms      3.00ms      4.00ms      2.50ms       210us    90.00%
 connect :    1.00ms      1.10ms      1.05ms      1.10ms      1.10ms      1.05ms        10us    50.00%"""
 
