@@ -34,8 +34,8 @@ impl Address {
         }
         if web::is_address(text) {
             let why = format!(
-                "{text:?} is a file at a web server, which `cat`, `stat`, `read` and `cp` (one, to a file) take; \
-                 servers are not listed or written to, unless by S3: s3://BUCKET/KEY with --endpoint"
+                "{text:?} is at a web server, and is not taken here; `ls`, `stat`, `cat`, `read`, `cp`, `mv`, `rm` and \
+                 `mkdir` take such addresses, and an S3 service is s3://BUCKET/KEY with --endpoint"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }

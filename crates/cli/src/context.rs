@@ -1,13 +1,16 @@
 //! What every command is given: a lane, the outside world's streams, and the request to stop.
 
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use fordway_client::http::replicas::MetalinkCache;
+use fordway_client::http::vector::{Options, Session};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
 use crate::interrupt::Interrupt;
 use crate::output::Output;
+use crate::web;
 
 /// Opens an endpoint, or without one that of the command line and the environment.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
@@ -20,7 +23,10 @@ pub struct Context {
     pub output: Output,
     /// The request to stop.
     pub interrupt: Interrupt,
+    /// Where descriptions of files with replicas are kept, if anywhere.
+    pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
+    web: OnceLock<Arc<Session>>,
 }
 
 impl Context {
@@ -37,7 +43,9 @@ impl Context {
             opened: Mutex::new(None),
             output,
             interrupt,
+            metalinks: None,
             input: Mutex::new(Some(Box::new(input))),
+            web: OnceLock::new(),
         }
     }
 
@@ -61,6 +69,14 @@ impl Context {
     /// The lane's store.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         Ok(self.lane()?.store)
+    }
+
+    /// Connections to web servers, made at the first call.
+    pub(crate) fn web(&self) -> &Arc<Session> {
+        self.web.get_or_init(|| {
+            // As many as there are jobs, each of which may read from a server while it writes to it.
+            web::session(web::ca_bundle(), Options { connections_per_origin: 2048, ..Options::default() })
+        })
     }
 
     /// Standard input, which can be taken once. Errors: `InvalidArgument` the second time.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use fordway_cli::{Cli, Command, Context, Exit, Format, GlobalArgs, Interrupt, Output};
+use fordway_client::http::replicas::MetalinkCache;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
@@ -58,7 +59,9 @@ fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
         }),
         None => fordway_lanes::open(&options),
     };
-    Context::new(open, output, std::io::stdin(), interrupt)
+    let mut context = Context::new(open, output, std::io::stdin(), interrupt);
+    context.metalinks = MetalinkCache::of_user();
+    context
 }
 
 /// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error. Without it gateways log

@@ -1,4 +1,4 @@
-//! Files at web servers, for the commands that take an `http(s)://` address.
+//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,14 +14,32 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::file_error;
+use crate::replicas::{self, Opened, Places};
 use crate::transfer::Existing;
 use crate::units::human_bytes;
 
-/// Whether an address is of a file at a web server.
+/// Schemes of web servers, and those of HTTP that they stand for.
+const SCHEMES: [(&str, &str); 4] =
+    [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
+
+/// Whether an address is of something at a web server.
 pub(crate) fn is_address(text: &str) -> bool {
-    ["http://", "https://"]
-        .iter()
-        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    scheme(text).is_some()
+}
+
+/// The same address as a URL of HTTP.
+pub(crate) fn http_url(text: &str) -> String {
+    scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
+}
+
+fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    SCHEMES.into_iter().find(|(name, _)| is_it(name))
+}
+
+/// The file of authorities that the environment names.
+pub(crate) fn ca_bundle() -> Option<PathBuf> {
+    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
@@ -31,23 +49,24 @@ pub(crate) fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Sessi
     Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
 }
 
-fn open(url: &str) -> Result<RemoteFile> {
-    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
-    RemoteFile::open(&session(bundle.map(PathBuf::from), Options::default()), url)
+fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+    RemoteFile::open(context.web(), &http_url(url))
 }
 
-/// Writes a file, or some of it, to standard output.
-pub(crate) fn write_out(url: &str, range: Option<ByteRange>, context: &Context) -> Result<()> {
-    let file = open(url)?;
-    let mut write = |bytes: &[u8]| {
+/// Writes a file, or some of it, to standard output. With `--metalink`, `url` may be empty.
+pub(crate) fn write_out(
+    url: &str,
+    range: Option<ByteRange>,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let file = places.open(url, context)?;
+    let size = file.size_bytes();
+    let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
+    file.copy_range(range, (url, places, context), &mut |bytes| {
         context.interrupt.check()?;
         context.output.data(bytes)
-    };
-    match range {
-        Some(range) => file.copy_range(range.resolve(file.size_bytes())?, &mut write)?,
-        // What was written cannot be taken back: other bytes than the server's digest says are an error all the same.
-        None => drop(file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut write)?),
-    }
+    })?;
     context.output.flush()
 }
 
@@ -76,7 +95,7 @@ impl fmt::Display for FileRecord<'_> {
 
 /// Shows what the server says of a file.
 pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
-    let file = open(url)?;
+    let file = open(url, context)?;
     let version = file.version();
     let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
     context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
@@ -84,15 +103,15 @@ pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
 
 /// What `cp` has done.
 #[derive(Serialize)]
-struct Copied<'r> {
-    action: &'static str,
-    from: &'r str,
-    to: String,
-    bytes: u64,
+pub(crate) struct Copied<'r> {
+    pub(crate) action: &'static str,
+    pub(crate) from: &'r str,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
     /// Of these, so many were there from a copy that was interrupted.
-    resumed_bytes: u64,
-    /// The digest that the server states and the file was held against.
-    verified: Option<&'static str>,
+    pub(crate) resumed_bytes: u64,
+    /// The digest that the server or a Metalink states and the file was held against.
+    pub(crate) verified: Option<&'static str>,
 }
 
 impl fmt::Display for Copied<'_> {
@@ -104,24 +123,42 @@ impl fmt::Display for Copied<'_> {
 /// Copies a file to `destination`, or into it where that is a directory. It is written beside the
 /// target and renamed at the end; what an interrupted copy of the same version left there is used. A copy
 /// that has not the digest that the server states is made once more from the start.
-pub(crate) fn download(url: &str, destination: &str, existing: Existing, context: &Context) -> Result<()> {
-    let path = place(url, destination)?;
-    match existing {
-        Existing::Skip if path.exists() => return Ok(()),
-        Existing::Fail if path.exists() => return Err(there_already(&path)),
-        _ => {}
-    }
-    let file = open(url)?;
-    let part_path = part_beside(&path, url, &file)?;
-    let failed = |error| file_error("writing", part_path.display(), error);
-    let part = OpenOptions::new().append(true).create(true).open(&part_path).map_err(failed)?;
-    part.try_lock().map_err(|error| {
-        let detail = format!("another copy is writing {}; wait for it", part_path.display());
-        Error::new(ErrorKind::Unavailable, detail).caused_by(error)
-    })?;
-    let resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
-    let bytes = file.size_bytes();
+pub(crate) fn download(
+    url: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let path = place(&name_of(url), url, destination)?;
     context.output.start_progress();
+    let fetched = download_to(url, &path, existing, places, context);
+    context.output.end_progress();
+    fetched
+}
+
+/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+pub(crate) fn download_to(
+    url: &str,
+    path: &Path,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    if !is_wanted(path, existing)? {
+        return Ok(());
+    }
+    let file = match places.open(url, context)? {
+        Opened::One(file) => file,
+        Opened::Many(file) => return replicas::copy(&file, url, path, existing, context),
+    };
+    let mut hasher = DefaultHasher::new();
+    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+    let part_path = part_beside(path, &hasher)?;
+    let failed = |error| file_error("writing", part_path.display(), error);
+    let part = open_part(&part_path)?;
+    let mut resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
+    let bytes = file.size_bytes();
     context.output.expect_bytes(bytes - resumed_bytes);
     let mut copied = fetch(&file, (&part, &part_path), resumed_bytes, context);
     if let Err(error) = &copied
@@ -131,16 +168,44 @@ pub(crate) fn download(url: &str, destination: &str, existing: Existing, context
         context.output.expect_bytes(bytes);
         copied = fetch(&file, (&part, &part_path), 0, context);
     }
-    context.output.end_progress();
+    let mut bytes = bytes;
+    if let Err(error) = copied {
+        // What has come is used, as far as digests can prove it.
+        copied = places.instead(url, error, context).and_then(|replicated| {
+            bytes = replicated.size_bytes();
+            resumed_bytes = replicas::complete(&replicated, &part_path, context)?;
+            Ok(replicated.digest_name())
+        });
+    }
     let verified = copied.inspect_err(|error| {
         if error.kind() == ErrorKind::BadDigest {
             // Nobody goes on from wrong bytes. What cannot be removed is cut off by the next copy.
             let _removed = std::fs::remove_file(&part_path);
         }
     })?;
-    publish(&part_path, &path, existing)?;
+    publish(&part_path, path, existing)?;
     let to = path.display().to_string();
     context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes, verified })
+}
+
+/// Errors: `PreconditionFailed`, if what is there must not be replaced.
+pub(crate) fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
+    match existing {
+        Existing::Skip if path.exists() => Ok(false),
+        Existing::Fail if path.exists() => Err(there_already(path)),
+        _ => Ok(true),
+    }
+}
+
+/// Opens a part, which nobody else then writes. Errors: `Unavailable` while somebody does.
+pub(crate) fn open_part(path: &Path) -> Result<File> {
+    let failed = |error| file_error("writing", path.display(), error);
+    let part = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+    part.try_lock().map_err(|error| {
+        let detail = format!("another copy is writing {}; wait for it", path.display());
+        Error::new(ErrorKind::Unavailable, detail).caused_by(error)
+    })?;
+    Ok(part)
 }
 
 /// Copies all from `start` on behind what the part has up to there.
@@ -170,8 +235,17 @@ fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     Ok(if is_marked && there <= file.size_bytes() { there } else { 0 })
 }
 
+/// The name that a file at `url` has here; of a Metalink, that of what it describes.
+pub(crate) fn name_of(url: &str) -> String {
+    let address = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    let name = rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).unwrap_or_default();
+    let endings = [".meta4", ".metalink"];
+    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+}
+
 /// Where the file goes. Errors: `InvalidArgument`.
-fn place(url: &str, destination: &str) -> Result<PathBuf> {
+pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if destination.contains("://") {
         return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
@@ -184,25 +258,21 @@ fn place(url: &str, destination: &str) -> Result<PathBuf> {
             Err(_) => Ok(path.to_owned()),
         };
     }
-    let address = url.split(['?', '#']).next().unwrap_or_default();
-    let (_, rest) = address.split_once("://").unwrap_or_default();
-    match rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()) {
-        None | Some("" | "." | "..") => refused(format!("{url} ends with no name; name the file it goes to")),
-        Some(name) => Ok(path.join(name)),
+    match name {
+        "" | "." | ".." => refused(format!("{url} ends with no name; name the file it goes to")),
+        name => Ok(path.join(name)),
     }
 }
 
 /// The hidden file that the copy grows in, named after what is copied.
-fn part_beside(path: &Path, url: &str, file: &RemoteFile) -> Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+pub(crate) fn part_beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(parent.join(format!(".{name}.{:016x}.part", hasher.finish())))
 }
 
-fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
+pub(crate) fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
     if existing == Existing::Replace {
         return std::fs::rename(part, path).map_err(|error| file_error("writing", path.display(), error));
     }

@@ -132,6 +132,11 @@ impl Filters {
         Filters(rules)
     }
 
+    /// Whether there are none: all is wanted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether `relative` (the path below the source) is wanted.
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));

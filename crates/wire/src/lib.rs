@@ -2,7 +2,9 @@
 
 pub mod byteranges;
 pub mod date;
+pub mod file_hash;
 pub mod header_text;
+pub mod metalink;
 pub mod node;
 pub mod range;
 pub mod s3_error;
@@ -11,3 +13,4 @@ pub mod sigv2;
 pub mod sigv4;
 pub mod tagging;
 pub mod uri;
+pub mod webdav;

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode,
+};
 
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &QUERY.remove(b'/');
@@ -23,6 +25,11 @@ pub fn push_path(to: &mut String, key: &str) {
 /// Appends a name or value of a query: `/` is encoded too, and a blank is `%20`.
 pub fn push_query(to: &mut String, text: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(text, QUERY));
+}
+
+/// Appends a name that need not be UTF-8, as [`push_query`] does.
+pub fn push_bytes(to: &mut String, name: &[u8]) {
+    let _infallible = write!(to, "{}", percent_encode(name, QUERY));
 }
 
 /// A query string in the order that signatures want: by encoded name, then value.
@@ -49,6 +56,11 @@ pub fn decode_listed(text: &str) -> Option<String> {
 /// Undoes percent-encoding (RFC 3986 section 2.1). `None` if the result is not UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
+}
+
+/// Undoes the percent-encoding of a path's segment. `None` if the result is not UTF-8.
+pub fn decode_segment(segment: &str) -> Option<String> {
+    percent_decode_str(segment).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
 #[cfg(test)]

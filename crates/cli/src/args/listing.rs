@@ -12,9 +12,10 @@ use super::version_id;
   fordway ls s3://data/2024/
   fordway ls 's3://data/logs/*.gz' --human-readable --summarize
   fordway ls s3://data/2024/run.h5 --versions
-  fordway ls s3://data --recursive --json")]
+  fordway ls s3://data --recursive --json
+  fordway ls davs://host.example/data/")]
 pub struct LsArgs {
-    /// s3://BUCKET[/PREFIX], a wildcard or a local path; without it, all buckets
+    /// s3://BUCKET[/PREFIX], a wildcard, a local path or dav(s)://HOST/PATH; without it, all buckets
     pub address: Option<String>,
     /// List all objects below, not one level of them
     #[arg(long, short)]
@@ -39,7 +40,7 @@ pub struct LsArgs {
   fordway stat s3://data
   fordway stat s3://data/2024/run.h5 --json")]
 pub struct StatArgs {
-    /// s3://BUCKET, s3://BUCKET/KEY or http(s)://HOST/PATH
+    /// s3://BUCKET, s3://BUCKET/KEY, http(s)://HOST/PATH or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// A version of the one object that is named, not its latest

@@ -4,11 +4,13 @@
 mod bench;
 mod care;
 mod compare;
+mod dav;
 mod filters;
 mod listing;
 mod netlab;
 mod node;
 mod read;
+mod replicas;
 mod serve;
 mod transfer;
 mod versions;
@@ -25,10 +27,12 @@ pub(crate) use bench::{
 };
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
+pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
 pub(crate) use read::{CallArgs, ReadArgs};
+pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
 pub(crate) use serve::{ConditionsArg, ServeArgs};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
@@ -48,7 +52,7 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Addresses are s3://BUCKET/KEY, local paths, or - for standard input and output. Quote wildcards \
+Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards \
 ('s3://b/logs/*.gz'): they are expanded here, and * also stands for slashes.
 
 The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else \
@@ -91,11 +95,18 @@ pub enum Command {
     /// List buckets, objects or a local directory
     Ls(LsArgs),
     /// Copy objects and files
+    #[command(visible_aliases = ["get", "put"])]
     Cp(CpArgs),
     /// Write objects to standard output
     Cat(CatArgs),
+    /// Make descriptions of files that are at several places, or show them
+    Metalink(MetalinkArgs),
     /// Read many ranges of a file or object in few requests
     Read(ReadArgs),
+    /// Move objects and files
+    Mv(MvArgs),
+    /// Make collections of WebDAV servers, or prefixes
+    Mkdir(MkdirArgs),
     /// Remove objects
     Rm(RmArgs),
     /// Show all that is known of objects or buckets

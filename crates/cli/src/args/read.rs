@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use fordway_measure::parse_bytes;
 
+use super::ReplicaArgs;
 use crate::units::parse_duration;
 
 /// Options of `read`.
@@ -15,12 +16,14 @@ use crate::units::parse_duration;
   echo '0 4096' | fordway read s3://data/run.h5 --ranges - | xxd
   fordway read http://127.0.0.1:8080/events.root --ranges baskets.txt --window 4 --discard --json
   fordway read http://127.0.0.1:8080/events.root --sequential 64KiB --discard
+  fordway read --metalink events.meta4 --ranges baskets.txt --output baskets.bin
 
 A line of --ranges is an offset and a length in bytes: `4096 1000`. The bytes are written one range behind \
 the other, in the order asked for. Ranges may overlap; one that ends behind the file is an error.")]
 pub struct ReadArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
-    pub url: String,
+    #[arg(required_unless_present = "metalink")]
+    pub url: Option<String>,
     /// Where the ranges are: a file of `offset length` lines, or - for standard input
     #[arg(long, value_name = "FILE", required_unless_present = "sequential")]
     pub ranges: Option<PathBuf>,
@@ -36,6 +39,12 @@ pub struct ReadArgs {
     /// How the ranges are read.
     #[command(flatten)]
     pub calls: CallArgs,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
+    /// Read just the ranges, and not the pieces that they lie in, which a Metalink has digests of
+    #[arg(long)]
+    pub no_verify: bool,
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
     pub output: Option<PathBuf>,

@@ -3,27 +3,33 @@
 use clap::Args;
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 
-use super::version_id;
+use super::{ReplicaArgs, ThirdPartyArg, version_id};
 use crate::wildcard::Filters;
 use fordway_measure::parse_bytes;
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    allow_missing_positional = true,
+    after_help = "Examples:
   fordway cp run.h5 s3://data/2024/
   fordway cp s3://data/2024/run.h5 .
   fordway cp 's3://data/logs/*.gz' logs/
   fordway cp results s3://data/results --recursive --exclude '*.tmp'
   fordway cp s3://data/a s3://backup/a
+  fordway cp davs://one.example/a.root davs://two.example/a.root
   tar c results | fordway cp - s3://data/results.tar
+  fordway cp https://data.example.org/events.root . --streams 4
+  fordway cp --metalink events.meta4 .
 
 A destination that ends in / or is a directory keeps the name of the source. With --recursive, \
-s3://b/p means what lies below s3://b/p/.")]
+s3://b/p means what lies below s3://b/p/."
+)]
 pub struct CpArgs {
-    /// Files, directories, s3:// addresses, wildcards, -, or one http(s):// address
-    #[arg(required = true, value_name = "SOURCE")]
+    /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
+    #[arg(required_unless_present = "metalink", value_name = "SOURCE")]
     pub sources: Vec<String>,
-    /// A file, a directory, an s3:// address, or -
+    /// A file, a directory, an s3://, http(s):// or dav(s):// address, or -
     pub destination: String,
     /// Copy all that lies below the source
     #[arg(long, short)]
@@ -40,6 +46,12 @@ pub struct CpArgs {
     /// Fail where something is at the destination already
     #[arg(long)]
     pub if_none_match: bool,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
+    /// How to copy between web servers
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
+    pub third_party: ThirdPartyArg,
     /// What to copy and how
     #[command(flatten)]
     pub transfer: TransferArgs,
@@ -117,10 +129,11 @@ pub struct TransferArgs {
   fordway cat s3://data/notes.txt
   fordway cat s3://data/run.h5 --range 0-511 | xxd
   fordway cat s3://data/notes.txt --version-id 3sL4kqtJlcpXroDTDmJ
-  fordway cat 's3://data/logs/*.gz' | zcat")]
+  fordway cat 's3://data/logs/*.gz' | zcat
+  fordway cat --metalink events.meta4 | sha256sum")]
 pub struct CatArgs {
-    /// s3://BUCKET/KEY, a wildcard, or http(s)://HOST/PATH
-    #[arg(required = true, value_name = "ADDRESS")]
+    /// s3://BUCKET/KEY, a wildcard, or http(s)://HOST/PATH (or dav(s)://)
+    #[arg(required_unless_present = "metalink", value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// Bytes FIRST-LAST (both included), FIRST- or -COUNT (from the end)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
@@ -134,6 +147,9 @@ pub struct CatArgs {
     /// Do not hold objects against their checksum or MD5
     #[arg(long)]
     pub no_verify: bool,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
 }
 
 /// Options of `rm`.
@@ -141,13 +157,14 @@ pub struct CatArgs {
 #[command(after_help = "Examples:
   fordway rm s3://data/run.h5
   fordway rm 's3://data/logs/2023-*' --dry-run
+  fordway rm davs://host.example/old --recursive
   fordway rm s3://data/old --recursive --exclude '*.keep'
   fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
 
 Removing an object that is not there succeeds. In a bucket that keeps versions it becomes one of them, behind a \
 delete marker; --version-id removes a version, or a marker, for good. With --recursive, s3://b/p means what lies below s3://b/p/.")]
 pub struct RmArgs {
-    /// s3://BUCKET/KEY, a prefix with --recursive, or a wildcard
+    /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
     pub addresses: Vec<String>,
     /// Remove all that lies below the address

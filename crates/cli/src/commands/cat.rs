@@ -4,21 +4,24 @@ use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 
 use super::source::Source;
 use super::versions::only_object;
-use crate::args::{CatArgs, CpArgs};
+use crate::args::{CatArgs, CpArgs, ReplicaArgs};
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::replicas::Places;
 use crate::transfer::Verifier;
 use crate::web;
 
 /// What to write of each object.
-struct Wanted {
+struct Wanted<'a> {
     options: GetOptions,
     verify: bool,
+    replicas: &'a ReplicaArgs,
 }
 
 pub(super) fn run(args: &CatArgs, context: &Context) -> Result<Exit> {
     let options = GetOptions { range: args.range, version: args.version_id.clone(), ..Default::default() };
-    let wanted = Wanted { options, verify: !args.no_verify && args.range.is_none() };
+    let verify = !args.no_verify && args.range.is_none();
+    let wanted = Wanted { options, verify, replicas: &args.replicas };
     write_all(&args.addresses, args.raw, &wanted, context)
 }
 
@@ -29,11 +32,16 @@ pub(super) fn copy_out(args: &CpArgs, context: &Context) -> Result<Exit> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
-    let wanted = Wanted { options, verify: !args.transfer.no_verify };
+    let wanted = Wanted { options, verify: !args.transfer.no_verify, replicas: &args.replicas };
     write_all(&args.sources, args.raw, &wanted, context)
 }
 
-fn write_all(addresses: &[String], raw: bool, wanted: &Wanted, context: &Context) -> Result<Exit> {
+fn write_all(addresses: &[String], raw: bool, wanted: &Wanted<'_>, context: &Context) -> Result<Exit> {
+    // Pieces are held against their digests also where only a range is wanted.
+    let places = Places::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
+    if addresses.is_empty() {
+        return web::write_out("", wanted.options.range, &places, context).map(|()| Exit::Ok);
+    }
     if wanted.options.version.is_some() {
         let sources: Result<Vec<_>> = addresses.iter().map(|text| Source::find(text, false, raw)).collect();
         let (bucket, key) = only_object(&sources?)?;
@@ -41,13 +49,13 @@ fn write_all(addresses: &[String], raw: bool, wanted: &Wanted, context: &Context
     }
     super::for_each(context, addresses, |text| {
         if web::is_address(text) {
-            return web::write_out(text, wanted.options.range, context).map(|()| Exit::Ok);
+            return web::write_out(text, wanted.options.range, &places, context).map(|()| Exit::Ok);
         }
         write_source(&Source::find(text, false, raw)?, wanted, context)
     })
 }
 
-fn write_source(source: &Source, wanted: &Wanted, context: &Context) -> Result<Exit> {
+fn write_source(source: &Source, wanted: &Wanted<'_>, context: &Context) -> Result<Exit> {
     let Some(items) = source.items(context)? else {
         let Source::One(place) = source else { return Ok(Exit::Ok) };
         let (bucket, key) = place.clone().into_object()?;
@@ -60,7 +68,7 @@ fn write_source(source: &Source, wanted: &Wanted, context: &Context) -> Result<E
     })
 }
 
-fn write_object(bucket: &Bucket, key: &Key, wanted: &Wanted, context: &Context) -> Result<()> {
+fn write_object(bucket: &Bucket, key: &Key, wanted: &Wanted<'_>, context: &Context) -> Result<()> {
     let store = context.store()?;
     let object = store.get(bucket, key, &wanted.options)?;
     let mut verifier = Verifier::new(&object.info, wanted.verify);

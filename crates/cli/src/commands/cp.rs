@@ -9,7 +9,9 @@ use super::versions::only_object;
 use crate::address::Address;
 use crate::args::CpArgs;
 use crate::context::Context;
+use crate::dav;
 use crate::exit::Exit;
+use crate::replicas::{self, Places};
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
 use crate::web;
@@ -21,41 +23,80 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
     if let [url] = args.sources.as_slice()
         && web::is_address(url)
         && args.destination != "-"
+        && !web::is_address(&args.destination)
+        && !args.recursive
     {
         return copy_url(url, args, context);
     }
-    let destination = Address::parse(&args.destination)?;
-    if destination == Address::Stdio {
+    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
+        && args.destination != "-"
+    {
+        return copy_described(source, args, context);
+    }
+    if args.destination == "-" {
         return super::cat::copy_out(args, context);
     }
-    let sources: Vec<Source> = args
-        .sources
-        .iter()
-        .map(|text| Source::find(text, args.recursive, args.raw))
-        .collect::<Result<_>>()?;
+    let existing = existing(args.no_clobber, args.if_none_match);
+    let order = dav::Order::of_cp(args, existing);
+    if order.concerns_web() {
+        return dav::copy(&order, context);
+    }
+    let sources = sources(&args.sources, args.recursive, args.raw)?;
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
+    let settings = Settings::of(&args.transfer, existing).reading(args.version_id.clone());
+    copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
+}
+
+/// What the addresses mean. Errors: as [`Source::find`].
+pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<Source>> {
+    addresses.iter().map(|text| Source::find(text, recursive, raw)).collect()
+}
+
+/// Copies all that the sources have.
+pub(super) fn copy_all(
+    sources: &[Source],
+    to: &str,
+    filters: &Filters,
+    settings: &Settings,
+    context: &Context,
+) -> Result<Exit> {
+    let destination = Address::parse(to)?;
     let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
-    let target = Target::new(&args.destination, destination, several)?;
-    for source in &sources {
+    let target = Target::new(to, destination, several)?;
+    for source in sources {
         check_places(&source.root(), target.directory())?;
     }
     let plan = |source| {
-        actions(context, source, &target, &args.transfer.filters)
+        actions(context, source, &target, filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    let settings = Settings::of(&args.transfer, existing(args)).reading(args.version_id.clone());
-    transfer::run(context, &settings, sources.iter().flat_map(plan))
+    transfer::run(context, settings, sources.iter().flat_map(plan))
 }
 
 /// A file at a web server is copied by itself.
 fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
-    if args.recursive || args.transfer.dry_run || args.version_id.is_some() {
-        let why = "--recursive, --dry-run and --version-id do not go with an http(s) address";
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    web::download(url, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+/// Copies what a Metalink describes.
+fn copy_described(source: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+fn check_alone(args: &CpArgs) -> Result<()> {
+    if args.transfer.dry_run || args.version_id.is_some() {
+        let why = "--dry-run and --version-id do not go with an http(s) address";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    web::download(url, &args.destination, existing(args), context).map(|()| Exit::Ok)
+    Ok(())
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.
@@ -66,8 +107,9 @@ fn check_places(from: &Address, to: &Address) -> Result<()> {
     }
 }
 
-fn existing(args: &CpArgs) -> Existing {
-    match (args.no_clobber, args.if_none_match) {
+/// What the options say of things that are at the destination already.
+pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> Existing {
+    match (no_clobber, if_none_match) {
         (true, _) => Existing::Skip,
         (_, true) => Existing::Fail,
         _ => Existing::Replace,

@@ -12,6 +12,9 @@ mod gc;
 mod ls;
 mod man;
 mod mb;
+mod metalink;
+mod mkdir;
+mod mv;
 mod netlab;
 mod node;
 mod node_status;
@@ -57,7 +60,10 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Ls(args) => ls::run(&args, context),
         Command::Cp(args) => cp::run(&args, context),
         Command::Cat(args) => cat::run(&args, context),
+        Command::Metalink(args) => metalink::run(&args, context),
         Command::Read(args) => read::run(&args, context),
+        Command::Mv(args) => mv::run(&args, context),
+        Command::Mkdir(args) => mkdir::run(&args, context),
         Command::Rm(args) => rm::run(&args, context),
         Command::Stat(args) => stat::run(&args, context),
         Command::Mb(args) => mb::run(&args, context),

@@ -1,6 +1,6 @@
 //! `rm`: removes objects, 1,000 per request.
 
-use fordway_store::Result;
+use fordway_store::{Error, ErrorKind, Result};
 
 use super::cp::from_item;
 use super::source::Source;
@@ -11,9 +11,18 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::transfer::{self, Action, Settings};
 use crate::wildcard::Filters;
+use crate::{dav, web};
 
 pub(super) fn run(args: &RmArgs, context: &Context) -> Result<Exit> {
     let mut sources = Vec::new();
+    let (web, others): (Vec<_>, Vec<_>) = args.addresses.iter().partition(|text| web::is_address(text));
+    if !web.is_empty() {
+        if !others.is_empty() || args.version_id.is_some() {
+            let why = "addresses of web servers are removed by themselves, and without --version-id";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        return super::for_each(context, web, |text| dav::remove(text, args, context));
+    }
     for text in &args.addresses {
         // Local files have `rm` already, and a slip of the pen must not remove one.
         Address::parse(text)?.into_s3()?;

@@ -11,7 +11,7 @@ use crate::args::StatArgs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::units::{human_bytes, local_time, utc_time};
-use crate::web;
+use crate::{dav, web};
 
 pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
     if args.version_id.is_some() && args.addresses.len() != 1 {
@@ -19,6 +19,9 @@ pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     super::for_each(context, &args.addresses, |text| {
+        if dav::is_dav(text) {
+            return dav::stat(text, context).map(|()| Exit::Ok);
+        }
         if web::is_address(text) {
             return web::stat(text, context).map(|()| Exit::Ok);
         }

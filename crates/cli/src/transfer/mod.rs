@@ -10,9 +10,9 @@ mod content;
 mod copy;
 mod download;
 pub(crate) mod plan;
-mod queue;
+pub(crate) mod queue;
 mod remove;
-mod tally;
+pub(crate) mod tally;
 pub(crate) mod tree;
 mod upload;
 
@@ -21,8 +21,8 @@ use std::path::PathBuf;
 
 use fordway_lanes::Lane;
 use fordway_store::{
-    BoxedMetadata, Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, Result, Store,
-    VersionId,
+    BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata,
+    Result, Store, VersionId,
 };
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub(crate) use content::Verifier;
 use crate::address::Address;
 use crate::args::TransferArgs;
 use crate::context::Context;
-use crate::exit::Exit;
+use crate::exit::{Exit, file_error};
 use tally::Tally;
 
 /// What to do about something that is at the destination already.
@@ -57,6 +57,7 @@ pub(crate) struct Settings {
     metadata: BoxedMetadata,
     guess_content_type: bool,
     verify: bool,
+    removes_sources: bool,
 }
 
 impl Settings {
@@ -75,7 +76,13 @@ impl Settings {
             metadata: Metadata { content_type: args.content_type.clone(), user, ..Default::default() }.into(),
             guess_content_type: !args.no_guess_mime_type,
             verify: !args.no_verify,
+            removes_sources: false,
         }
+    }
+
+    /// The same, taking away each source when it was copied.
+    pub(crate) fn removing_sources(self) -> Self {
+        Settings { removes_sources: true, ..self }
     }
 
     /// The same, reading that version of the source; `None` is the latest.
@@ -97,6 +104,7 @@ impl Settings {
             metadata: BoxedMetadata::EMPTY,
             guess_content_type: false,
             verify: false,
+            removes_sources: false,
         }
     }
 }
@@ -174,7 +182,10 @@ impl Runner<'_> {
     fn perform(&self, task: Task) {
         match task {
             Task::Copy { from, to, size } => match self.copy(&from, &to, size) {
-                Ok(Copied::Done(size)) => self.done(copy_name(&from, &to), &from, Some(&to), size),
+                Ok(Copied::Done(size)) => {
+                    let name = if self.settings.removes_sources { "move" } else { copy_name(&from, &to) };
+                    self.done(name, &from, Some(&to), size);
+                }
                 Ok(Copied::Skipped) => self.tally.skipped(),
                 Err(error) => self.failed(&error),
             },
@@ -194,7 +205,8 @@ impl Runner<'_> {
             return Ok(Copied::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
-        match self.copy_content(from, to, size) {
+        let copied = self.copy_content(from, to, size);
+        match copied.and_then(|bytes| self.settle(from, to).map(|()| bytes)) {
             Ok(bytes) => Ok(Copied::Done(bytes.or(size))),
             // Somebody was faster than our look; with --no-clobber that is theirs to keep.
             Err(error)
@@ -204,6 +216,24 @@ impl Runner<'_> {
                 Ok(Copied::Skipped)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// After a copy: a move takes its source away.
+    fn settle(&self, from: &Address, to: &Address) -> Result<()> {
+        match from {
+            _ if !self.settings.removes_sources => Ok(()),
+            _ if from == to => {
+                let why = format!("{from} would be moved to itself");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            Address::S3(bucket, key) => {
+                self.store().delete(bucket, &Key::new(key)?, &DeleteOptions::default()).map(drop)
+            }
+            Address::Local(path) => {
+                std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
+            }
+            Address::Service | Address::Stdio => Ok(()),
         }
     }
 

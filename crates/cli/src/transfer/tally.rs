@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 #[derive(Default)]
-pub(super) struct Tally(Mutex<Counts>);
+pub(crate) struct Tally(Mutex<Counts>);
 
 #[derive(Clone, Copy, Default)]
 struct Counts {
@@ -25,16 +25,16 @@ impl Tally {
         *counts
     }
 
-    pub(super) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.change(|counts| counts.done += 1);
     }
 
-    pub(super) fn skipped(&self) {
+    pub(crate) fn skipped(&self) {
         self.change(|counts| counts.skipped += 1);
     }
 
     /// Reports `error`, unless it only says that all work stops.
-    pub(super) fn failed(&self, context: &Context, error: &Error) {
+    pub(crate) fn failed(&self, context: &Context, error: &Error) {
         if error.kind() == ErrorKind::Interrupted {
             return;
         }
@@ -45,8 +45,13 @@ impl Tally {
         });
     }
 
+    /// Whether anything failed so far.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.change(|_| {}).failed > 0
+    }
+
     /// Tells how it went, where that is not plain from what was reported. Errors: `Interrupted`.
-    pub(super) fn finish(&self, context: &Context) -> Result<Exit> {
+    pub(crate) fn finish(&self, context: &Context) -> Result<Exit> {
         let Counts { done, skipped, failed, first_failure } = self.change(|_| {});
         if context.interrupt.is_raised() {
             let why = format!("stopped by a signal after {done} objects; what was not finished was removed");

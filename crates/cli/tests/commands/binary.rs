@@ -22,11 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "ls",
     "cp",
     "cat",
     "read",
+    "mv",
+    "mkdir",
     "rm",
     "stat",
     "mb",

@@ -321,7 +321,6 @@ fn places_that_cannot_be_copied_between() {
         &["cp", "DIR", "s3://bkt/"],
         &["cp", "s3://bkt/p/", "DIR"],
         &["cp", "DIR/f", "s3://"],
-        &["cp", "DIR/f", "http://x/y"],
         &["sync", "DIR", "DIR"],
         &["sync", "s3://bkt/a", "s3://bkt/a/b"],
     ] {

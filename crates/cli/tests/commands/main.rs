@@ -5,6 +5,8 @@ mod care;
 mod copying;
 mod listing;
 mod reading;
+mod replicas;
 mod support;
 mod versions;
 mod web;
+mod webdav;

@@ -134,7 +134,7 @@ impl HttpClient {
     }
 
     /// A server may refuse a request before it has read the body, and close: its answer says why.
-    fn early_answer(
+    pub(super) fn early_answer(
         &self,
         mut connection: Connection,
         exchange: &Exchange,
@@ -150,7 +150,12 @@ impl HttpClient {
     }
 
     /// An answer of the origin. Errors: `AccessDenied` for one of a proxy that wants to know who asks.
-    fn answered(&self, head: Head, connection: Connection, exchange: &Exchange) -> Result<Response, Error> {
+    pub(super) fn answered(
+        &self,
+        head: Head,
+        connection: Connection,
+        exchange: &Exchange,
+    ) -> Result<Response, Error> {
         match connection.refused_by_proxy(head.status) {
             Some(refused) => Err(refused),
             None => Response::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
@@ -162,6 +167,6 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
 }

@@ -45,6 +45,16 @@ pub(super) struct Connection {
     pub(super) is_reused: bool,
 }
 
+/// What comes back before a request is all sent.
+pub(super) enum FirstWord {
+    /// `100 Continue`: the body is wanted.
+    GoOn,
+    /// The answer.
+    Answer(Head),
+    /// Nothing yet.
+    Nothing,
+}
+
 impl Connection {
     pub(super) fn plain(socket: Socket, timeouts: Timeouts) -> Self {
         Self::over(Transport::Plain(socket), timeouts)
@@ -212,6 +222,45 @@ impl Connection {
                 Err(error) => return Err(self.receive_error(error)),
             }
         }
+    }
+
+    /// Waits up to `limit` for what the other side says first. An answer that began in that time is
+    /// kept, and may be asked for again.
+    /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
+    pub(super) fn first_word(&mut self, limit: Duration) -> Result<FirstWord> {
+        let deadline = Instant::now() + limit;
+        let mut head = Head::default();
+        loop {
+            while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
+                self.used = head.end;
+                match head.status {
+                    100 => return Ok(FirstWord::GoOn),
+                    101..=199 => {}
+                    _ => return Ok(FirstWord::Answer(head)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(FirstWord::Nothing);
+            }
+            self.limit_wait(left)?;
+            match self.receive_more() {
+                Ok(0) => return Err(super::client::closed()),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(self.receive_error(error)),
+            }
+        }
+    }
+
+    /// Sends a piece of a body and `before` in front of it, behind a head that was sent; what was
+    /// received stays.
+    pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
+        self.request_head.clear();
+        self.request_head.extend_from_slice(before);
+        self.sent = 0;
+        self.send_rest(piece)
     }
 
     /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.

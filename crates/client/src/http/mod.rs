@@ -5,7 +5,9 @@
 //! straight into the caller's buffer.
 
 pub mod load;
+pub mod replicas;
 pub mod vector;
+pub mod webdav;
 
 mod access;
 mod body;
@@ -19,6 +21,7 @@ mod pool;
 mod proxy;
 mod response;
 mod socket;
+mod streamed;
 mod tls;
 
 use std::time::Duration;

@@ -110,6 +110,12 @@ impl Response {
         Ok(Response { head, framing, keep_alive, connection: Some(connection), origin, pool })
     }
 
+    /// The same, as the last one on its connection: the request was not all sent.
+    pub(super) fn into_last(mut self) -> Self {
+        self.keep_alive = false;
+        self
+    }
+
     /// The status, 200 to 999.
     pub fn status(&self) -> u16 {
         self.head.status

@@ -13,13 +13,47 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
     /// The head of this answer announces the body, but none follows.
     pub(super) is_head_only: bool,
+    /// It is not of the file, and sent as it should be.
+    pub(super) is_aside: bool,
 }
 
 /// The answer to `request` for `file`, with every lie that concerns its content.
 pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
-    let mut answer = refusal(request, lies).unwrap_or_else(|| content(request, file, lies));
+    let told = document(request, lies).or_else(|| refusal(request, lies));
+    let mut answer = told.unwrap_or_else(|| content(request, file, lies));
     answer.is_head_only = request.method == "HEAD";
     answer
+}
+
+/// Another document than the file, for who asks for it.
+fn document(request: &Request, lies: &[Lie]) -> Option<Answer> {
+    let documents = lies.iter().filter_map(|lie| match lie {
+        Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),
+        _ => None,
+    });
+    let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
+        // Told by what is wanted, and not by its name.
+        "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
+        ending => request.target.ends_with(ending),
+    };
+    let mut documents = documents.peekable();
+    let has_any = documents.peek().is_some();
+    match documents.find(is_asked) {
+        Some((_, kind, body)) => {
+            let headers = vec![("Content-Type", kind.to_owned())];
+            Some(Answer {
+                status: 200,
+                headers,
+                body: body.clone().into_bytes(),
+                is_aside: true,
+                ..Answer::default()
+            })
+        }
+        None if has_any && request.target.ends_with(".meta4") => {
+            Some(Answer { status: 404, ..Answer::default() })
+        }
+        None => None,
+    }
 }
 
 /// An answer that has nothing of the file.
@@ -49,6 +83,16 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
         Some(version) => {
             changed = file.iter().map(|byte| byte ^ version).collect();
             &changed
+        }
+        None => file,
+    };
+    let flipped =
+        lies.iter().find_map(|lie| if let Lie::FlippedAt(at) = lie { Some(*at as usize) } else { None });
+    let damaged: Vec<u8>;
+    let file = match flipped.filter(|at| *at < file.len()) {
+        Some(at) => {
+            damaged = [&file[..at], &[!file[at]], &file[at + 1..]].concat();
+            &damaged
         }
         None => file,
     };

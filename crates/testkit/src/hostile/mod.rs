@@ -144,7 +144,8 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
         let is_left = lies.contains(&Lie::LeavesPipelined) && has_more(&reader);
         let answer = answer::answer(&request, &shared.file, &lies);
         let is_last = request.header("connection") == Some("close");
-        match transmit::send(stream, &answer, &lies) {
+        let lies = if answer.is_aside { &[][..] } else { &lies };
+        match transmit::send(stream, &answer, lies) {
             Ok(After::GoOn) if is_left => {
                 drain(&mut reader);
                 break;

@@ -30,6 +30,10 @@ pub enum Lie {
     Version(u8),
     /// `If-Range` is not looked at.
     IgnoresIfRange,
+    /// The byte of the file at this position has all bits flipped, wherever it is sent; the `ETag` is as ever.
+    FlippedAt(u64),
+    /// This body for a target that ends so, as of a type; 404 is what others get that end in `.meta4`.
+    Document(&'static str, &'static str, String),
 
     // How it is written down.
     /// `Content-Range` is moved by so many bytes; the body is right.
@@ -70,6 +74,10 @@ pub enum Lie {
     CloseAt(usize),
     /// Nothing comes behind so many bytes of the body, until the client leaves.
     StallAt(usize),
+    /// Nothing is answered at all, until the client leaves.
+    Mute,
+    /// The body comes at this rate, in bytes a second.
+    Slow(u64),
     /// The head comes a byte at a time, with this pause before each.
     SlowHead(Duration),
     /// The connection closes behind the answer, which announces that.

@@ -27,6 +27,10 @@ enum Cut {
 }
 
 pub(super) fn send(mut stream: &TcpStream, answer: &Answer, lies: &[Lie]) -> io::Result<After> {
+    if lies.contains(&Lie::Mute) {
+        while stream.read(&mut [0; 512]).is_ok_and(|len| len > 0) {}
+        return Ok(After::Gone);
+    }
     let head = head(answer, lies);
     match lies.iter().find_map(|lie| if let Lie::SlowHead(pause) = lie { Some(*pause) } else { None }) {
         Some(pause) => dribble(stream, head.as_bytes(), pause)?,
@@ -42,7 +46,10 @@ pub(super) fn send(mut stream: &TcpStream, answer: &Answer, lies: &[Lie]) -> io:
     if let Some(cut) = cut {
         return send_part(stream, &body, cut);
     }
-    stream.write_all(&body)?;
+    match lies.iter().find_map(|lie| if let Lie::Slow(rate) = lie { Some(*rate) } else { None }) {
+        Some(rate) => trickle(stream, &body, rate)?,
+        None => stream.write_all(&body)?,
+    }
     let closes =
         [Lie::ClosesAfter, Lie::UntilClose, Lie::DropsPipelined].iter().any(|lie| lies.contains(lie));
     Ok(if closes { After::Close } else { After::GoOn })
@@ -66,6 +73,15 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: Cut) -> io::Result<After>
             Ok(After::Gone)
         }
     }
+}
+
+fn trickle(mut stream: &TcpStream, body: &[u8], bytes_per_s: u64) -> io::Result<()> {
+    const PER_S: u64 = 50;
+    for piece in body.chunks(usize::try_from(bytes_per_s / PER_S).unwrap_or(1).max(1)) {
+        std::thread::sleep(Duration::from_millis(1_000 / PER_S));
+        stream.write_all(piece)?;
+    }
+    Ok(())
 }
 
 fn dribble(mut stream: &TcpStream, head: &[u8], pause: Duration) -> io::Result<()> {

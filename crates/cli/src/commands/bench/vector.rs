@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::summary::{Capacity, summarise_phase};
 use serde_json::json;
 
-use crate::args::VectorArgs;
+use crate::args::{ReplicaArgs, VectorArgs};
 use crate::commands::read::{Call, Reading, What, measure, read_ranges};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -40,7 +40,9 @@ fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) ->
         for (lane, window) in args.window.iter().enumerate() {
             let window = *window as usize;
             let what = What::Ranges { ranges, window };
-            let reading = Reading { url: &args.url, what, calls: &args.calls };
+            let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
+            let reading =
+                Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
             measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
         }
     }

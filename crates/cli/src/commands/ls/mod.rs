@@ -1,6 +1,7 @@
 //! `ls`: buckets, objects and directories, in the columns of `aws s3 ls`.
 
 mod versions;
+mod webdav;
 
 use std::fmt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use crate::context::Context;
 use crate::exit::{Exit, file_error};
 use crate::transfer::tree::{self, Item};
 use crate::units::{local_time, show_bytes, utc_time};
+use crate::web;
 use crate::wildcard::{Pattern, has_wildcard, literal_prefix};
 
 /// One line of a listing.
@@ -69,6 +71,9 @@ pub(super) fn run(args: &LsArgs, context: &Context) -> Result<Exit> {
     if args.versions && !matches!(args.address.as_deref().map(Address::parse), Some(Ok(Address::S3(..)))) {
         let why = "--versions needs a bucket: s3://BUCKET[/PREFIX]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    if let Some(url) = args.address.as_deref().filter(|text| web::is_address(text)) {
+        return lister.web(url, args);
     }
     let asked_for_something = match Address::parse(args.address.as_deref().unwrap_or("s3://"))? {
         Address::Service => lister.buckets().map(|()| false)?,

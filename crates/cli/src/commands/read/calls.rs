@@ -4,20 +4,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::http::vector::{Options, ReadAhead, Reader, RemoteFile, Traffic};
+use fordway_client::http::replicas::ReplicatedFile;
+use fordway_client::http::vector::{ReadAhead, Reader, Traffic};
 use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result, Store};
 use serde::Serialize;
 
 use crate::address::Address;
-use crate::args::CallArgs;
+use crate::args::{CallArgs, ReplicaArgs};
 use crate::context::Context;
-use crate::web;
+use crate::replicas::{Opened, Places};
 
 /// What is read, and how.
 pub(crate) struct Reading<'a> {
+    /// Empty if only a Metalink is named.
     pub(crate) url: &'a str,
     pub(crate) what: What<'a>,
     pub(crate) calls: &'a CallArgs,
+    pub(crate) replicas: &'a ReplicaArgs,
+    /// Whether the pieces that ranges lie in are held against their digests.
+    pub(crate) verify: bool,
 }
 
 /// What is read of it.
@@ -68,13 +73,13 @@ pub(crate) fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>)
     };
     let traffic = match (reading.what, open(reading, context)?) {
         (What::Ranges { ranges, window }, Some(file)) => {
-            read_ranges_of(file, reading, (ranges, window), &mut count).map(Some)
+            read_ranges_of(file, (reading, context), (ranges, window), &mut count).map(Some)
         }
         (What::Ranges { ranges, .. }, None) => {
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
         (What::Blocks { block_bytes, read_ahead_bytes }, Some(file)) => {
-            read_blocks(file, block_bytes, read_ahead_bytes, &mut count).map(Some)
+            read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
         }
         (What::Blocks { .. }, None) => {
             let detail =
@@ -95,30 +100,49 @@ fn cpu_seconds() -> f64 {
 }
 
 /// `None` for objects on lanes that are not worth to be asked ahead. Cost: a HEAD.
-fn open(reading: &Reading, context: &Context) -> Result<Option<RemoteFile>> {
+fn open(reading: &Reading, context: &Context) -> Result<Option<Opened>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = Address::parse(reading.url)?.into_object()?;
-        return context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
+        let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
+        return Ok(file?.map(Opened::One));
     }
-    let options = Options {
-        connections_per_origin: reading.calls.connections as usize,
-        deadline: reading.calls.deadline,
-        ..Default::default()
-    };
-    RemoteFile::open(&web::session(reading.calls.ca_bundle.clone(), options), reading.url).map(Some)
+    reading.places().open(reading.url, context).map(Some)
+}
+
+impl Reading<'_> {
+    fn places(&self) -> Places<'_> {
+        let connections = self.calls.connections as usize;
+        Places {
+            args: self.replicas,
+            verify: self.verify,
+            ca_bundle: self.calls.ca_bundle.as_ref(),
+            connections,
+            deadline: self.calls.deadline,
+        }
+    }
 }
 
 fn read_blocks(
-    file: RemoteFile,
-    block_bytes: usize,
-    read_ahead_bytes: u64,
+    file: Opened,
+    (reading, context): (&Reading, &Context),
+    (block_bytes, read_ahead_bytes): (usize, u64),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
+    let file = match file {
+        Opened::One(file) => file,
+        Opened::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
+    };
     let mut reader = Reader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
     let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
     loop {
         let started = Instant::now();
-        let count = reader.read_at(position, &mut block)?;
+        let count = match reader.read_at(position, &mut block) {
+            Ok(count) => count,
+            Err(error) => {
+                let file = reading.places().instead(reading.url, error, context)?;
+                return read_blocks_of_many(&file, position, block_bytes, sink);
+            }
+        };
         if count == 0 {
             return Ok(reader.file().traffic());
         }
@@ -127,9 +151,26 @@ fn read_blocks(
     }
 }
 
+fn read_blocks_of_many(
+    file: &ReplicatedFile,
+    from: u64,
+    block_bytes: usize,
+    sink: &mut Sink<'_>,
+) -> Result<Traffic> {
+    let mut started = Instant::now();
+    file.copy_range(from..file.size_bytes(), &mut |bytes| {
+        for bytes in bytes.chunks(block_bytes.max(1)) {
+            sink(Call { bytes, started, took: started.elapsed() })?;
+            started = Instant::now();
+        }
+        Ok(())
+    })?;
+    Ok(file.traffic())
+}
+
 fn read_ranges_of(
-    file: RemoteFile,
-    reading: &Reading,
+    mut file: Opened,
+    (reading, context): (&Reading, &Context),
     (ranges, window): (&[(u64, usize)], usize),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
@@ -141,10 +182,19 @@ fn read_ranges_of(
             && let Some(call) = calls.next()
         {
             let started = Instant::now();
-            under_way.push_back((started, file.submit(call, std::mem::take(&mut memory))?));
+            under_way.push_back((started, call, file.submit(call, std::mem::take(&mut memory))?));
         }
-        let Some((started, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
-        memory = file.wait(ticket)?.bytes;
+        let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
+        memory = match (file.wait(ticket), &file) {
+            (Err(error), Opened::One(_)) => {
+                file = Opened::Many(reading.places().instead(reading.url, error, context)?);
+                for (_, call, ticket) in &mut under_way {
+                    *ticket = file.submit(call, Vec::new())?;
+                }
+                file.wait(file.submit(call, Vec::new())?)?
+            }
+            (waited, _) => waited?,
+        };
         sink(Call { bytes: &memory, started, took: started.elapsed() })?;
     }
 }

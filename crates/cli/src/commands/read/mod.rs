@@ -59,14 +59,17 @@ pub(super) fn run(args: &ReadArgs, context: &Context) -> Result<Exit> {
     };
     context.output.start_progress();
     context.output.expect_bytes(ranges.iter().map(|(_, length)| *length as u64).sum());
-    let reading = Reading { url: &args.url, what, calls: &args.calls };
+    let url = args.url.as_deref().unwrap_or_default();
+    let (replicas, verify) = (&args.replicas, !args.no_verify);
+    let reading = Reading { url, what, calls: &args.calls, replicas, verify };
     let cost = match &args.output {
         _ if args.discard => measure(&reading, context, &mut |_| Ok(())),
         Some(path) => to_file(&reading, path, context),
         None => measure(&reading, context, &mut |call| context.output.data(call.bytes)),
     };
     context.output.end_progress();
-    let summary = Summary { url: &args.url, per_call: args.calls.per_call, window: args.window, cost: cost? };
+    let url = if url.is_empty() { args.replicas.metalink.as_deref().unwrap_or_default() } else { url };
+    let summary = Summary { url, per_call: args.calls.per_call, window: args.window, cost: cost? };
     if args.discard {
         context.output.record(&summary)?;
     } else if args.output.is_some() {

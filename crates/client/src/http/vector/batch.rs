@@ -128,6 +128,8 @@ impl<S: Sink> Batch<S> {
 
     /// Counts bytes that were put into [`Batch::room`].
     pub(super) fn filled(&mut self, len: usize) {
+        let (to, filled) = (self.plan.receives[self.cursor].to, self.filled[self.cursor]);
+        self.sink.arrived(super::plan::Place { within: to.within + filled, ..to }, len);
         self.filled[self.cursor] += len;
         self.missing_bytes -= len as u64;
         self.complete_if_all_is_there();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -74,6 +75,12 @@ impl RemoteFile {
         &self.source.version
     }
 
+    /// Whether the server names other places of it (RFC 6249).
+    pub fn has_links(&self) -> bool {
+        !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), [])
+            .is_empty()
+    }
+
     /// Bytes of the file.
     pub fn size_bytes(&self) -> u64 {
         self.source.version.size_bytes
@@ -121,7 +128,7 @@ impl RemoteFile {
                 return result.map(|_| ()).map_err(|error| self.named(error));
             }
             if !moved {
-                engine.wait(None);
+                engine.wait(None, None);
             }
         }
     }
@@ -156,6 +163,11 @@ impl RemoteFile {
     /// Whether [`RemoteFile::wait`] would return at once. It is a look, and moves nothing.
     pub fn has_ended(&self, ticket: &Ticket) -> bool {
         self.window.has_ended(ticket.0)
+    }
+
+    /// As [`RemoteFile::wait`], but not beyond `limit`, and nothing is fetched; whether it has ended.
+    pub fn wait_until(&self, ticket: &Ticket, limit: Instant) -> bool {
+        self.window.wait_until(ticket.0, limit)
     }
 
     /// Waits for what was submitted. Meanwhile all that was submitted makes progress.

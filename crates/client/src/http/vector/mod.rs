@@ -9,6 +9,7 @@
 mod answer;
 mod batch;
 mod digest;
+pub(crate) mod document;
 mod download;
 mod engine;
 mod file;
@@ -19,7 +20,7 @@ mod pace;
 mod pattern;
 mod plan;
 mod reader;
-mod redirect;
+pub(super) mod redirect;
 mod request;
 mod session;
 mod sink;

@@ -116,12 +116,13 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
 fn try_describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     match described.status() {
-        200..=299 => {
+        200..=299 if described.header("content-length").is_some() => {
             let size = described.header("content-length").and_then(digits);
             Ok(Described::File(version_of(&described, (session, target), size)?))
         }
-        // Who may read need not be let ask: a URL that was signed for GET is good for nothing else.
-        403 | 405 | 501 => {
+        // Apache does not say that an empty file has no bytes. Who may read need not be let ask: a URL
+        // that was signed for GET is good for nothing else.
+        200..=299 | 403 | 405 | 501 => {
             drop(described);
             by_first_byte(session, target, traffic)
         }
@@ -190,5 +191,9 @@ fn version_of(
     super::learned::note(session, target, |server| {
         response.header("server").inspect(|name| server.introduced(name));
     });
-    Ok(FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned)))
+    let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
+    let links = links.map(|(_, value)| value.to_owned()).collect();
+    let mut version = FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned));
+    version.links = links;
+    Ok(version)
 }

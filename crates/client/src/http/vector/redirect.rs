@@ -15,15 +15,15 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// An answer that names another address.
 #[derive(Debug)]
-pub(super) struct Moved {
-    pub(super) status: u16,
+pub(in crate::http) struct Moved {
+    pub(in crate::http) status: u16,
     /// As the server writes it.
-    pub(super) location: String,
+    pub(in crate::http) location: String,
 }
 
 impl Moved {
     /// The answer of such a status and `Location`, if it means that.
-    pub(super) fn of(status: u16, location: Option<&str>) -> Option<Self> {
+    pub(in crate::http) fn of(status: u16, location: Option<&str>) -> Option<Self> {
         let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
         Some(Moved { status, location: location.trim().to_owned() })
     }
@@ -34,12 +34,12 @@ impl Moved {
 }
 
 /// Where the search for a file has come to.
-pub(super) struct Route {
+pub(in crate::http) struct Route {
     /// Whose search it is.
     start: Arc<Session>,
     /// Whose connections and credentials are used there.
-    pub(super) session: Arc<Session>,
-    pub(super) file: WebFile,
+    pub(in crate::http) session: Arc<Session>,
+    pub(in crate::http) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
     /// Whether one of them was left by what is remembered, and not by an answer.
@@ -49,7 +49,7 @@ pub(super) struct Route {
 impl Route {
     /// Starts at the address that the caller named, or where that is known to have moved for good.
     /// Errors: as [`Route::follow`]; those of credentials that cannot be used.
-    pub(super) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
+    pub(in crate::http) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = Route::onwards(session, file);
         route.follow_remembered()?;
@@ -66,7 +66,7 @@ impl Route {
     /// that is another scheme, host or port, and are not taken up again on the way back.
     /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
     /// long or leaves TLS.
-    pub(super) fn follow(&mut self, moved: &Moved) -> Result<()> {
+    pub(in crate::http) fn follow(&mut self, moved: &Moved) -> Result<()> {
         let (from, told) = (self.file.url(), self.session.clone());
         self.step(&moved.location)?;
         if moved.is_for_good() {
@@ -143,7 +143,7 @@ impl Route {
     }
 
     /// Names the file in an error, and the way to it.
-    pub(super) fn named(&self, operation: &'static str, error: Error) -> Error {
+    pub(in crate::http) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
         let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFile::shown).collect();
         let (kind, tries) = (error.kind(), error.tries());

@@ -58,8 +58,8 @@ impl Default for Options {
 /// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
 /// goes to the next one that wants it.
 pub struct Session {
-    pub(super) options: Options,
-    pub(super) http: Arc<HttpClient>,
+    pub(in crate::http) options: Options,
+    pub(in crate::http) http: Arc<HttpClient>,
     in_use: Arc<InUse>,
     /// What has moved for good, by its address, as these credentials were told.
     moved: Mutex<HashMap<String, String>>,
@@ -74,7 +74,7 @@ struct InUse {
 }
 
 /// The right to one of an origin's connections; given back when dropped.
-pub(super) struct Permit {
+pub(in crate::http) struct Permit {
     origin: Origin,
     in_use: Arc<InUse>,
 }
@@ -116,7 +116,7 @@ impl Session {
     }
 
     /// Tries of an operation that begins now.
-    pub(super) fn retries(&self) -> Retries {
+    pub(in crate::http) fn retries(&self) -> Retries {
         Retries::new(self.options.max_retries, self.until())
     }
 
@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// A right to a connection, waited for. Errors: `Timeout`.
-    pub(super) fn permit(&self, origin: &Origin) -> Result<Permit> {
+    pub(in crate::http) fn permit(&self, origin: &Origin) -> Result<Permit> {
         let limit = self.options.timeouts.first_byte;
         let deadline = Instant::now() + limit;
         let mut in_use = self.in_use.locked();

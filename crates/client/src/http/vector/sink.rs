@@ -7,6 +7,9 @@ pub(super) trait Sink: Send {
     /// `len` bytes at `place`.
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8];
 
+    /// `len` bytes have been put at `place`.
+    fn arrived(&mut self, _place: Place, _len: usize) {}
+
     /// Copies what was received for one fragment into another.
     fn copy(&mut self, duplicate: &Duplicate);
 }
@@ -16,6 +19,9 @@ pub(super) trait Sink: Send {
 pub trait Memory: Send {
     /// `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
+
+    /// `len` bytes of fragment number `fragment` have been received, from its byte `within` on.
+    fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
 
     /// Copies `len` bytes of a fragment into another; a place is a fragment's number and a byte in it.
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize);
@@ -42,6 +48,12 @@ impl Sink for Landing {
         match self {
             Landing::Arena(arena) => arena.slice(place, len),
             Landing::Memory(memory) => memory.slice(place.fragment, place.within, len),
+        }
+    }
+
+    fn arrived(&mut self, place: Place, len: usize) {
+        if let Landing::Memory(memory) = self {
+            memory.arrived(place.fragment, place.within, len);
         }
     }
 

@@ -14,6 +14,8 @@ pub struct FileVersion {
     pub etag: Option<String>,
     /// As the server writes it.
     pub last_modified: Option<String>,
+    /// Values of `Link` headers: where else it may be (RFC 6249).
+    pub(crate) links: Vec<String>,
     /// Whether the time of the last change is so long past that no second change can share it.
     is_settled: bool,
 }
@@ -27,13 +29,13 @@ impl FileVersion {
             (Some(changed), Some(now)) => now.duration_since(changed).is_ok_and(|age| age.as_secs() >= 1),
             _ => false,
         };
-        FileVersion { size_bytes, etag, last_modified, is_settled }
+        FileVersion { size_bytes, etag, last_modified, links: Vec::new(), is_settled }
     }
 
     /// Of a size and a strong ETag, without its quotes.
     pub(crate) fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
-        FileVersion { size_bytes, etag, last_modified: None, is_settled: false }
+        FileVersion { size_bytes, etag, last_modified: None, links: Vec::new(), is_settled: false }
     }
 
     /// The header by which a request means this version alone, where there is a strong enough mark of it.

@@ -46,7 +46,7 @@ impl WebFile {
     }
 
     /// The same, with what the credentials have to say to its host. Errors: those of credentials that cannot be used.
-    pub(super) fn authorized(mut self, options: &Options) -> Result<Self> {
+    pub(in crate::http) fn authorized(mut self, options: &Options) -> Result<Self> {
         let Options { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
         self.authorization = said.map_err(|error| self.named("open", error))?;
@@ -55,12 +55,12 @@ impl WebFile {
     }
 
     /// Its address, with whatever secrets a query may hold.
-    pub(super) fn url(&self) -> String {
+    pub(in crate::http) fn url(&self) -> String {
         format!("{}{}", self.origin, self.path)
     }
 
     /// Its address without the query, for messages.
-    pub(super) fn shown(&self) -> &str {
+    pub(in crate::http) fn shown(&self) -> &str {
         &self.shown
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -118,24 +119,40 @@ impl Window {
 
     /// Waits for the end of a batch. Errors: what ended it.
     pub(super) fn wait(&self, id: BatchId) -> Result<Landing> {
+        self.wait_for(id, None);
+        self.locked().ended.remove(&id).unwrap_or_else(|| {
+            Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "nothing is under way by that ticket: it was given up, or is of another file",
+            ))
+        })
+    }
+
+    /// Waits for the end of a batch, but not beyond `limit`; whether there is nothing to wait for.
+    pub(super) fn wait_until(&self, id: BatchId, limit: Instant) -> bool {
+        self.wait_for(id, Some(limit))
+    }
+
+    fn wait_for(&self, id: BatchId, limit: Option<Instant>) -> bool {
         let mut state = self.locked();
         loop {
-            if let Some(ended) = state.ended.remove(&id) {
-                return ended;
+            if state.ended.contains_key(&id) {
+                return true;
+            }
+            let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
             }
             if state.is_driven {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                let left = left.unwrap_or(Duration::MAX);
+                let waited = self.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let Some(mut engine) = state.engine.take_if(|engine| engine.has(id)) else {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    "nothing is under way by that ticket: it was given up, or is of another file",
-                ));
-            };
+            let Some(mut engine) = state.engine.take_if(|engine| engine.has(id)) else { return true };
             state.is_driven = true;
             drop(state);
-            self.drive(&mut engine, id);
+            self.drive(&mut engine, id, limit);
             state = self.locked();
             // What came since the last exchange goes out before somebody waits for it.
             if state.hand_over(&mut engine) {
@@ -146,19 +163,22 @@ impl Window {
         }
     }
 
-    /// Does the work of all batches until that of `id` is done.
-    fn drive(&self, engine: &mut Engine<Landing>, id: BatchId) {
+    /// Does the work of all batches until that of `id` is done, or it is `limit`.
+    fn drive(&self, engine: &mut Engine<Landing>, id: BatchId, limit: Option<Instant>) {
         loop {
             let moved = engine.turn();
             let (has_new, bell) = self.exchange(engine);
             if !engine.has(id) {
                 return;
             }
+            if limit.is_some_and(|limit| limit <= Instant::now()) {
+                return;
+            }
             if moved || has_new {
                 continue;
             }
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
-            engine.wait(ringing);
+            engine.wait(ringing, limit);
             if let Some(bell) = &bell {
                 // It says only that there is something to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);

@@ -120,11 +120,11 @@ impl<S: Sink> Engine<S> {
         received
     }
 
-    /// Waits until there is something to do, or too much time has passed.
-    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>) {
+    /// Waits until there is something to do, or too much time has passed; not beyond `limit`.
+    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) {
         let deadlines = self.lines.iter().filter_map(|line| self.deadline(line));
         let ends = self.batches.values().filter(|batch| !batch.has_ended()).filter_map(|batch| batch.until);
-        let until = deadlines.chain(self.not_before).chain(ends).min();
+        let until = deadlines.chain(self.not_before).chain(ends).chain(limit).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled: Vec<PollFd<'_>> =

@@ -1,0 +1,395 @@
+//! Who does what: jobs, the streams that do them, and the replicas that streams read from. It decides,
+//! and knows neither threads nor sockets; time is an argument.
+
+mod supervise;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind};
+
+use super::job::{Partial, Ranges};
+use super::meter::Meter;
+use super::site::Site;
+
+pub(super) type JobId = u64;
+pub(super) type StreamId = u64;
+
+/// Bytes that a stream holds ahead of what it can show that it needs.
+const HELD_BYTES_FIRST: u64 = 8 << 20;
+const HELD_BYTES_MAX: u64 = 32 << 20;
+/// A replica is out of the question after so many failures with nothing delivered in between.
+const STRIKES_MAX: u32 = 3;
+/// How long to look at streams before another replica is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Nothing arrives for so long.
+    pub(super) stall: Duration,
+    /// It is slow for so long.
+    pub(super) detection: Duration,
+    /// Slower than this is slow.
+    pub(super) floor_bytes_per_s: f64,
+}
+
+/// How a job ended; told to everybody who wants it.
+pub(super) type Outcome = Result<Arc<Vec<u8>>, Told>;
+
+/// An error that several may be told.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) kind: ErrorKind,
+    pub(super) detail: String,
+}
+
+impl From<&Told> for Error {
+    fn from(told: &Told) -> Self {
+        Error::new(told.kind, told.detail.clone())
+    }
+}
+
+pub(super) struct Job {
+    pub(super) ranges: Ranges,
+    pub(super) bytes: u64,
+    holders: Vec<StreamId>,
+    /// What streams before have got.
+    partial: Option<Partial>,
+    pub(super) outcome: Option<Outcome>,
+    /// Who wants it.
+    pub(super) interest: usize,
+}
+
+pub(super) struct Stream {
+    replica: Option<usize>,
+    held: Vec<JobId>,
+    pub(super) meter: Meter,
+    /// When it took its replica on.
+    since: Instant,
+    /// When something came last, or there was something to wait for first.
+    moved: Instant,
+    /// When the job in front became that.
+    front_since: Instant,
+    /// Since when it has had nothing to do.
+    is_idle: bool,
+    /// The stream that it is compared with, if that is what it is for.
+    hedges: Option<StreamId>,
+    pub(super) is_leaving: bool,
+    rests_until: Option<Instant>,
+}
+
+/// What a stream is to read from.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    Replica(usize),
+    /// None yet.
+    Wait(Duration),
+    /// None any more, or the stream is not needed.
+    End,
+}
+
+pub(super) struct Board {
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    queue: BTreeSet<JobId>,
+    pub(super) streams: BTreeMap<StreamId, Stream>,
+    pub(super) sites: Vec<Site>,
+    pub(super) is_closing: bool,
+    patience: Patience,
+    next_id: u64,
+    /// Bytes that will be asked for beyond the jobs that there are.
+    pub(super) expected_bytes: u64,
+}
+
+impl Board {
+    pub(super) fn new(sites: Vec<Site>, patience: Patience) -> Self {
+        Board {
+            jobs: BTreeMap::new(),
+            queue: BTreeSet::new(),
+            streams: BTreeMap::new(),
+            sites,
+            is_closing: false,
+            patience,
+            next_id: 0,
+            expected_bytes: 0,
+        }
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// A new job, which one caller wants.
+    pub(super) fn add(&mut self, ranges: Ranges) -> JobId {
+        let id = self.id();
+        let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
+        let job = Job { ranges, bytes, holders: Vec::new(), partial: None, outcome: None, interest: 1 };
+        self.jobs.insert(id, job);
+        self.queue.insert(id);
+        id
+    }
+
+    /// One who wanted a job wants it no more; without anybody it is forgotten.
+    pub(super) fn release(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.interest = job.interest.saturating_sub(1);
+        if job.interest == 0 {
+            self.jobs.remove(&id);
+            self.queue.remove(&id);
+        }
+    }
+
+    /// A new stream, or one to compare another with.
+    pub(super) fn start(&mut self, hedges: Option<StreamId>, now: Instant) -> StreamId {
+        let id = self.id();
+        let stream = Stream {
+            replica: None,
+            held: Vec::new(),
+            meter: Meter::default(),
+            since: now,
+            moved: now,
+            front_since: now,
+            is_idle: false,
+            hedges,
+            is_leaving: false,
+            rests_until: None,
+        };
+        self.streams.insert(id, stream);
+        id
+    }
+
+    /// Streams that are there to stay.
+    pub(super) fn regular_streams(&self) -> usize {
+        self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
+    }
+
+    /// What a stream reads from next: the best replica, of those that fewest read from.
+    pub(super) fn choose(&mut self, id: StreamId, now: Instant) -> Choice {
+        let is_needed = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
+        if self.is_closing || !is_needed {
+            return Choice::End;
+        }
+        let is_hedge = self.streams[&id].hedges.is_some();
+        let best = self.best_site(now, is_hedge);
+        let wait = self.sites.iter().filter_map(|site| site.ready_at(STRIKES_MAX)).min();
+        match (best, wait) {
+            (Some(site), _) => {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.replica = Some(site);
+                    (stream.since, stream.moved, stream.meter) = (now, now, Meter::default());
+                    stream.is_idle = false;
+                }
+                Choice::Replica(site)
+            }
+            (None, Some(until)) if !is_hedge => Choice::Wait(until.saturating_duration_since(now)),
+            _ => Choice::End,
+        }
+    }
+
+    fn best_site(&self, now: Instant, only_unused: bool) -> Option<usize> {
+        let used = |site: usize| {
+            self.streams.values().filter(|stream| stream.replica == Some(site) && !stream.is_leaving).count()
+        };
+        let eligible = self.sites.iter().enumerate().filter(|(_, site)| site.is_eligible(now, STRIKES_MAX));
+        let ranked = eligible.map(|(index, site)| (used(index), site.rank(now), index));
+        ranked.filter(|(used, ..)| !only_unused || *used == 0).min().map(|(.., index)| index)
+    }
+
+    /// A job for a stream: the first that nobody does; else one that another does too slowly.
+    pub(super) fn claim(&mut self, id: StreamId, now: Instant) -> Option<(JobId, Ranges, Option<Partial>)> {
+        let held_bytes = self.held_bytes(id);
+        let stream = self.streams.get(&id).filter(|stream| !stream.is_leaving)?;
+        let rate = stream.meter.bytes_per_s();
+        let enough = rate.map_or(HELD_BYTES_FIRST, |rate| (rate as u64).min(HELD_BYTES_MAX));
+        if !stream.held.is_empty() && held_bytes >= enough {
+            return None;
+        }
+        let has_work = !stream.held.is_empty();
+        let job = match self.queue.first().copied() {
+            Some(job) => {
+                self.queue.remove(&job);
+                job
+            }
+            None if has_work => return None,
+            None => self.job_to_race(id, now)?,
+        };
+        let stream = self.streams.get_mut(&id)?;
+        if stream.held.is_empty() {
+            (stream.moved, stream.front_since, stream.is_idle) = (now, now, false);
+        }
+        stream.held.push(job);
+        let job_of = self.jobs.get_mut(&job)?;
+        job_of.holders.push(id);
+        Some((job, job_of.ranges.clone(), job_of.partial.take()))
+    }
+
+    /// The job that begins first, at `at` or behind it.
+    pub(super) fn claim_ahead(&mut self, id: StreamId, at: u64, now: Instant) -> Option<(JobId, Ranges)> {
+        let start = |job: &JobId| self.jobs.get(job)?.ranges.iter().map(|(offset, _)| *offset).min();
+        let ahead = self.queue.iter().filter_map(|job| Some((start(job)?, *job)));
+        let (_, job) = ahead.filter(|(start, _)| *start >= at).min()?;
+        let stream = self.streams.get_mut(&id)?;
+        (stream.moved, stream.is_idle) = (now, false);
+        stream.held.push(job);
+        self.queue.remove(&job);
+        let found = self.jobs.get_mut(&job)?;
+        found.holders.push(id);
+        found.partial = None;
+        Some((job, found.ranges.clone()))
+    }
+
+    /// Whether a stream is to go on at its replica.
+    pub(super) fn is_serving(&self, id: StreamId, site: usize) -> bool {
+        let is_wanted = self.streams.get(&id).is_some_and(|stream| !stream.is_leaving);
+        !self.is_closing && is_wanted && self.sites.get(site).is_some_and(Site::is_open)
+    }
+
+    fn held_bytes(&self, id: StreamId) -> u64 {
+        let held = self.streams.get(&id).map(|stream| stream.held.as_slice()).unwrap_or_default();
+        held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
+    }
+
+    /// The job that would be done last, if this stream can do it sooner than whoever has it.
+    fn job_to_race(&self, id: StreamId, now: Instant) -> Option<JobId> {
+        let own_rate = self.rate_of(id, now);
+        let mut worst: Option<(f64, JobId)> = None;
+        for (other, stream) in self.streams.iter().filter(|(other, _)| **other != id) {
+            let mut ahead_bytes = 0;
+            for job in &stream.held {
+                let Some(found) = self.jobs.get(job) else { continue };
+                ahead_bytes += found.bytes;
+                if found.outcome.is_some() || found.holders.len() > 1 {
+                    continue;
+                }
+                let is_stuck = now.duration_since(stream.moved) >= self.patience.stall || stream.is_leaving;
+                let theirs = match self.rate_of(*other, now) {
+                    _ if is_stuck => f64::INFINITY,
+                    Some(rate) => ahead_bytes as f64 / rate.max(1.0),
+                    None => continue,
+                };
+                let ours = own_rate.map_or(0.0, |rate| found.bytes as f64 / rate.max(1.0));
+                let is_sooner = theirs > 1.5 * ours && theirs > 0.05;
+                if is_sooner && worst.is_none_or(|(time, _)| time < theirs) {
+                    worst = Some((theirs, *job));
+                }
+            }
+        }
+        worst.map(|(_, job)| job)
+    }
+
+    /// Bytes in a second that a stream brings, or its server brought before.
+    fn rate_of(&self, id: StreamId, now: Instant) -> Option<f64> {
+        let stream = self.streams.get(&id)?;
+        stream.meter.bytes_per_s().or_else(|| self.sites.get(stream.replica?)?.bytes_per_s(now))
+    }
+
+    /// Whether somebody else has done a job, or nobody wants it.
+    pub(super) fn is_over(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_none_or(|job| job.outcome.is_some())
+    }
+
+    /// Whether jobs wait for a stream.
+    pub(super) fn has_work(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Jobs that wait for a stream.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Streams that wait for jobs.
+    pub(super) fn idle_streams(&self) -> usize {
+        self.streams.values().filter(|stream| stream.is_idle && !stream.is_leaving).count()
+    }
+
+    /// A stream says what has come in a while.
+    pub(super) fn progress(&mut self, id: StreamId, took: Duration, bytes: u64, now: Instant) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if !stream.held.is_empty() {
+            stream.meter.push(took, bytes);
+        }
+        if bytes > 0 {
+            stream.moved = now;
+        }
+    }
+
+    /// A stream has nothing to do.
+    pub(super) fn idle(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.is_idle = true;
+        }
+    }
+
+    /// A stream has done a job.
+    pub(super) fn complete(&mut self, id: StreamId, job: JobId, bytes: Vec<u8>, now: Instant) {
+        self.let_go(id, job, now);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.moved = now;
+            let rate = stream.meter.bytes_per_s();
+            if let Some(site) = stream.replica.and_then(|site| self.sites.get_mut(site)) {
+                site.served(bytes.len() as u64, rate, now);
+            }
+        }
+        if let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) {
+            found.outcome = Some(Ok(Arc::new(bytes)));
+        }
+    }
+
+    /// A stream gives up a job, and what it has got of it.
+    pub(super) fn give_back(&mut self, id: StreamId, job: JobId, partial: Option<Partial>, now: Instant) {
+        self.let_go(id, job, now);
+        let Some(found) = self.jobs.get_mut(&job).filter(|job| job.outcome.is_none()) else { return };
+        if found.partial.is_none() {
+            found.partial = partial.filter(Partial::is_worth_keeping);
+        }
+        if found.holders.is_empty() {
+            self.queue.insert(job);
+        }
+    }
+
+    fn let_go(&mut self, id: StreamId, job: JobId, now: Instant) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.held.retain(|held| *held != job);
+            stream.front_since = now;
+        }
+        if let Some(found) = self.jobs.get_mut(&job) {
+            found.holders.retain(|holder| *holder != id);
+        }
+    }
+
+    /// A replica failed, for good or perhaps not; whether it had brought anything before.
+    pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
+        if let Some(site) = self.sites.get_mut(site) {
+            site.failed(error, has_brought, now);
+        }
+    }
+
+    /// Whether a stream has had anything from its replica.
+    pub(super) fn has_brought(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.meter.total_bytes > 0)
+    }
+
+    /// A stream has ended. Without any that could do them, jobs have failed.
+    pub(super) fn ended(&mut self, id: StreamId, now: Instant) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        for job in stream.held {
+            self.give_back(id, job, None, now);
+        }
+        let is_last = self.streams.values().all(|stream| stream.is_leaving);
+        if is_last && !self.is_closing && !self.sites.iter().any(|site| site.may_serve(STRIKES_MAX)) {
+            self.fail_all();
+        }
+    }
+
+    fn fail_all(&mut self) {
+        let told = super::site::told(&self.sites);
+        for job in self.jobs.values_mut().filter(|job| job.outcome.is_none()) {
+            job.outcome = Some(Err(told.clone()));
+        }
+        self.queue.clear();
+        // Who asks again has all replicas tried again that may have come back.
+        self.sites.iter_mut().for_each(Site::forgive);
+    }
+}

@@ -1,0 +1,221 @@
+//! A file that grows in place, in any order, and can be gone on with after `kill -9`.
+//!
+//! Where the digests of pieces are known, they tell what of a file that was left is right. Else a byte for
+//! each unit that is there is written behind the end of the file, after the unit itself; the file is cut to
+//! its size when it is whole.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::file_hash::{FileHash, RunningHash};
+
+use super::ReplicatedFile;
+use super::copy::{runs, wrong_whole};
+
+/// Read back at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Told how many more bytes are there; may end the copy.
+pub(super) type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// A part file on its way.
+struct Part<'a> {
+    file: &'a ReplicatedFile,
+    part: &'a File,
+    unit_bytes: u64,
+    missing: BTreeSet<u64>,
+    has_marks: bool,
+    /// The digest of the first `hashed_bytes`.
+    hash: Option<RunningHash>,
+    hashed_bytes: u64,
+}
+
+impl ReplicatedFile {
+    /// Makes `part`, open for reading and writing, the whole file. What an earlier call left in it is used
+    /// if digests can prove it. Returns how many bytes that was. `progress` is told of bytes as they come,
+    /// first of those that were there.
+    /// Errors: as [`ReplicatedFile::copy_range`], those of `progress`, and `Io`; `NoSpace` and others of the
+    /// file system.
+    pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
+        let mut growing = Part::open(self, part).map_err(io_error)?;
+        let size = self.size_bytes();
+        let resumed_bytes = size - growing.missing_bytes();
+        progress(resumed_bytes)?;
+        let mut is_ours = resumed_bytes == 0;
+        loop {
+            growing.fetch(progress)?;
+            if growing.is_right().map_err(io_error)? {
+                break;
+            }
+            self.find_who_lied(is_ours)?;
+            growing.begin_again().map_err(io_error)?;
+            is_ours = true;
+        }
+        self.shared.board().sites.iter_mut().for_each(|site| site.is_set_aside = false);
+        part.set_len(size).map_err(io_error)?;
+        Ok(resumed_bytes)
+    }
+
+    /// The whole is wrong, and nothing says which part of it. Whoever gave all of it did that; if several
+    /// took part, one is asked for all, and the others are set aside.
+    fn find_who_lied(&self, is_ours: bool) -> Result<()> {
+        let mut board = self.shared.board();
+        if self.shared.pieces.is_some() {
+            let detail = "its pieces have the digests that the Metalink states, and the whole has not";
+            return Err(self.named(Error::new(ErrorKind::BadDigest, detail)));
+        }
+        let gave: Vec<usize> =
+            (0..board.sites.len()).filter(|at| board.sites[*at].delivered_bytes > 0).collect();
+        if let ([site], true) = (gave.as_slice(), is_ours) {
+            board.failed(*site, &wrong_whole(), true, std::time::Instant::now());
+        }
+        let candidate = (0..board.sites.len()).filter(|at| board.sites[*at].out.is_none());
+        let now = std::time::Instant::now();
+        let Some(candidate) = candidate.min_by_key(|at| board.sites[*at].rank(now)) else {
+            return Err(self.named((&super::site::told(&board.sites)).into()));
+        };
+        for (at, site) in board.sites.iter_mut().enumerate() {
+            site.is_set_aside = at != candidate;
+            site.delivered_bytes = 0;
+        }
+        drop(board);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl<'a> Part<'a> {
+    fn open(file: &'a ReplicatedFile, part: &'a File) -> io::Result<Self> {
+        let unit_bytes = file.unit_bytes();
+        let units = file.size_bytes().div_ceil(unit_bytes);
+        let hash = file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
+        let has_marks = file.shared.pieces.is_none();
+        let missing = (0..units).collect();
+        let mut growing = Part { file, part, unit_bytes, missing, has_marks, hash, hashed_bytes: 0 };
+        let there = part.metadata()?.len();
+        match (has_marks, &file.hash) {
+            (false, _) => growing.find_right_pieces(there)?,
+            (true, Some(_)) => growing.find_marked_units(there)?,
+            (true, None) => part.set_len(0)?,
+        }
+        part.set_len(growing.len_bytes())?;
+        Ok(growing)
+    }
+
+    /// Bytes of the file while it grows.
+    fn len_bytes(&self) -> u64 {
+        let size = self.file.size_bytes();
+        size + if self.has_marks { size.div_ceil(self.unit_bytes) } else { 0 }
+    }
+
+    fn len_of(&self, unit: u64) -> usize {
+        self.unit_bytes.min(self.file.size_bytes() - unit * self.unit_bytes) as usize
+    }
+
+    fn missing_bytes(&self) -> u64 {
+        self.missing.iter().map(|unit| self.len_of(*unit) as u64).sum()
+    }
+
+    fn find_right_pieces(&mut self, there: u64) -> io::Result<()> {
+        let Some(pieces) = &self.file.shared.pieces else { return Ok(()) };
+        let mut buffer = Vec::new();
+        for (unit, hex) in (0..).zip(&pieces.hex) {
+            let len = self.len_of(unit);
+            if unit * self.unit_bytes + len as u64 > there {
+                break;
+            }
+            buffer.resize(len, 0);
+            self.part.read_exact_at(&mut buffer, unit * self.unit_bytes)?;
+            if FileHash::of(pieces.kind, &buffer).hex == *hex {
+                self.missing.remove(&unit);
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is shorter than one with marks was written from its beginning.
+    fn find_marked_units(&mut self, there: u64) -> io::Result<()> {
+        let (size, unit_bytes) = (self.file.size_bytes(), self.unit_bytes);
+        if there == self.len_bytes() && there > size {
+            let mut marks = vec![0; (there - size) as usize];
+            self.part.read_exact_at(&mut marks, size)?;
+            self.missing.retain(|unit| marks.get(*unit as usize) != Some(&b'x'));
+        } else if there <= size {
+            self.missing.retain(|unit| ((unit + 1) * unit_bytes).min(size) > there);
+        }
+        self.part.set_len(self.len_bytes())?;
+        let there = (0..size.div_ceil(unit_bytes)).filter(|unit| !self.missing.contains(unit));
+        there.collect::<Vec<_>>().into_iter().try_for_each(|unit| self.mark(unit, b'x'))
+    }
+
+    fn mark(&self, unit: u64, mark: u8) -> io::Result<()> {
+        self.part.write_all_at(&[mark], self.file.size_bytes() + unit)
+    }
+
+    fn fetch(&mut self, progress: &mut Progress<'_>) -> Result<()> {
+        let wanted = runs(&self.missing, self.unit_bytes, self.file.size_bytes());
+        let file = self.file;
+        file.copy_units(wanted, &mut |offset, bytes| {
+            self.put(offset, bytes).map_err(io_error)?;
+            progress(bytes.len() as u64)
+        })
+    }
+
+    fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.part.write_all_at(bytes, offset)?;
+        let first = offset / self.unit_bytes;
+        let count = (bytes.len() as u64).div_ceil(self.unit_bytes);
+        for unit in first..first + count {
+            if self.has_marks {
+                self.mark(unit, b'x')?;
+            }
+            self.missing.remove(&unit);
+        }
+        if offset == self.hashed_bytes {
+            self.hash.iter_mut().for_each(|hash| hash.update(bytes));
+            self.hashed_bytes += bytes.len() as u64;
+        }
+        self.hash_what_follows()
+    }
+
+    /// Takes into the digest what is there behind what it has.
+    fn hash_what_follows(&mut self) -> io::Result<()> {
+        let Some(hash) = &mut self.hash else { return Ok(()) };
+        let end = self.missing.first().map_or(self.file.size_bytes(), |unit| unit * self.unit_bytes);
+        let mut buffer = Vec::new();
+        while self.hashed_bytes < end {
+            buffer.resize(CHUNK_BYTES.min((end - self.hashed_bytes) as usize), 0);
+            self.part.read_exact_at(&mut buffer, self.hashed_bytes)?;
+            hash.update(&buffer);
+            self.hashed_bytes += buffer.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn is_right(&mut self) -> io::Result<bool> {
+        self.hash_what_follows()?;
+        Ok(self.hash.take().is_none_or(|hash| Some(&hash.finish()) == self.file.hash.as_ref()))
+    }
+
+    fn begin_again(&mut self) -> io::Result<()> {
+        self.missing = (0..self.file.size_bytes().div_ceil(self.unit_bytes)).collect();
+        self.hash = self.file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
+        self.hashed_bytes = 0;
+        // Without its marks nothing of it counts.
+        self.part.set_len(0)?;
+        self.part.set_len(self.len_bytes())
+    }
+}
+
+fn io_error(error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
+        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, "writing the file that grows").caused_by(error)
+}

@@ -1,0 +1,166 @@
+//! One replica of a file: where it is, and how it has done.
+
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind};
+
+use super::board::Told;
+use super::health::{self, Standing};
+use crate::retry::backoff;
+
+/// What counts of a replica's place among others, the best first: servers that have failed lately
+/// come last, then priorities count, then whether the place is a preferred one.
+pub(super) type Rank = (bool, u32, bool);
+
+/// Cuts that a replica is forgiven, if each brings something, before they count as failures.
+const CUTS_MAX: u32 = 50;
+
+/// A replica.
+pub(super) struct Site {
+    pub(super) url: String,
+    /// Without what may be secret.
+    pub(super) shown: String,
+    priority: u32,
+    is_preferred: bool,
+    /// Scheme, host and port.
+    origin: String,
+    /// Why it is not asked any more.
+    pub(super) out: Option<Told>,
+    /// Failures with nothing delivered in between.
+    strikes: u32,
+    /// Failures with no job done in between.
+    cuts: u32,
+    not_before: Option<Instant>,
+    last: Option<Told>,
+    /// Left because it was slow: others go first.
+    is_slow: bool,
+    /// Not to be asked while another is put to the test.
+    pub(super) is_set_aside: bool,
+    /// Bytes that it gave of what was taken.
+    pub(super) delivered_bytes: u64,
+}
+
+impl Site {
+    pub(super) fn new(url: &str, shown: &str, priority: u32, is_preferred: bool) -> Self {
+        let end = url.find("://").map_or(0, |at| at + 3);
+        let host_end = url[end..].find(['/', '?']).map_or(url.len(), |at| end + at);
+        Site {
+            url: url.to_owned(),
+            shown: shown.to_owned(),
+            priority,
+            is_preferred,
+            origin: url[..host_end].to_ascii_lowercase(),
+            out: None,
+            strikes: 0,
+            cuts: 0,
+            not_before: None,
+            last: None,
+            is_slow: false,
+            is_set_aside: false,
+            delivered_bytes: 0,
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        health::of(&self.origin)
+    }
+
+    pub(super) fn rank(&self, now: Instant) -> Rank {
+        let is_avoided = self.is_slow || self.strikes > 0 || self.standing().is_avoided(now);
+        (is_avoided, self.priority, !self.is_preferred)
+    }
+
+    pub(super) fn bytes_per_s(&self, now: Instant) -> Option<f64> {
+        self.standing().bytes_per_s(now).filter(|_| self.out.is_none())
+    }
+
+    /// Whether streams may go on reading from it.
+    pub(super) fn is_open(&self) -> bool {
+        self.out.is_none() && !self.is_set_aside
+    }
+
+    /// Whether it is in question, now or later.
+    pub(super) fn may_serve(&self, strikes_max: u32) -> bool {
+        self.is_open() && self.strikes < strikes_max
+    }
+
+    pub(super) fn is_eligible(&self, now: Instant, strikes_max: u32) -> bool {
+        self.may_serve(strikes_max) && self.not_before.is_none_or(|until| until <= now)
+    }
+
+    /// Whether it was never asked in vain.
+    pub(super) fn is_untried(&self) -> bool {
+        self.out.is_none() && self.strikes == 0
+    }
+
+    /// When it may be asked, if ever.
+    pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
+        self.not_before.filter(|_| self.may_serve(strikes_max))
+    }
+
+    /// Failures that do not pass end its use, others have it asked again after a while.
+    pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+        let told = Told { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
+        tracing::debug!(url = self.shown, %error, "a replica failed");
+        let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
+        health::note(&self.origin, |standing| standing.failed(weight, now));
+        // One that is cut over and over gets somewhere, if not for ever.
+        self.cuts += 1;
+        self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
+        self.not_before = Some(now + backoff(self.strikes.max(1)));
+        if is_for_good(error.kind()) {
+            self.out = Some(told.clone());
+        }
+        self.last = Some(told);
+    }
+
+    /// It has delivered.
+    pub(super) fn served(&mut self, bytes: u64, bytes_per_s: Option<f64>, now: Instant) {
+        self.delivered_bytes += bytes;
+        (self.strikes, self.cuts, self.not_before) = (0, 0, None);
+        health::note(&self.origin, |standing| standing.served(bytes_per_s, now));
+    }
+
+    /// It was too slow.
+    pub(super) fn left(&mut self, bytes_per_s: Option<f64>, now: Instant) {
+        self.is_slow = true;
+        health::note(&self.origin, |standing| {
+            standing.served(bytes_per_s, now);
+            standing.failed(1.0, now);
+        });
+    }
+
+    /// Failures that may have passed are forgotten.
+    pub(super) fn forgive(&mut self) {
+        (self.strikes, self.cuts, self.not_before) = (0, 0, None);
+    }
+}
+
+fn is_for_good(kind: ErrorKind) -> bool {
+    use ErrorKind as K;
+    let may_pass = matches!(
+        kind,
+        K::Unavailable | K::Timeout | K::Io | K::IncompleteBody | K::BadResponse | K::PreconditionFailed
+    );
+    !may_pass
+}
+
+/// Why none of the replicas gave the bytes.
+pub(super) fn told(sites: &[Site]) -> Told {
+    let causes: Vec<(&Site, &Told)> =
+        sites.iter().filter_map(|site| Some((site, site.out.as_ref().or(site.last.as_ref())?))).collect();
+    let first = causes.first().map_or(ErrorKind::Unavailable, |(_, told)| told.kind);
+    let has_corrupt = causes.iter().any(|(_, told)| told.kind == ErrorKind::BadDigest);
+    let kind = match () {
+        () if has_corrupt => ErrorKind::BadDigest,
+        () if causes.iter().all(|(_, told)| told.kind == first) => first,
+        () => ErrorKind::Unavailable,
+    };
+    let why: Vec<_> = causes.iter().map(|(site, told)| format!("{}: {}", site.shown, told.detail)).collect();
+    let detail = match sites.len() {
+        1 => why.join("; "),
+        count => format!("none of the {count} replicas gave it: {}", why.join("; ")),
+    };
+    Told { kind, detail }
+}

@@ -1,0 +1,215 @@
+//! Servers of others that speak WebDAV, as Debian has them, started on a free port of 127.0.0.1 with a
+//! directory of their own, and ended with the test.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Where Debian has the modules of Apache httpd.
+const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
+
+/// A server; ended when dropped.
+#[derive(Debug)]
+pub struct ForeignServer {
+    child: Child,
+    dir: TempDir,
+    port: u16,
+    scheme: &'static str,
+}
+
+impl Drop for ForeignServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl ForeignServer {
+    /// Apache httpd with `mod_dav_fs`, everything allowed; `None` where it is not installed.
+    pub fn apache() -> Option<Self> {
+        let program = program("apache2")?;
+        Some(start("http", |dir, port| {
+            let modules: String = ["mpm_event", "authz_core", "dav", "dav_fs"]
+                .map(|name| format!("LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so\n"))
+                .concat();
+            let config = format!(
+                "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\nErrorLog {dir}/log\n\
+                 User nobody\nGroup nogroup\n{modules}DavLockDB {dir}/own/locks\nDocumentRoot {dir}/files\n\
+                 <Location />\nDav On\n</Location>\n"
+            );
+            std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+            command(&program, &["-X", "-f", &format!("{dir}/config")])
+        }))
+    }
+
+    /// nginx with its own `dav` module, which has no PROPFIND; `None` where it is not installed.
+    pub fn nginx() -> Option<Self> {
+        let program = program("nginx")?;
+        Some(start("http", |dir, port| {
+            let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+                .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
+                .concat();
+            let config = format!(
+                "daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
+                 http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}; root {dir}/files;\n\
+                 dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; }} }}"
+            );
+            std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+            command(&program, &["-c", &format!("{dir}/config"), "-e", "stderr"])
+        }))
+    }
+
+    /// XRootD with HTTPS and its handler of third-party copies; `None` where it is not installed. It shows the
+    /// certificate, and trusts those, in `authority`.
+    pub fn xrootd(authority: &Authority) -> Option<Self> {
+        let program = program("xrootd")?;
+        Some(start("https", |dir, port| {
+            let (own, trusted) = (authority.dir.path(), authority.trusted());
+            let trusted = trusted.display();
+            let config = format!(
+                "xrd.port any\nxrd.protocol http:{port} libXrdHttp.so\nhttp.exthandler xrdtpc libXrdHttpTPC.so\n\
+                 http.listingdeny no\nhttp.httpsmode auto\nxrd.tls {dir}/own/cert.pem {dir}/own/key.pem\n\
+                 xrd.tlsca certdir {trusted}\nall.export /\noss.localroot {dir}/files\nall.adminpath {dir}/own\n\
+                 all.pidpath {dir}/own\nxrd.network nodnr\n"
+            );
+            std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+            for from in [authority.file(), own.join("key.pem")] {
+                let to = Path::new(dir).join("own").join(from.file_name().unwrap_or_default());
+                std::fs::copy(&from, to).expect("a key");
+            }
+            let mut words =
+                vec!["-c".to_owned(), format!("{dir}/config"), "-n".to_owned(), format!("on{port}")];
+            // It refuses to run as root, and its key must be its own.
+            if rustix::process::geteuid().is_root() {
+                let owned = Command::new("chown").args(["-R", "nobody", &format!("{dir}/own")]).status();
+                assert!(owned.is_ok_and(|status| status.success()), "chown to nobody");
+                words.extend(["-R".to_owned(), "nobody".to_owned()]);
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let mut command = command(&program, &words);
+            command.env("X509_CERT_DIR", format!("{trusted}")).current_dir(dir);
+            command
+        }))
+    }
+
+    /// The address of a path, which is percent-encoded already.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
+    }
+
+    /// The directory that it serves.
+    pub fn files(&self) -> PathBuf {
+        self.dir.path().join("files")
+    }
+}
+
+/// A certificate for 127.0.0.1 that vouches for itself, in a directory as OpenSSL looks for it, and its key.
+#[derive(Debug)]
+pub struct Authority {
+    dir: TempDir,
+}
+
+impl Authority {
+    /// Makes one. Panics where there is no `openssl` program, which names files as its library finds them.
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+        let write = |name: &str, text: String, mode| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+        };
+        std::fs::create_dir(dir.path().join("trusted")).expect("a directory");
+        open_to_all(&dir.path().join("trusted"), 0o755);
+        write("trusted/cert.pem", made.cert.pem(), 0o644);
+        write("key.pem", made.signing_key.serialize_pem(), 0o600);
+        let cert = dir.path().join("trusted/cert.pem");
+        let hash = Command::new("openssl").args(["x509", "-hash", "-noout", "-in"]).arg(&cert).output();
+        let hash = String::from_utf8(hash.expect("openssl").stdout).expect("a number");
+        write(&format!("trusted/{}.0", hash.trim()), made.cert.pem(), 0o644);
+        open_to_all(dir.path(), 0o755);
+        Authority { dir }
+    }
+
+    /// The PEM file of the certificate.
+    pub fn file(&self) -> PathBuf {
+        self.trusted().join("cert.pem")
+    }
+
+    /// The directory of what is trusted. XRootD does not start where it holds a file that it cannot read.
+    fn trusted(&self) -> PathBuf {
+        self.dir.path().join("trusted")
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Authority::new()
+    }
+}
+
+/// Where a program is; Debian has servers outside of PATH.
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: {name} is not installed");
+        assert!(std::env::var_os("CI").is_none(), "CI is meant to have {name}");
+    }
+    found
+}
+
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Starts what `prepare` makes of a directory (which has `files` and `own`) and a port; with another port if
+/// somebody took that one meanwhile.
+fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ForeignServer {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().expect("a directory");
+        open_to_all(dir.path(), 0o755);
+        for name in ["files", "own"] {
+            std::fs::create_dir(dir.path().join(name)).expect("a directory");
+            open_to_all(&dir.path().join(name), 0o777);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
+        let port = listener.local_addr().expect("the port that was bound").port();
+        drop(listener);
+        let mut command = prepare(dir.path().to_str().expect("a name in UTF-8"), port);
+        let child = command.spawn().expect("a program that starts");
+        let mut server = ForeignServer { child, dir, port, scheme };
+        if server.is_up() {
+            return server;
+        }
+    }
+    panic!("no server would start");
+}
+
+/// Servers run as other users.
+fn open_to_all(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+}
+
+impl ForeignServer {
+    /// Waits until it takes connections; `false` if it ended.
+    fn is_up(&mut self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "the server does not take connections");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}

@@ -1,0 +1,191 @@
+//! A server that answers each request as a function of the test says.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A request as it came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body_bytes: usize,
+}
+
+impl Request {
+    /// The value of a header, whose name is given in small letters.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
+    }
+
+    fn read(reader: &mut impl BufRead) -> Option<Self> {
+        let mut lines = std::iter::from_fn(|| {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+            Some(line.trim_end().to_owned()).filter(|line| !line.is_empty())
+        });
+        let first = lines.next()?;
+        let mut words = first.split(' ').map(str::to_owned);
+        let headers = lines.filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        });
+        let headers = headers.collect();
+        Some(Request { method: words.next()?, target: words.next()?, headers, body_bytes: 0 })
+    }
+}
+
+/// What a test says to a request: bytes as they go out. Without any the connection is closed.
+type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
+
+/// The server; gone when dropped.
+pub(crate) struct Dialogue {
+    address: std::net::SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    say: Box<Say>,
+    requests: Mutex<Vec<Request>>,
+    open: Mutex<Vec<TcpStream>>,
+    is_stopping: AtomicBool,
+    /// Connections that the client has closed.
+    closed: Mutex<usize>,
+}
+
+impl Dialogue {
+    /// Answers by `say`, which is given the number of the request too. A request that waits to be asked for its
+    /// body (`Expect`) is answered before that comes, unless the answer begins with 100.
+    pub(crate) fn start(say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            say: Box::new(say),
+            requests: Mutex::default(),
+            open: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            closed: Mutex::default(),
+        });
+        let for_acceptor = shared.clone();
+        let acceptor = std::thread::spawn(move || {
+            std::thread::scope(|scope| {
+                for stream in listener.incoming() {
+                    if for_acceptor.is_stopping.load(Ordering::Acquire) {
+                        return;
+                    }
+                    let stream = stream.unwrap();
+                    for_acceptor.open.lock().unwrap().push(stream.try_clone().unwrap());
+                    let shared = &for_acceptor;
+                    scope.spawn(move || serve(&stream, shared));
+                }
+            });
+        });
+        Dialogue { address, shared, acceptor: Some(acceptor) }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().unwrap().clone()
+    }
+
+    /// How often each method was asked for.
+    pub(crate) fn methods(&self) -> Vec<String> {
+        self.requests().into_iter().map(|request| request.method).collect()
+    }
+
+    /// Waits until the client has closed so many connections.
+    pub(crate) fn wait_for_closed(&self, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while *self.shared.closed.lock().unwrap() < count {
+            assert!(Instant::now() < deadline, "the client keeps its connections");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Dialogue {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        for stream in self.shared.open.lock().unwrap().iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn serve(stream: &TcpStream, shared: &Shared) {
+    let _ = stream.set_nodelay(true);
+    let mut reader = BufReader::new(stream);
+    while let Some(mut request) = Request::read(&mut reader) {
+        let asks_first = request.header("expect").is_some();
+        let length = request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0_u64);
+        let mut take_body = |request: &mut Request| {
+            let mut body = Vec::new();
+            let _ = (&mut reader).take(length).read_to_end(&mut body);
+            request.body_bytes = body.len();
+        };
+        if !asks_first {
+            take_body(&mut request);
+        }
+        let number = shared.requests.lock().unwrap().len();
+        let mut said = (shared.say)(&request, number);
+        if asks_first && said.starts_with(b"HTTP/1.1 100") {
+            let rest = said.split_off(said.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4);
+            let _ = (&*stream).write_all(&said);
+            take_body(&mut request);
+            said = rest;
+        }
+        shared.requests.lock().unwrap().push(request);
+        if said.is_empty() || (&*stream).write_all(&said).is_err() {
+            break;
+        }
+    }
+    *shared.closed.lock().unwrap() += 1;
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// An answer with a body of known length.
+pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Told\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A multistatus answer of responses.
+pub(crate) fn multistatus(responses: &str) -> Vec<u8> {
+    answer(
+        207,
+        "",
+        &format!("<?xml version=\"1.0\"?><D:multistatus xmlns:D=\"DAV:\">{responses}</D:multistatus>"),
+    )
+}
+
+/// What a multistatus document says of a file.
+pub(crate) fn file(href: &str, bytes: usize) -> String {
+    format!(
+        "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{bytes}\
+         </D:getcontentlength></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+    )
+}
+
+/// What a multistatus document says of a collection.
+pub(crate) fn collection(href: &str) -> String {
+    format!(
+        "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype>\
+         </D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+    )
+}
+
+/// What a multistatus document says of a resource that failed.
+pub(crate) fn failed(href: &str, status: u16) -> String {
+    format!("<D:response><D:href>{href}</D:href><D:status>HTTP/1.1 {status} Told</D:status></D:response>")
+}

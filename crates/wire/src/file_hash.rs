@@ -1,0 +1,225 @@
+//! Digests of files as Metalinks and HTTP headers state them: made while bytes pass by, written in hex.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use md5::Digest as _;
+use sha2::Digest as _;
+
+/// How a digest is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HashKind {
+    /// Adler-32 (RFC 1950 section 8.2), which grid storage keeps: finds accidents, and some not.
+    Adler32,
+    /// MD5: finds accidents.
+    Md5,
+    /// SHA-1: finds accidents.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+impl HashKind {
+    /// All kinds, the strongest last.
+    pub const ALL: [Self; 6] =
+        [Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
+
+    /// The name in the registry of hash functions, which RFC 5854 uses.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adler32 => "adler32",
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha-1",
+            Self::Sha256 => "sha-256",
+            Self::Sha384 => "sha-384",
+            Self::Sha512 => "sha-512",
+        }
+    }
+
+    /// The kind of that name, in any case, with a hyphen or (as Metalink 3 and RFC 3230 write it) without.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let plain = |text: &str| text.trim().replace(['-', '_'], "").to_ascii_lowercase();
+        let wanted = if plain(name) == "sha" { "sha1".to_owned() } else { plain(name) };
+        Self::ALL.into_iter().find(|kind| plain(kind.name()) == wanted)
+    }
+
+    /// Bytes of its value.
+    pub const fn len_bytes(self) -> usize {
+        match self {
+            Self::Adler32 => 4,
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+}
+
+/// A digest with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHash {
+    /// How it was made.
+    pub kind: HashKind,
+    /// In small hexadecimal digits, twice [`HashKind::len_bytes`] of them.
+    pub hex: String,
+}
+
+impl FileHash {
+    /// Reads hexadecimal digits of any case. `None` for what is no value of that kind; adler32 may lack
+    /// leading zeros, as some servers leave them out.
+    pub fn from_hex(kind: HashKind, text: &str) -> Option<Self> {
+        let mut hex = text.trim().to_ascii_lowercase();
+        if kind == HashKind::Adler32 && (1..8).contains(&hex.len()) {
+            hex.insert_str(0, &"0".repeat(8 - hex.len()));
+        }
+        let is_whole = hex.len() == 2 * kind.len_bytes() && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        is_whole.then_some(FileHash { kind, hex })
+    }
+
+    /// Reads the value of a `Digest` header (RFC 3230): base64, but hexadecimal digits for adler32.
+    pub fn from_digest_header(kind: HashKind, text: &str) -> Option<Self> {
+        if kind == HashKind::Adler32 {
+            return Self::from_hex(kind, text);
+        }
+        let bytes = BASE64.decode(text.trim()).ok()?;
+        Self::from_hex(kind, &hex(&bytes))
+    }
+
+    /// Makes the digest of `data`.
+    pub fn of(kind: HashKind, data: &[u8]) -> Self {
+        let mut running = RunningHash::new(kind);
+        running.update(data);
+        running.finish()
+    }
+}
+
+/// A digest in the making.
+#[derive(Clone)]
+pub struct RunningHash(Running);
+
+#[derive(Clone)]
+enum Running {
+    Adler32(u32, u32),
+    Md5(md5::Md5),
+    Sha1(sha1::Sha1),
+    Sha256(sha2::Sha256),
+    Sha384(sha2::Sha384),
+    Sha512(sha2::Sha512),
+}
+
+impl RunningHash {
+    /// Of nothing yet.
+    pub fn new(kind: HashKind) -> Self {
+        RunningHash(match kind {
+            HashKind::Adler32 => Running::Adler32(1, 0),
+            HashKind::Md5 => Running::Md5(md5::Md5::new()),
+            HashKind::Sha1 => Running::Sha1(sha1::Sha1::new()),
+            HashKind::Sha256 => Running::Sha256(sha2::Sha256::new()),
+            HashKind::Sha384 => Running::Sha384(sha2::Sha384::new()),
+            HashKind::Sha512 => Running::Sha512(sha2::Sha512::new()),
+        })
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, data: &[u8]) {
+        match &mut self.0 {
+            Running::Adler32(low, high) => adler32(low, high, data),
+            Running::Md5(md5) => md5.update(data),
+            Running::Sha1(sha) => sha.update(data),
+            Running::Sha256(sha) => sha.update(data),
+            Running::Sha384(sha) => sha.update(data),
+            Running::Sha512(sha) => sha.update(data),
+        }
+    }
+
+    /// The digest of all that was taken.
+    pub fn finish(self) -> FileHash {
+        let (kind, hex) = match self.0 {
+            Running::Adler32(low, high) => (HashKind::Adler32, hex(&(high << 16 | low).to_be_bytes())),
+            Running::Md5(md5) => (HashKind::Md5, hex(&md5.finalize())),
+            Running::Sha1(sha) => (HashKind::Sha1, hex(&sha.finalize())),
+            Running::Sha256(sha) => (HashKind::Sha256, hex(&sha.finalize())),
+            Running::Sha384(sha) => (HashKind::Sha384, hex(&sha.finalize())),
+            Running::Sha512(sha) => (HashKind::Sha512, hex(&sha.finalize())),
+        };
+        FileHash { kind, hex }
+    }
+}
+
+/// So many bytes may be added up before the remainder has to be taken.
+const ADLER_RUN_BYTES: usize = 5_552;
+const ADLER_MODULUS: u32 = 65_521;
+
+fn adler32(low: &mut u32, high: &mut u32, data: &[u8]) {
+    for run in data.chunks(ADLER_RUN_BYTES) {
+        for byte in run {
+            *low += u32::from(*byte);
+            *high += *low;
+        }
+        *low %= ADLER_MODULUS;
+        *high %= ADLER_MODULUS;
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _infallible = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-4 and RFC 1321 for "abc"; RFC 1950 for adler32 of "Wikipedia", as Wikipedia has it.
+    #[test]
+    fn known_values() {
+        let of = |kind| FileHash::of(kind, b"abc").hex;
+        assert_eq!(of(HashKind::Md5), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(of(HashKind::Sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert!(of(HashKind::Sha256).starts_with("ba7816bf8f01cfea414140de5dae2223"));
+        assert!(of(HashKind::Sha384).starts_with("cb00753f45a35e8bb5a03d699ac65007"));
+        assert!(of(HashKind::Sha512).starts_with("ddaf35a193617abacc417349ae204131"));
+        assert_eq!(FileHash::of(HashKind::Adler32, b"Wikipedia").hex, "11e60398");
+    }
+
+    #[test]
+    fn pieces_give_the_digest_of_the_whole() {
+        let data: Vec<u8> = (0..40_000_u32).map(|n| (n * 7 % 251) as u8 | 0x80).collect();
+        for kind in HashKind::ALL {
+            let mut running = RunningHash::new(kind);
+            data.chunks(1_713).for_each(|piece| running.update(piece));
+            assert_eq!(running.finish(), FileHash::of(kind, &data), "{kind:?}");
+            assert_eq!(FileHash::of(kind, b"").hex.len(), 2 * kind.len_bytes());
+        }
+    }
+
+    #[test]
+    fn names_and_values_as_they_are_written() {
+        for (name, kind) in [
+            ("sha-256", HashKind::Sha256),
+            ("SHA256", HashKind::Sha256),
+            ("sha", HashKind::Sha1),
+            ("sha1", HashKind::Sha1),
+            ("ADLER32", HashKind::Adler32),
+            ("md5", HashKind::Md5),
+        ] {
+            assert_eq!(HashKind::from_name(name), Some(kind), "{name}");
+        }
+        assert_eq!(HashKind::from_name("crc32"), None);
+        let read = |kind, text| FileHash::from_hex(kind, text).map(|hash| hash.hex);
+        assert_eq!(read(HashKind::Adler32, " 1E60398 ").as_deref(), Some("01e60398"));
+        assert_eq!(read(HashKind::Md5, "90"), None);
+        assert_eq!(read(HashKind::Adler32, "xyzw"), None);
+        let header = FileHash::from_digest_header(HashKind::Md5, "kAFQmDzST7DWlj99KOF/cg==");
+        assert_eq!(header, Some(FileHash::of(HashKind::Md5, b"abc")));
+    }
+}

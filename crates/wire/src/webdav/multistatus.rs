@@ -1,0 +1,327 @@
+//! The `multistatus` document (RFC 4918 section 13).
+
+use std::time::SystemTime;
+
+use fordway_store::{Error, ErrorKind, Result};
+use quick_xml::NsReader;
+use quick_xml::events::Event;
+use quick_xml::name::{Namespace, ResolveResult};
+
+use crate::date;
+
+/// The body of a PROPFIND that asks for what [`Properties`] holds.
+pub const PROPFIND: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propfind xmlns=\"DAV:\"><prop><resourcetype/>\
+     <getcontentlength/><getlastmodified/><getetag/></prop></propfind>";
+
+/// Elements within one another, at most. The deepest that means something is the sixth.
+const DEPTH_MAX: usize = 64;
+
+/// What is said of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Described {
+    /// Its address as the server writes it.
+    pub href: String,
+    /// The status of the resource as a whole, where there is one: a failure, mostly.
+    pub status: Option<u16>,
+    /// Its properties, of those that the server could tell.
+    pub properties: Properties,
+}
+
+/// Properties of a resource. What was not told, or makes no sense, is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// Whether it is a collection.
+    pub is_collection: bool,
+    /// `getcontentlength`: bytes.
+    pub size_bytes: Option<u64>,
+    /// `getlastmodified`.
+    pub modified: Option<SystemTime>,
+    /// `getetag`, with its quotes.
+    pub etag: Option<String>,
+}
+
+/// Reads a document, in time proportional to its length and memory proportional to what it holds.
+/// Elements count by their namespace (`DAV:`), under whatever prefix; others are passed over.
+/// Errors: `BadResponse` for what is no such document, is not whole, or declares a document type:
+/// that is what entities that multiply are made with, and no server has a use for it.
+pub fn multistatus(document: &[u8]) -> Result<Vec<Described>> {
+    let text = std::str::from_utf8(document)
+        .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
+    let mut reader = NsReader::from_str(text.trim_start_matches('\u{feff}'));
+    let mut parsed = Parser::default();
+    loop {
+        let (namespace, event) = reader.read_resolved_event().map_err(not_xml)?;
+        let is_dav = matches!(namespace, ResolveResult::Bound(Namespace("DAV:")));
+        match event {
+            Event::Start(start) => parsed.enter(is_dav, start.local_name().into_inner())?,
+            Event::Empty(start) => {
+                parsed.enter(is_dav, start.local_name().into_inner())?;
+                parsed.leave()?;
+            }
+            Event::End(_) => parsed.leave()?,
+            Event::Text(more) => parsed.text.push_str(&more),
+            Event::CData(more) => parsed.text.push_str(&more),
+            Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
+                Some(character) => parsed.text.push(character),
+                None => parsed.text.push_str(named_entity(&reference)?),
+            },
+            Event::DocType(_) => return Err(bad("the multistatus document declares a document type")),
+            Event::Eof => return parsed.finish(),
+            Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
+        }
+    }
+}
+
+/// Where in the document the reader is, and what it has found.
+#[derive(Default)]
+struct Parser {
+    /// Names from the root on, each behind a slash; `-` for those of other namespaces.
+    path: String,
+    depth: usize,
+    has_root: bool,
+    text: String,
+    found: Vec<Described>,
+    /// How many there were before the `response` that is open.
+    found_before: usize,
+    /// Of the `response` that is open.
+    current: Described,
+    /// Of the `propstat` that is open: its status decides whether it counts, and comes last.
+    properties: Properties,
+    properties_status: Option<u16>,
+}
+
+impl Parser {
+    fn enter(&mut self, is_dav: bool, name: &str) -> Result<()> {
+        if self.depth == 0 {
+            if self.has_root || !is_dav || name != "multistatus" {
+                return Err(bad("the answer is XML, but no multistatus document of WebDAV"));
+            }
+            self.has_root = true;
+        }
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(bad(format!("the multistatus document is nested deeper than {DEPTH_MAX} elements")));
+        }
+        self.path.push('/');
+        self.path.push_str(if is_dav { name } else { "-" });
+        self.text.clear();
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<()> {
+        let text = self.text.trim();
+        match self.path.as_str() {
+            "/multistatus/response/href" => {
+                // Those of an answer about many (RFC 4918 section 14.24) share one status.
+                if !self.current.href.is_empty() {
+                    self.found.push(self.current.clone());
+                }
+                text.clone_into(&mut self.current.href);
+            }
+            "/multistatus/response/status" => self.current.status = Some(status(text)?),
+            "/multistatus/response/propstat/status" => self.properties_status = Some(status(text)?),
+            "/multistatus/response/propstat" => {
+                let properties = std::mem::take(&mut self.properties);
+                if self.properties_status.take().is_none_or(|status| (200..300).contains(&status)) {
+                    self.current.properties.merge(properties);
+                }
+            }
+            "/multistatus/response" => self.end_response()?,
+            path => {
+                if let Some(name) = path.strip_prefix("/multistatus/response/propstat/prop/") {
+                    self.properties.set(name, text);
+                }
+            }
+        }
+        self.path.truncate(self.path.rfind('/').unwrap_or(0));
+        self.depth -= 1;
+        self.text.clear();
+        Ok(())
+    }
+
+    fn end_response(&mut self) -> Result<()> {
+        let described = std::mem::take(&mut self.current);
+        if described.href.is_empty() {
+            return Err(bad("the multistatus document describes something without an address"));
+        }
+        for earlier in &mut self.found[self.found_before..] {
+            earlier.status = described.status;
+        }
+        self.found_before = self.found.len() + 1;
+        self.found.push(described);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<Described>> {
+        match (self.has_root, self.depth) {
+            (true, 0) => Ok(self.found),
+            (true, _) => Err(bad("the multistatus document ends in its middle")),
+            (false, _) => Err(bad("the answer is not XML")),
+        }
+    }
+}
+
+impl Properties {
+    fn set(&mut self, name: &str, text: &str) {
+        match name {
+            "resourcetype/collection" => self.is_collection = true,
+            "getcontentlength" => self.size_bytes = crate::range::digits(text),
+            "getlastmodified" => {
+                self.modified = date::parse_http(text).or_else(|| date::parse_iso8601(text));
+            }
+            "getetag" => self.etag = Some(text.to_owned()).filter(|etag| !etag.is_empty()),
+            _ => {}
+        }
+    }
+
+    fn merge(&mut self, other: Properties) {
+        self.is_collection |= other.is_collection;
+        self.size_bytes = other.size_bytes.or(self.size_bytes);
+        self.modified = other.modified.or(self.modified);
+        self.etag = other.etag.or_else(|| self.etag.take());
+    }
+}
+
+/// The number in `HTTP/1.1 207 Multi-Status`.
+fn status(line: &str) -> Result<u16> {
+    let number = line.strip_prefix("HTTP/").and_then(|rest| rest.split_ascii_whitespace().nth(1));
+    let status = number.and_then(|digits| digits.parse().ok());
+    status
+        .filter(|status| (100..1000).contains(status))
+        .ok_or_else(|| bad(format!("the multistatus document has the status {line:?}")))
+}
+
+fn named_entity(name: &str) -> Result<&'static str> {
+    quick_xml::escape::resolve_predefined_entity(name).ok_or_else(|| bad(format!("unknown entity &{name};")))
+}
+
+fn not_xml(error: quick_xml::Error) -> Error {
+    bad("the answer is not XML").caused_by(error)
+}
+
+fn bad(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadResponse, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As Apache writes it: two prefixes, and a second `propstat` of what is missing.
+    const APACHE: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:n=\"DAV:\">\n\
+        <D:response xmlns:a=\"DAV:\" xmlns:b=\"http://apache.org/dav/props/\"><D:href>/d/</D:href>\n<D:propstat><D:prop>\
+        <a:resourcetype><D:collection/></a:resourcetype><a:getlastmodified>Fri, 24 May 2013 00:00:00 GMT</a:getlastmodified>\
+        <a:getetag>W/\"1-2\"</a:getetag></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>\
+        <D:propstat><D:prop><n:getcontentlength>7</n:getcontentlength></D:prop>\
+        <D:status>HTTP/1.1 404 Not Found</D:status></D:propstat></D:response>\n\
+        <D:response><D:href> /d/c%20&amp;&#228;.txt </D:href><D:propstat><D:prop><D:resourcetype/>\
+        <D:getcontentlength>519</D:getcontentlength><b:getetag>no</b:getetag></D:prop>\
+        <D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response></D:multistatus>";
+
+    #[test]
+    fn properties_count_by_their_status_and_namespace() {
+        let document = APACHE.replace("xmlns:n=", "xmlns:b=\"http://apache.org/dav/props/\" xmlns:n=");
+        let found = multistatus(document.as_bytes()).unwrap();
+        let folder = Properties {
+            is_collection: true,
+            size_bytes: None,
+            modified: Some(UNIX_EPOCH + Duration::from_secs(1_369_353_600)),
+            etag: Some("W/\"1-2\"".to_owned()),
+        };
+        let file = Properties { size_bytes: Some(519), ..Properties::default() };
+        assert_eq!(
+            found,
+            [
+                Described { href: "/d/".into(), status: None, properties: folder },
+                Described { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
+            ]
+        );
+    }
+
+    #[test]
+    fn any_prefix_or_none() {
+        let plain = "<P:multistatus xmlns:P=\"DAV:\"><P:response><P:href>/x</P:href>\
+            <P:status>HTTP/1.1 423 Locked</P:status></P:response></P:multistatus>";
+        let expected = multistatus(plain.as_bytes()).unwrap();
+        assert_eq!((expected[0].href.as_str(), expected[0].status), ("/x", Some(423)));
+        for prefixed in [
+            plain.replace("P:", "").replace("xmlns:P", "xmlns").replace(":P=", "="),
+            plain.replace('P', "long.Name"),
+        ] {
+            let prefixed = prefixed.replace("HTTlong.Name", "HTTP");
+            assert_eq!(multistatus(prefixed.as_bytes()).unwrap(), expected, "{prefixed}");
+        }
+    }
+
+    #[test]
+    fn several_addresses_share_a_status() {
+        let document = "<multistatus xmlns=\"DAV:\"><response><href>/a</href><href>/b</href>\
+            <status>HTTP/1.1 403 Forbidden</status></response></multistatus>";
+        let found = multistatus(document.as_bytes()).unwrap();
+        let found: Vec<_> = found.iter().map(|one| (one.href.as_str(), one.status)).collect();
+        assert_eq!(found, [("/a", Some(403)), ("/b", Some(403))]);
+    }
+
+    #[test]
+    fn what_is_no_whole_multistatus_document_is_refused() {
+        let deep = format!("<multistatus xmlns=\"DAV:\">{}", "<a>".repeat(100_000));
+        let bomb = "<!DOCTYPE m [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;\">]>\
+            <multistatus xmlns=\"DAV:\"><response><href>&b;</href></response></multistatus>";
+        for document in [
+            "",
+            "text",
+            "<html/>",
+            "<multistatus/>",
+            "<multistatus xmlns=\"other\"/>",
+            "<multistatus xmlns=\"DAV:\">",
+            "<multistatus xmlns=\"DAV:\"/><multistatus xmlns=\"DAV:\"/>",
+            "<multistatus xmlns=\"DAV:\"><response/></multistatus>",
+            "<multistatus xmlns=\"DAV:\"><response><href>/a</href><status>OK</status></response></multistatus>",
+            "<multistatus xmlns=\"DAV:\"><response><href>&b;</href></response></multistatus>",
+            bomb,
+            &deep,
+        ] {
+            let error = multistatus(document.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadResponse, "{:.60}", document);
+        }
+        assert_eq!(multistatus(b"\xef\xbb\xbf<multistatus xmlns=\"DAV:\"/>").unwrap(), []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(document in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _result = multistatus(&document);
+        }
+
+        #[test]
+        fn no_text_like_xml_makes_it_panic(
+            text in "(<|>|/|&|;|#|=|\"|D:|DAV:|xmlns|xmlns:D|multistatus|response|href|propstat|prop|status|HTTP/1.1 |200|!|\\[|CDATA| ){0,60}"
+        ) {
+            let _result = multistatus(text.as_bytes());
+            let _result = multistatus(format!("<D:multistatus xmlns:D=\"DAV:\"><D:response>{text}").as_bytes());
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            hrefs in prop::collection::vec("/[a-z%&<ä]{1,20}", 0..20),
+            prefix in "[A-Za-z][A-Za-z0-9]{0,5}",
+            size in any::<u64>(),
+        ) {
+            prop_assume!(!prefix.eq_ignore_ascii_case("xml") && !prefix.eq_ignore_ascii_case("xmlns"));
+            let response = |href: &String| format!(
+                "<{prefix}:response><{prefix}:href>{}</{prefix}:href><{prefix}:propstat><{prefix}:prop>\
+                 <{prefix}:getcontentlength>{size}</{prefix}:getcontentlength></{prefix}:prop></{prefix}:propstat></{prefix}:response>",
+                quick_xml::escape::escape(href)
+            );
+            let responses: String = hrefs.iter().map(response).collect();
+            let document = format!("<{prefix}:multistatus xmlns:{prefix}=\"DAV:\">{responses}</{prefix}:multistatus>");
+            let found = multistatus(document.as_bytes()).unwrap();
+            prop_assert_eq!(found.iter().map(|one| one.href.clone()).collect::<Vec<_>>(), hrefs);
+            prop_assert!(found.iter().all(|one| one.properties.size_bytes == Some(size)));
+        }
+    }
+}
