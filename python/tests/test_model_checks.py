@@ -168,3 +168,11 @@ def test_rows_marked_as_not_valid_are_left_out(tmp_path: Path, capsys: pytest.Ca
     found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
     assert found["rows"] == 27
     assert any("not valid: left out" in each for each in found["warnings"])
+
+
+def test_times_in_a_unit_too_small_are_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = data.by_size().rename(columns={"lat_avg_us": "lat_avg_ns"})
+    found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")
+    assert any("not in the unit" in each for each in found["warnings"])
+    right = model(capsys, "fit", write(tmp_path / "b.csv", data.by_size()), "--model", "linear")
+    assert not any("not in the unit" in each for each in right["warnings"])

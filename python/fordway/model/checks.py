@@ -18,6 +18,7 @@ CLOCK_MHZ = (200, 7_000)
 LINK_SLACK = 1.2
 """The bandwidth of a link is itself a measurement; more than this above it is an error of units."""
 
+IDLE_SHARE = 0.01
 HEAD_BYTES_MAX = 4_096
 """What may come with a body: its head and, in some counts of bodies, their framing."""
 SENTENCES_MAX = 5
@@ -52,6 +53,7 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
                 bad[at] = True
                 sentences.append(f"{points.rows['source'][at]}: {problem}")
     _warn_long(points)
+    _warn_idle(points)
     if not sentences:
         return points
     if not skip_bad or bad.all():
@@ -220,6 +222,15 @@ def _warn_long(points: Points) -> None:
         if long.any():
             points.notes.append(
                 f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what "
-                f"came before and "
-                "after is in them"
+                "came before and after is in them"
             )
+
+
+def _warn_idle(points: Points) -> None:
+    """A closed loop keeps its connections at work, so that times in a wrong unit show."""
+    rows = points.rows
+    if (rows[RATE] * rows[TIME] / 1e6 < IDLE_SHARE * rows[CONNECTIONS]).all():
+        points.notes.append(
+            "no row had even 1 % of its connections at work (rate x time): the rate asked for was low, or "
+            "the times are not in the unit that they say"
+        )

@@ -22,14 +22,14 @@ PUBLISHED = ["eq8", "eq11", "eq12", "eq13"]
 METHODS = ["ols", "bounded", "relative", "robust"]
 EXAMPLES = """examples:
   fordway model fit runs.csv --model frequency
-  fordway model fit load.run --lane http1.1 --json > fit.json
+  fordway model fit load.run --lane http/1.1 --json > fit.json
   fordway model predict fit.json --size 4KiB,1MiB
   fordway model check runs.csv
-  fordway model check runs.csv --model eq11 --memory-bandwidth 17444MB/s --network-bandwidth 5900MB/s --rtt
-  60us
+  fordway model check runs.csv --model eq11 --memory-bandwidth 17444MB/s \\
+      --network-bandwidth 5900MB/s --rtt 60us
 
-Exit status: 0; 2 if measurements or options cannot be used. docs/model.md explains the models and the
-figures.
+The exit status is 2 if measurements or options cannot be used, else 0.
+docs/model.md explains the models and the figures.
 """
 
 

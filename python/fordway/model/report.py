@@ -1,6 +1,7 @@
 """What is printed: the same content as text, and as JSON."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fordway.model.study import Candidate, Result
 from fordway.model.terms import Constants
 from fordway.report.units import size as size_text
 
+NUMBER = re.compile(r"[-+]?[0-9][0-9,.]*(e[-+][0-9]+)?( to .*)?$")
 SCHEMA = "fordway.model"
 SCHEMA_VERSION = 1
 
@@ -318,13 +320,12 @@ def number(value: float | None) -> str:
 
 
 def _table(rows: list[list[str]]) -> str:
-    """Columns under their heads; numbers to the right, the first and last column to the left."""
+    """Columns under their heads: numbers to the right, words to the left."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    left = {at for at in range(len(widths)) if not any(row[at][:1].isdigit() for row in rows[1:])}
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if at in left else cell.rjust(width)
+            cell.rjust(width) if any(NUMBER.match(other[at]) for other in rows[1:]) else cell.ljust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
