@@ -111,25 +111,21 @@ def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
     expected = _expected(row, asked_per_s)
     if statistic == "mean" and under_way > 1.1 * row[CONNECTIONS]:
         yield (
-            f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are "
-            f"{under_way:,.0f} under "
-            f"way on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts that "
-            f"were not "
-            f"kept and measure how long the run was{expected}; ask for a lower rate (or check the unit "
-            f"of the times)"
+            f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are {under_way:,.0f} "
+            f"under way on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts "
+            f"that were not kept and measure how long the run was{expected}; ask for a lower rate (or "
+            "check the unit of the times)"
         )
     elif row[RATE] < 0.97 * asked_per_s:
         yield (
-            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requests/s that were asked for "
-            f"came, so the "
-            f"times measure how long the run was{expected}; ask for a lower rate"
+            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requests/s that were asked for came, "
+            f"so the times measure how long the run was{expected}; ask for a lower rate"
         )
 
 
 def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
-    """The mean latency from intended starts that wrk2 shows of any server far below the rate asked for:
-    the backlog
-    grows evenly, and is counted from `CALIBRATION_US` to the end. NaN if the duration is unknown.
+    """The mean latency from intended starts that wrk2 shows of any server far below the rate asked for: the
+    backlog grows evenly, and is counted from `CALIBRATION_US` to the end. NaN if the duration is unknown.
     """
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
@@ -151,8 +147,8 @@ def _clocks(row: pd.Series) -> Iterator[str]:
         for mhz, what in ((clock, "clock"), (ratio * clock, working), (row[f"{side}_mhz"], working)):
             if not pd.isna(mhz) and not low <= mhz <= high:
                 yield (
-                    f"the {side}'s {what} is {mhz:,.0f} MHz, which no processor has: check the counters and "
-                    "their units"
+                    f"the {side}'s {what} is {mhz:,.0f} MHz, which no processor has: check the counters "
+                    "and their units"
                 )
 
 
@@ -162,9 +158,8 @@ def _busy(row: pd.Series) -> Iterator[str]:
     could_us = row["threads"] * max(row["client_runtime_us"], duration_us(row))
     if busy_us > 1.1 * could_us:
         yield (
-            f"the client's {row['threads']:,.0f} thread(s) cannot have worked for {busy_us / 1e6:,.0f} "
-            f"s within "
-            f"{could_us / 1e6:,.0f} s: check the counters, the clock and the number of requests"
+            f"the client's {row['threads']:,.0f} thread(s) cannot have worked for {busy_us / 1e6:,.0f} s "
+            f"within {could_us / 1e6:,.0f} s: check the counters, the clock and the number of requests"
         )
 
 
@@ -183,8 +178,7 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
     if carried > LINK_SLACK * link.network_bytes_per_us:
         yield (
             f"{carried:,.0f} MB/s are more than the link's {link.network_bytes_per_us:,.0f} MB/s: check "
-            f"the units of "
-            "sizes, times and the bandwidth"
+            "the units of sizes, times and the bandwidth"
         )
 
 
@@ -206,10 +200,9 @@ def _refuse_uncovered(points: Points) -> None:
             continue
         at = short.idxmax()
         points.refused.append(
-            f"the {side}'s counters cover {runtimes[at] / 1e6:.2f} s of a run of {durations[at] / 1e6:.2f} s "
-            f"({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; "
-            f"count during the "
-            "whole run"
+            f"the {side}'s counters cover {runtimes[at] / 1e6:.2f} s of a run of {durations[at] / 1e6:.2f} "
+            f"s ({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; "
+            "count during the whole run"
         )
         columns = [f"{side}_{name}" for name in ("cycles", "reference_cycles", "evicted_bytes")]
         points.rows.loc[short, columns] = float("nan")
@@ -221,8 +214,8 @@ def _warn_long(points: Points) -> None:
         long = points.rows[f"{side}_runtime_us"] > COVERED_MAX * durations
         if long.any():
             points.notes.append(
-                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what "
-                "came before and after is in them"
+                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what came "
+                "before and after is in them"
             )
 
 

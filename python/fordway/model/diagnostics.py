@@ -137,8 +137,7 @@ def inflation(design: np.ndarray) -> np.ndarray | None:
 
 def entangled(design: np.ndarray) -> list[int]:
     """Columns that cannot be told apart: those that owe most of their variance to near-dependencies
-    (Belsley's
-    variance proportions, summed over all of these).
+    (Belsley's variance proportions, summed over all of these).
     """
     units = unit_columns(design)
     if units is None:

@@ -69,8 +69,8 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
     if len(terms) < rows_min:
         raise DataError(
             f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
-            f"{model.name} and say "
-            f"how well: it takes {rows_min}; measure more sizes, or choose a model of fewer coefficients"
+            f"{model.name} and say how well: it takes {rows_min}; measure more sizes, or choose a model of "
+            "fewer coefficients"
         )
 
 

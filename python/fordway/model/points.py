@@ -34,9 +34,9 @@ COLUMNS = [
     ),
 ]
 """Every column a reader may fill; what a row does not have is NaN. `time_us` is of one request; cycles and
-evicted
-bytes are of one request too; `read_bytes` and `errors` are of the whole run. `mhz` is a frequency measured
-as such."""
+evicted bytes are of one request too; `read_bytes` and `errors` are of the whole run. `mhz` is a frequency
+measured as such.
+"""
 
 
 class DataError(Exception):

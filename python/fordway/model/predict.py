@@ -90,8 +90,7 @@ def _terms(
         mhz = _measured_mhz(found, sizes)
         warnings.append(
             "the frequencies are those of the measured sizes nearby; a processor that clocks otherwise "
-            "there needs "
-            "--frequency"
+            "there needs --frequency"
         )
     columns = pd.DataFrame(
         {
@@ -120,9 +119,8 @@ def _range(found: dict[str, Any], sizes: list[float]) -> list[str]:
         return []
     listed = ", ".join(f"{size:,.0f}" for size in outside)
     return [
-        f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: nothing "
-        f"says how far off "
-        "the model is there"
+        f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: nothing says "
+        "how far off the model is there"
     ]
 
 

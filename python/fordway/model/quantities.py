@@ -1,6 +1,5 @@
 """Numbers with units. Inside the package times are in µs, sizes in bytes, frequencies in MHz (cycles a µs)
-and
-bandwidths in bytes a µs (MB/s), so that quotients need no factors.
+and bandwidths in bytes a µs (MB/s), so that quotients need no factors.
 """
 
 import re
@@ -33,8 +32,9 @@ EXAMPLES = {
 TOOL_UNITS: dict[str, float] = {"": 1, "B": 1, "k": 1e3, "M": 1e6, "G": 1e9} | {
     f"{letter}B": 1024.0**power for power, letter in enumerate("KMGTP", 1)
 }
-"""What wrk, wrk2 and h2load print: counts in powers of 1,000, bytes in powers of 1,024 under the names KB
-and MB."""
+"""What wrk, wrk2 and h2load print: counts in powers of 1,000, bytes in powers of 1,024 under the names KB and
+MB.
+"""
 
 NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 

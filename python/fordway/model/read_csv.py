@@ -1,6 +1,5 @@
 """Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`,
-`lat_avg_us`,
-`server_CUC_cycles` (`docs/model.md` has the list).
+`lat_avg_us`, `server_CUC_cycles` (`docs/model.md` has the list).
 """
 
 import io
@@ -67,8 +66,8 @@ def _table(name: str, text: str) -> pd.DataFrame:
 def _marked(points: Points, table: pd.DataFrame, reader: "_Table") -> Points:
     if "nreq_assumed" in table:
         points.notes.append(
-            f"{reader.name} assumes how many requests the counters are of (nreq_assumed): "
-            "a wrong number scales every counter"
+            f"{reader.name} assumes how many requests the counters are of (nreq_assumed): a wrong number "
+            "scales every counter"
         )
     if "counters_valid" not in table:
         return points
@@ -126,8 +125,8 @@ class _Table:
         if optional:
             return self.missing()
         raise DataError(
-            f"{self.name} has no column of {kind}s: it needs one of "
-            f"{', '.join(names)} with its unit, such as {names[0]}_{'us' if kind == 'time' else 'B'}"
+            f"{self.name} has no column of {kind}s: it needs one of {', '.join(names)} with its unit, such "
+            f"as {names[0]}_{'us' if kind == 'time' else 'B'}"
         )
 
     def time(self, statistic: str) -> tuple[pd.Series, str]:
@@ -143,8 +142,8 @@ class _Table:
         return self.with_unit(TIMES[statistic], "time"), statistic
 
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
-        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were
-        read tell.
+        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were read
+        tell.
         """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")
@@ -181,8 +180,8 @@ class _Table:
     def _per_request(self, column: str, requests: pd.Series) -> Callable[[pd.Series], pd.Series]:
         if requests.isna().all():
             raise DataError(
-                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) "
-                f"to divide it by"
+                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) to "
+                "divide it by"
             )
         return lambda counted: counted / requests.where(requests > 0)
 

@@ -153,9 +153,8 @@ def _size(name: str, part: str, record: dict[str, Any]) -> float:
     near = [size for size in named if -0.01 * size <= each - size <= HEAD_BYTES_MAX]
     if not near:
         raise DataError(
-            f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does "
-            f"not say how "
-            "large the body was; say it by --object-size"
+            f"{name}: {each:,.0f} B were read for each request, head and body, and the URL {url} does not "
+            "say how large the body was; say it by --object-size"
         )
     return min(near, key=lambda size: abs(each - size))
 

@@ -53,6 +53,5 @@ def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
         return read_csv.read(path.name, text, choice.statistic)
     raise DataError(
         f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named "
-        f"columns, "
-        "or what wrk, wrk2 or h2load printed"
+        "columns, or what wrk, wrk2 or h2load printed"
     )

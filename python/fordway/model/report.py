@@ -187,8 +187,8 @@ def _quality(found: dict[str, Any]) -> str:
 
 def _errors(errors: dict[str, Any]) -> str:
     return (
-        f"median {errors['median_pct']:.1f} %, max {errors['max_pct']:.1f} %, "
-        f"{errors['within_10_pct']} of {errors['rows']} within 10 %"
+        f"median {errors['median_pct']:.1f} %, max {errors['max_pct']:.1f} %, {errors['within_10_pct']} of "
+        f"{errors['rows']} within 10 %"
     )
 
 

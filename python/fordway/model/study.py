@@ -16,7 +16,8 @@ ERROR_MIN_PCT = 0.1
 
 CLEARLY_BETTER = 0.9
 """A model of more coefficients is chosen only if its leave-one-out error is below this share of the
-other's."""
+other's.
+"""
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,7 @@ def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
         why = [f"{each.name} is {each.doubt}" for each in others]
         said.append(
             f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit to "
-            f"interpolate between "
-            "these sizes, and not for what coefficients seem to mean"
+            "interpolate between these sizes, and not for what coefficients seem to mean"
         )
     return said
 
@@ -126,8 +126,8 @@ def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
 
 
 def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
-    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none
-    can be.
+    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none can
+    be.
     """
     tried = [_try(points, constants, name, method) for name in FITTED]
     fitted = [candidate.result for candidate in tried if candidate.result is not None]
