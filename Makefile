@@ -57,7 +57,8 @@ mpi: setup ## build fordway-mpi for the MPI of MPICC and MPIRUN (Debian's Open M
 test: setup libs3 capi ## run all tests, those in Rust and those in Python
 	cargo build --locked
 	$(VENV)/bin/maturin develop --locked --manifest-path python/Cargo.toml
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" cargo xtask test $(VENV)/bin/python
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" FORDWAY_BIN="$(CURDIR)/target/debug/fordway" FORDWAY_CAPI="$(CURDIR)/out" \
+		cargo xtask test $(VENV)/bin/python
 
 lint: setup ## check formats, lints and the arrows between crates
 	cargo fmt --all --check
@@ -77,6 +78,7 @@ soak: build ## run the long tests: many random operations on every lane
 	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
 	tools/soak-fuse
 	tools/soak-srun
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
 clean: ## remove everything that was built or measured
 	rm -rf target out $(VENV) python/fordway/*.so python/dist

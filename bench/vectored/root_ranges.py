@@ -41,7 +41,12 @@ def baskets(path, tree, names):
             count = branch.num_baskets
             entries = branch.member("fBasketEntry")[:count]
             offsets, lengths = branch.member("fBasketSeek")[:count], branch.member("fBasketBytes")[:count]
-            found += [(int(e), number, int(o), int(n)) for e, o, n in zip(entries, offsets, lengths, strict=True)]
+            found += [
+                (int(e), number, int(o), int(n))
+                for e, o, n in zip(entries, offsets, lengths, strict=True)
+                # A basket that was never written by itself lies within the record of the tree.
+                if n > 0
+            ]
     return [(offset, length) for _, _, offset, length in sorted(found)]
 
 
@@ -62,7 +67,9 @@ def make(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="+", metavar="DIR | FILE TREE BRANCH...")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--events", type=int, default=2_000_000)

@@ -3,6 +3,7 @@
  * usage: probe URL ENDPOINT COPY MISSING THREADS  every point, in so many threads; COPY is the same file,
  *                                                 MISSING an address where nothing is
  *        probe stalled URL                        on a server that stops in mid-answer
+ *        probe refused URL ENDPOINT               what cannot be opened, and why
  */
 #include "fordway.h"
 
@@ -39,6 +40,7 @@ static struct fordway_options options(void)
     options.size = sizeof options;
     options.endpoint = *endpoint ? endpoint : NULL;
     options.connections = 4;
+    options.ca_bundle = getenv("PROBE_CA_BUNDLE");
     options.access_key = getenv("PROBE_ACCESS_KEY");
     options.secret_key = getenv("PROBE_SECRET_KEY");
     return options;
@@ -313,6 +315,12 @@ int main(int count, char **words)
     if (count == 3) {
         url = words[2];
         stalled();
+    } else if (count == 4) {
+        url = words[2], endpoint = words[3];
+        if (opened() >= 0)
+            return 1;
+        printf("refused: %s\n", fordway_last_error());
+        return 0;
     } else if (count == 6) {
         url = words[1], endpoint = words[2], missing = words[4];
         read_copy(words[3]);

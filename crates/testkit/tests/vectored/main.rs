@@ -5,6 +5,7 @@ mod ahead;
 mod credentials;
 mod deadlines;
 mod downloads;
+mod expired;
 mod hostile;
 mod ladder;
 mod proxies;

@@ -87,6 +87,7 @@ impl Check {
 
 fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: &mut Sink<'_>) -> Result<()> {
     let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
+    let mut has_asked_again = false;
     let mut retries = source.place().session.retries();
     while !left.is_empty() {
         let (place, before) = (source.place(), left.start);
@@ -97,7 +98,7 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
             return Err(error);
         }
         if left.start > before {
-            moves = 0;
+            (moves, has_asked_again) = (0, false);
             retries.progress();
             source.is_begun.store(true, Ordering::Relaxed);
         }
@@ -108,6 +109,10 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
                 source.follow(&place, &moved, left.start > start)?;
             }
             Ok(Some(moved)) => return Err(place.refusal(moved.status, Some(&moved.location), b"")),
+            Err(Failed { error, .. }) if !has_asked_again && source.may_be_elsewhere(&place, &error) => {
+                has_asked_again = true;
+                source.ask_again(&place)?;
+            }
             Err(Failed { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
                 std::thread::sleep(retries.after(error, is_passing, retry_after)?);

@@ -125,9 +125,19 @@ impl Route {
         Ok(())
     }
 
+    /// The address that it began with, and whose search it is.
+    pub(super) fn door(&self) -> (Arc<Session>, WebFile) {
+        (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
+    }
+
     /// Whether what is remembered had a part in it.
     pub(super) fn is_recalled(&self) -> bool {
         self.is_recalled
+    }
+
+    /// Whether it has come to this address.
+    pub(super) fn leads_to(&self, file: Option<&WebFile>) -> bool {
+        file.is_some_and(|file| file.url() == self.file.url())
     }
 
     /// Has the servers on the way asked again next time.

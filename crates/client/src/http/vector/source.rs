@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fordway_store::{Error, Result};
+use fordway_store::{Error, ErrorKind, Result};
 
 use super::learned::{self, Learned};
 use super::open::{Described, by_first_byte_alone};
@@ -17,6 +17,8 @@ pub(super) struct Source {
     /// As it was when the file was opened.
     pub(super) version: FileVersion,
     pub(super) traffic: Counts,
+    /// The address that the caller named, and whose credentials go there; `None` for what is at one target alone.
+    door: Option<(Arc<Session>, WebFile)>,
     /// Where it is read now.
     place: Mutex<Arc<Place>>,
     /// Whether bytes of it were handed out: those from another place have to be of the same version.
@@ -43,7 +45,7 @@ pub(super) struct Counts {
 impl Source {
     /// What is at an address.
     pub(super) fn of_url(route: &Route, version: FileVersion, traffic: Counts) -> Self {
-        Source::new(Place::of_url(route, version), traffic)
+        Source::new(Place::of_url(route, version), Some(route.door()), traffic)
     }
 
     /// What is at this target and nowhere else.
@@ -53,12 +55,18 @@ impl Source {
         version: FileVersion,
         traffic: Counts,
     ) -> Self {
-        Source::new(Place { session: session.clone(), target, version, file: None }, traffic)
+        Source::new(Place { session: session.clone(), target, version, file: None }, None, traffic)
     }
 
-    fn new(place: Place, traffic: Counts) -> Self {
+    fn new(place: Place, door: Option<(Arc<Session>, WebFile)>, traffic: Counts) -> Self {
         let version = place.version.clone();
-        Source { version, traffic, place: Mutex::new(Arc::new(place)), is_begun: AtomicBool::new(false) }
+        Source {
+            version,
+            traffic,
+            door,
+            place: Mutex::new(Arc::new(place)),
+            is_begun: AtomicBool::new(false),
+        }
     }
 
     /// Where it is read now.
@@ -83,7 +91,8 @@ impl Source {
             return Err(from.refusal(moved.status, Some(&moved.location), b""));
         };
         let mut route = Route::onwards(&from.session, file.clone());
-        let version = self.search(&mut route, moved).map_err(|error| route.named("read", error))?;
+        let searched = route.follow(moved).and_then(|()| self.search(&mut route));
+        let version = searched.map_err(|error| route.named("read", error))?;
         let place = Place::of_url(&route, version);
         if has_bytes || self.is_begun.load(Ordering::Relaxed) {
             place.check_is_of(&from.version).map_err(|error| route.named("read", error))?;
@@ -93,8 +102,45 @@ impl Source {
         Ok(current.clone())
     }
 
-    fn search(&self, route: &mut Route, moved: &Moved) -> Result<FileVersion> {
-        route.follow(moved)?;
+    /// Whether an answer of `from` can be mended by asking where the file is now: another address led there, and
+    /// what was allowed or there at first is so no more, as when a signature has expired.
+    pub(super) fn may_be_elsewhere(&self, from: &Place, error: &Error) -> bool {
+        let is_led =
+            |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
+        matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NoSuchKey)
+            && self.door.as_ref().is_some_and(is_led)
+    }
+
+    /// Asks the address that the caller named where the file is now, because `from` refuses: for all who
+    /// read it. What was remembered of the way is asked for again too.
+    /// Errors: as [`Source::follow`]; `PreconditionFailed` for another version than that of `from`, whether
+    /// bytes were handed out or not.
+    /// Cost: one request (the first byte), and one for each redirection.
+    pub(super) fn ask_again(&self, from: &Arc<Place>) -> Result<Arc<Place>> {
+        let mut current = self.locked();
+        if !Arc::ptr_eq(&current, from) {
+            // Another thread has asked.
+            current.check_is_of(&from.version)?;
+            return Ok(current.clone());
+        }
+        let Some((session, door)) = &self.door else { return Ok(current.clone()) };
+        let mut route = Route::start(session, door.clone())?;
+        let mut found = self.search(&mut route);
+        if route.is_recalled() && (found.is_err() || route.leads_to(from.file.as_ref())) {
+            route.forget();
+            route = Route::start(session, door.clone())?;
+            found = self.search(&mut route);
+        }
+        let place = found.map(|version| Place::of_url(&route, version));
+        let place = place.and_then(|place| place.check_is_of(&from.version).map(|()| place));
+        let place = place.map_err(|error| route.named("read", error))?;
+        tracing::debug!(door = door.shown(), to = route.file.shown(), "reads are redirected anew");
+        *current = Arc::new(place);
+        Ok(current.clone())
+    }
+
+    /// Asks for the first byte from address to address.
+    fn search(&self, route: &mut Route) -> Result<FileVersion> {
         let version = loop {
             match by_first_byte_alone(&route.session, &route.file, &self.traffic)? {
                 Described::File(version) => break version,

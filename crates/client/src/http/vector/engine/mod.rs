@@ -42,6 +42,8 @@ pub(super) struct Engine<S> {
     retries: Retries,
     /// How often it was sent elsewhere in a row without a byte.
     moves: usize,
+    /// Whether it was asked anew where the file is, and no byte came since.
+    has_asked_again: bool,
     delivered_at_failure: u64,
     /// Bytes of batches that are gone.
     delivered_before: u64,
@@ -61,6 +63,7 @@ impl<S: Sink> Engine<S> {
             lines: Vec::new(),
             in_flight_bytes: 0,
             moves: 0,
+            has_asked_again: false,
             delivered_at_failure: 0,
             delivered_before: 0,
             not_before: None,
@@ -183,7 +186,7 @@ impl<S: Sink> Engine<S> {
     fn answered(&mut self, index: usize, answered: &Answered) {
         let Answered { request, ranges, new_bytes, was_whole } = answered;
         if *new_bytes > 0 {
-            self.moves = 0;
+            (self.moves, self.has_asked_again) = (0, false);
             self.source.is_begun.store(true, Ordering::Relaxed);
         }
         let (asked, is_short) = (request.spans.len(), self.take_back(request));
@@ -223,7 +226,7 @@ impl<S: Sink> Engine<S> {
                 self.server = self.place.learn(Learned::lists_refused);
             }
             408 | 429 | 500 | 502..=504 => self.failed(told(), &[request.batch], retry_after),
-            _ => self.fail(&[request.batch], told()),
+            _ => return self.denied(index, request.batch, told()),
         }
         self.close_if_closing(index);
     }

@@ -1,9 +1,10 @@
 //! What is done when something goes wrong on the way: a connection that ends or is silent, a place that the
 //! bytes have left, a batch that is late.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind};
+use fordway_store::{Error, ErrorKind, Result};
 
 use super::Engine;
 use crate::http::vector::batch::Batch;
@@ -12,6 +13,7 @@ use crate::http::vector::line::Line;
 use crate::http::vector::redirect::{HOPS_MAX, Moved};
 use crate::http::vector::request::BatchId;
 use crate::http::vector::sink::Sink;
+use crate::http::vector::source::Place;
 
 impl<S: Sink> Engine<S> {
     /// Ends batches whose deadline has passed, and the connections on which they are under way.
@@ -65,7 +67,22 @@ impl<S: Sink> Engine<S> {
                 "reads are redirected again and again without an answer",
             )),
         };
-        match followed {
+        self.go_on_at(followed, concerned);
+    }
+
+    /// A refusal for good. Where another address had led here, that is asked again, once until bytes come.
+    pub(super) fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
+        if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
+            self.fail(&[concerned], error);
+            return self.close_if_closing(index);
+        }
+        self.has_asked_again = true;
+        self.release();
+        self.go_on_at(self.source.ask_again(&self.place), &[concerned]);
+    }
+
+    fn go_on_at(&mut self, found: Result<Arc<Place>>, concerned: &[BatchId]) {
+        match found {
             Ok(place) => {
                 self.server = place.learned();
                 self.place = place;

@@ -1,0 +1,198 @@
+//! The library, programs in C that are linked to it, and places that have the file they read.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
+use fordway_testkit::hostile::{HostileServer, Script};
+use tempfile::TempDir;
+
+pub(crate) const SIZE: usize = 600_000;
+
+pub(crate) fn content() -> Vec<u8> {
+    (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+/// The directory of the library that cargo has built for this test, by the names of an installed one.
+pub(crate) fn lib() -> &'static Path {
+    static LIB: OnceLock<TempDir> = OnceLock::new();
+    let made = LIB.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let built = test.with_file_name("libfordway_capi.so");
+        assert!(built.is_file(), "cargo builds {} with the tests", built.display());
+        let lib = TempDir::new().unwrap();
+        for name in ["libfordway.so.0", "libfordway.so"] {
+            std::os::unix::fs::symlink(&built, lib.path().join(name)).unwrap();
+        }
+        lib
+    });
+    made.path()
+}
+
+pub(crate) fn include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+}
+
+/// Runs a command to its end. Panics with all it said if it fails.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?} ended with {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+/// Compiles C to a program that is linked to the library.
+pub(crate) fn compile(source: &Path, flags: &[&str], program: &Path) {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror"]).args(flags);
+    cc.arg("-I").arg(include()).arg(source);
+    run(cc.arg("-L").arg(lib()).args(["-lfordway", "-lpthread", "-o"]).arg(program));
+}
+
+/// How a program is compiled.
+#[derive(Clone, Copy)]
+pub(crate) enum Build {
+    Plain,
+    AddressSanitizer,
+}
+
+/// A program of this crate, compiled once for all tests.
+pub(crate) fn program(source: &str, build: Build) -> PathBuf {
+    static MADE: OnceLock<TempDir> = OnceLock::new();
+    static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let (kind, flags): (_, &[&str]) = match build {
+        Build::Plain => ("plain", &[]),
+        Build::AddressSanitizer => ("asan", &["-fsanitize=address"]),
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let name = source.with_extension(kind).file_name().unwrap().to_owned();
+    let program = MADE.get_or_init(|| TempDir::new().unwrap()).path().join(name);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !compiled.contains(&program) {
+        compile(&source, flags, &program);
+        compiled.push(program.clone());
+    }
+    program
+}
+
+/// The probe, with a copy of the file that it reads.
+pub(crate) struct Probe {
+    directory: TempDir,
+    program: PathBuf,
+}
+
+impl Probe {
+    pub(crate) fn new(build: Build) -> Self {
+        let directory = TempDir::new().unwrap();
+        std::fs::write(directory.path().join("copy"), content()).unwrap();
+        Probe { directory, program: program("tests/probe.c", build) }
+    }
+
+    pub(crate) fn copy(&self) -> String {
+        self.directory.path().join("copy").to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn command(&self, wrapper: &[&str]) -> Command {
+        let mut command = match wrapper {
+            [] => Command::new(&self.program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(&self.program);
+                command
+            }
+        };
+        command.env("LD_LIBRARY_PATH", lib());
+        command
+    }
+
+    /// Runs all points in so many threads; every one must hold.
+    pub(crate) fn all_points(&self, wrapper: &[&str], place: &Place, threads: usize) {
+        let mut command = self.command(wrapper);
+        command.args([&place.url, &place.endpoint, &self.copy(), &place.missing, &threads.to_string()]);
+        command.envs(place.environment.iter().map(|(name, value)| (name, value)));
+        let said = run(&mut command);
+        let held = said.lines().filter(|line| line.starts_with("ok ")).count();
+        assert!(held > 58 * threads, "only {held} points held:\n{said}");
+        assert!(said.ends_with("\n0 failed\n"), "{said}");
+    }
+}
+
+/// Where a file is, as the probe is told.
+#[derive(Default)]
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) endpoint: String,
+    pub(crate) missing: String,
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// Ends with the place.
+    pub(crate) _kept: Option<Box<dyn std::any::Any>>,
+}
+
+pub(crate) fn at_a_server(script: Script) -> Place {
+    let server = HostileServer::start(content(), script);
+    let url = server.url();
+    // It has one file, whatever it is asked for: what is missing is on this machine.
+    let missing = "/no/such/file".to_owned();
+    Place { url, missing, _kept: Some(Box::new(server)), ..Place::default() }
+}
+
+fn bucket() -> TempDir {
+    let root = TempDir::new().unwrap();
+    std::fs::create_dir(root.path().join("bkt")).unwrap();
+    std::fs::write(root.path().join("bkt/file"), content()).unwrap();
+    root
+}
+
+fn object(endpoint: String, environment: Vec<(&'static str, String)>, kept: Box<dyn std::any::Any>) -> Place {
+    let (url, missing) = ("s3://bkt/file".to_owned(), "s3://bkt/missing".to_owned());
+    Place { url, endpoint, missing, environment, _kept: Some(kept) }
+}
+
+pub(crate) fn embedded() -> Place {
+    let root = bucket();
+    object(root.path().to_str().unwrap().to_owned(), Vec::new(), Box::new(root))
+}
+
+/// Through a gateway of this process, which ends with the place.
+pub(crate) fn gateway(certificate: Option<&Certificate>) -> Place {
+    let root = bucket();
+    let store = PosixStore::open(root.path(), PosixConfig::default()).unwrap();
+    let identity = Identity::generate().unwrap();
+    let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+    config.tls = certificate.map(Certificate::load);
+    let users = Users::one(identity.clone(), Arc::new(store));
+    let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
+    let Identity { access_key, secret_key } = identity;
+    // As options: what the environment says is tried by the tests of other leaves.
+    let environment = vec![("PROBE_ACCESS_KEY", access_key), ("PROBE_SECRET_KEY", secret_key)];
+    let scheme = if certificate.is_some() { "https" } else { "http" };
+    object(format!("{scheme}://{}", gateway.local_addr()), environment, Box::new((gateway, root)))
+}
+
+/// A certificate for the loopback address, and its key.
+pub(crate) struct Certificate(TempDir);
+
+impl Certificate {
+    pub(crate) fn new() -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = Certificate(TempDir::new().unwrap());
+        std::fs::write(certificate.path("cert"), made.cert.pem()).unwrap();
+        std::fs::write(certificate.path("key"), made.signing_key.serialize_pem()).unwrap();
+        certificate
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn bundle(&self) -> String {
+        self.path("cert").to_str().unwrap().to_owned()
+    }
+
+    fn load(&self) -> Tls {
+        Tls::load(&self.path("cert"), &self.path("key")).unwrap()
+    }
+}

@@ -1,0 +1,124 @@
+//! What the header promises, point by point (`probe.c`), on each kind of file.
+
+use std::process::Command;
+
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use tempfile::TempDir;
+
+use crate::harness::*;
+
+const VALGRIND: [&str; 5] =
+    ["valgrind", "--quiet", "--leak-check=full", "--errors-for-leak-kinds=definite", "--error-exitcode=9"];
+
+#[test]
+fn of_a_file_at_a_server() {
+    Probe::new(Build::Plain).all_points(&[], &at_a_server(Script::honest()), 1);
+}
+
+#[test]
+fn of_a_file_at_a_server_from_eight_threads() {
+    Probe::new(Build::Plain).all_points(&[], &at_a_server(Script::honest()), 8);
+}
+
+#[test]
+fn of_a_file_at_a_server_that_knows_no_lists_and_cuts_answers() {
+    let script = Script::honest().always(Lie::WholeOverRanges(1)).on_requests(5..7, Lie::ResetAt(5_000));
+    Probe::new(Build::Plain).all_points(&[], &at_a_server(script), 2);
+}
+
+#[test]
+fn of_a_local_file() {
+    let probe = Probe::new(Build::Plain);
+    for url in [probe.copy(), format!("file://{}", probe.copy())] {
+        let place = Place { url, missing: "/no/such/file".into(), ..Place::default() };
+        probe.all_points(&[], &place, 8);
+    }
+}
+
+#[test]
+fn of_an_object_in_a_directory() {
+    Probe::new(Build::Plain).all_points(&[], &embedded(), 8);
+}
+
+#[test]
+fn of_an_object_behind_a_gateway() {
+    Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
+}
+
+/// Who is trusted is said by `ca_bundle` of the options alone: no system knows this certificate.
+#[test]
+fn of_an_object_behind_tls() {
+    let (ours, another) = (Certificate::new(), Certificate::new());
+    let probe = Probe::new(Build::Plain);
+    let mut place = gateway(Some(&ours));
+    place.environment.push(("PROBE_CA_BUNDLE", ours.bundle()));
+    probe.all_points(&[], &place, 4);
+    for bundle in [another.bundle(), "/no/such/bundle".to_owned()] {
+        let mut command = probe.command(&[]);
+        command.args(["refused", &place.url, &place.endpoint]);
+        command.envs(place.environment.iter().map(|(name, value)| (name, value)));
+        let said = run(command.env("PROBE_CA_BUNDLE", &bundle));
+        assert!(said.starts_with("refused: "), "{said}");
+        let why = if bundle.starts_with("/no") { bundle.as_str() } else { "TLS" };
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn under_the_address_sanitizer() {
+    let probe = Probe::new(Build::AddressSanitizer);
+    probe.all_points(&[], &at_a_server(Script::honest()), 8);
+    probe.all_points(&[], &embedded(), 2);
+}
+
+#[test]
+fn under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: valgrind is not installed; `make setup` installs it");
+        return;
+    }
+    Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(Script::honest()), 2);
+}
+
+/// Whoever cancels or closes may free its buffers at once: the sanitizer would tell of a late write.
+#[test]
+fn nothing_is_written_after_a_cancel_or_close() {
+    let probe = Probe::new(Build::AddressSanitizer);
+    let place = at_a_server(Script::honest().on_requests(1..usize::MAX, Lie::StallAt(40_000)));
+    let said = run(probe.command(&[]).args(["stalled", &place.url]));
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok stalled")).count(), 6, "{said}");
+}
+
+/// The example of the manual does what it says there, as C and with a header that C++ takes.
+#[test]
+fn the_example_of_the_manual_runs() {
+    let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/capi.md")).unwrap();
+    let source = manual.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let directory = TempDir::new().unwrap();
+    let (path, program) = (directory.path().join("example.c"), directory.path().join("example"));
+    std::fs::write(&path, source).unwrap();
+    compile(&path, &[], &program);
+    let server = HostileServer::start(content(), Script::honest());
+    let mut command = Command::new(&program);
+    command.arg(server.url()).env("LD_LIBRARY_PATH", lib()).env("BEARER_TOKEN", "a-token");
+    assert_eq!(run(&mut command), "1000 bytes are here\n".repeat(2));
+    // The server is on this machine, where tokens may go without TLS.
+    let token = ("authorization".to_owned(), "Bearer a-token".to_owned());
+    let requests = server.requests();
+    assert!(!requests.is_empty() && requests.iter().all(|request| request.headers.contains(&token)));
+    let refused = Command::new(&program).arg("/no/such/file").env("LD_LIBRARY_PATH", lib()).output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/no/such/file"));
+    let header = include().join("fordway.h");
+    run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
+}
+
+/// A point that cannot hold must fail the program: the others are worth nothing otherwise.
+#[test]
+fn the_probe_can_fail() {
+    let probe = Probe::new(Build::Plain);
+    let other = HostileServer::start(vec![7; SIZE], Script::honest());
+    let said = probe.command(&[]).args([&other.url(), "", &probe.copy(), "/none", "1"]).output().unwrap();
+    assert!(!said.status.success());
+    assert!(String::from_utf8_lossy(&said.stdout).contains("FAILED pread: some bytes"));
+}
