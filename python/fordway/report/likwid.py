@@ -51,7 +51,19 @@ def read_counted(path: Path) -> Counted:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LikwidError(f"{path} cannot be read: {error}") from error
-    counted = Counted(path.name)
+    counted = parse_counted(path.name, text)
+    if not counted.events:
+        raise LikwidError(
+            f"{path} has no table of events: give what likwid-perfctr printed, with or without -O"
+        )
+    return counted
+
+
+def parse_counted(name: str, text: str) -> Counted:
+    """The tables in `text`, which may be between what the counted program printed; no events if there are
+    none.
+    """
+    counted = Counted(name)
     heads: list[str] = []
     for cells in _rows(text):
         if cells[0] in ("Event", "Metric", "Region Info"):
@@ -60,10 +72,6 @@ def read_counted(path: Path) -> Counted:
             heads = []
         elif heads:
             _take(counted, heads, cells)
-    if not counted.events:
-        raise LikwidError(
-            f"{path} has no table of events: give what likwid-perfctr printed, with or without -O"
-        )
     return counted
 
 

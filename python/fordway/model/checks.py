@@ -1,0 +1,229 @@
+"""Refusing what cannot be true: every sentence says which row, what is wrong and what to do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
+
+COVERED_MIN = 0.99
+"""The least share of a run that counters must cover; what is printed is rounded."""
+
+COVERED_MAX = 1.1
+CLOCK_MHZ = (200, 7_000)
+"""No processor's core runs slower or faster than this."""
+
+LINK_SLACK = 1.2
+"""The bandwidth of a link is itself a measurement; more than this above it is an error of units."""
+
+IDLE_SHARE = 0.01
+HEAD_BYTES_MAX = 4_096
+"""What may come with a body: its head and, in some counts of bodies, their framing."""
+SENTENCES_MAX = 5
+"""Rows that are named one by one; one mistake is often in all of them."""
+
+CALIBRATION_US = 10e6
+"""wrk2 does not count its first 10 s."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is known of the machines besides the measurements."""
+
+    network_bytes_per_us: float | None = None
+    asked_rate_per_s: float | None = None
+
+
+def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
+    """The rows that can be true; counters that cannot are taken out, and `refused` says so.
+
+    Raises `DataError` if rows are bad, unless `skip_bad` leaves them out.
+    """
+    if not len(points):
+        raise DataError("there are no rows: nothing was measured")
+    _refuse_uncovered(points)
+    bad = pd.Series(False, index=points.rows.index)
+    sentences = []
+    numbers = points.rows.drop(columns="source")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for at, row in numbers.iterrows():
+            for problem in problems(row, link, points.statistic):
+                bad[at] = True
+                sentences.append(f"{points.rows['source'][at]}: {problem}")
+    _warn_long(points)
+    _warn_idle(points)
+    if not sentences:
+        return points
+    if not skip_bad or bad.all():
+        raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad leaves such rows out"))
+    points.notes.append(_listed(sentences, "") + f" [{int(bad.sum())} row(s) left out]")
+    return points.where(~bad)
+
+
+def _listed(sentences: list[str], then: str) -> str:
+    more = len(sentences) - SENTENCES_MAX
+    rest = f"; and {more} more like these" if more > 0 else ""
+    return "; ".join(sentences[:SENTENCES_MAX]) + rest + then
+
+
+def problems(row: pd.Series, link: Link, statistic: str = "mean") -> Iterator[str]:
+    """What is wrong with a row, in sentences without a full stop."""
+    yield from _not_measured(row)
+    yield from _failed(row)
+    yield from _saturated(row, link, statistic)
+    yield from _clocks(row)
+    yield from _busy(row)
+    yield from _bytes(row, link)
+
+
+def _not_measured(row: pd.Series) -> Iterator[str]:
+    for column, what in ((SIZE, "the size"), (TIME, "the time")):
+        if not np.isfinite(row[column]):
+            yield f"{what} is missing or not a number"
+    if row[SIZE] < 0:
+        yield f"the size is {row[SIZE]:g} B, below zero"
+    if row[TIME] <= 0:
+        yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
+    if row[REQUESTS] <= 0:
+        yield "no request was answered, so there is nothing to divide counters by"
+    for column in (
+        f"{side}_{name}" for side in SIDES for name in ("cycles", "reference_cycles", "evicted_bytes")
+    ):
+        if row[column] < 0 or (column.endswith("cycles") and row[column] == 0):
+            yield f"{column} is {row[column]:g}: it was not counted"
+
+
+def _failed(row: pd.Series) -> Iterator[str]:
+    if row["timeouts"] > 0:
+        yield f"{row['timeouts']:,.0f} requests timed out, and how long they took is not in the times"
+    if row["errors"] > 0:
+        yield f"{row['errors']:,.0f} requests failed, and their bytes and cycles are in the counters"
+
+
+def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
+    """Little's law: no more requests are under way than there are connections, unless latency counts a
+    queue.
+    """
+    under_way = row[RATE] * row[TIME] / 1e6
+    asked_per_s = link.asked_rate_per_s or row["asked_rate_per_s"]
+    expected = _expected(row, asked_per_s)
+    if statistic == "mean" and under_way > 1.1 * row[CONNECTIONS]:
+        yield (
+            f"saturated: {row[RATE]:,.1f} requests/s of {row[TIME] / 1e6:.3g} s each are {under_way:,.0f} "
+            f"under way on {row[CONNECTIONS]:,.0f} connections, so the times count from intended starts "
+            f"that were not kept and measure how long the run was{expected}; ask for a lower rate (or "
+            "check the unit of the times)"
+        )
+    elif row[RATE] < 0.97 * asked_per_s:
+        yield (
+            f"saturated: {row[RATE]:,.1f} of the {asked_per_s:,.0f} requests/s that were asked for came, "
+            f"so the times measure how long the run was{expected}; ask for a lower rate"
+        )
+
+
+def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
+    """The mean latency from intended starts that wrk2 shows of any server far below the rate asked for: the
+    backlog grows evenly, and is counted from `CALIBRATION_US` to the end. NaN if the duration is unknown.
+    """
+    return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
+
+
+def _expected(row: pd.Series, asked_per_s: float) -> str:
+    expected_us = saturated_mean_us(row, asked_per_s)
+    return (
+        ""
+        if pd.isna(expected_us)
+        else f" ((1 - rate/asked) x (duration + 10 s)/2 = {expected_us / 1e6:.3g} s)"
+    )
+
+
+def _clocks(row: pd.Series) -> Iterator[str]:
+    low, high = CLOCK_MHZ
+    for side in SIDES:
+        clock, ratio = row[f"{side}_clock_mhz"], row[f"{side}_cycles"] / row[f"{side}_reference_cycles"]
+        working = "frequency while it worked"
+        for mhz, what in ((clock, "clock"), (ratio * clock, working), (row[f"{side}_mhz"], working)):
+            if not pd.isna(mhz) and not low <= mhz <= high:
+                yield (
+                    f"the {side}'s {what} is {mhz:,.0f} MHz, which no processor has: check the counters "
+                    "and their units"
+                )
+
+
+def _busy(row: pd.Series) -> Iterator[str]:
+    """Of the client's threads it is known how many there are; they cannot work longer than the run lasts."""
+    busy_us = row["client_reference_cycles"] * row[REQUESTS] / row["client_clock_mhz"]
+    could_us = row["threads"] * max(row["client_runtime_us"], duration_us(row))
+    if busy_us > 1.1 * could_us:
+        yield (
+            f"the client's {row['threads']:,.0f} thread(s) cannot have worked for {busy_us / 1e6:,.0f} s "
+            f"within {could_us / 1e6:,.0f} s: check the counters, the clock and the number of requests"
+        )
+
+
+def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
+    for column in ("body_bytes", "read_bytes"):
+        each = row[column] / row[REQUESTS]
+        # Connections read parts of answers that are not among the requests.
+        slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
+        if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
+            yield (
+                f"the size is {row[SIZE]:,.0f} B but {each:,.0f} B were read for each request: check its unit"
+            )
+    if link.network_bytes_per_us is None:
+        return
+    carried = max(row[SIZE] / row[TIME], row[SIZE] * row[RATE] / 1e6 if row[RATE] > 0 else 0)
+    if carried > LINK_SLACK * link.network_bytes_per_us:
+        yield (
+            f"{carried:,.0f} MB/s are more than the link's {link.network_bytes_per_us:,.0f} MB/s: check "
+            "the units of sizes, times and the bandwidth"
+        )
+
+
+def duration_us(row: pd.Series) -> float:
+    """How long the run was; NaN if nothing tells."""
+    told = row["duration_us"]
+    return told if not pd.isna(told) else 1e6 * row[REQUESTS] / row[RATE] if row[RATE] > 0 else float("nan")
+
+
+def _refuse_uncovered(points: Points) -> None:
+    """Counters that did not cover the run are not used: they would divide a part's events by all requests."""
+    rows = points.rows
+    durations = rows.apply(duration_us, axis=1)
+    for side in SIDES:
+        runtimes = rows[f"{side}_runtime_us"]
+        counted = rows[f"{side}_cycles"].notna() | rows[f"{side}_evicted_bytes"].notna()
+        short = counted & (runtimes < COVERED_MIN * durations)
+        if not short.any():
+            continue
+        at = short.idxmax()
+        points.refused.append(
+            f"the {side}'s counters cover {runtimes[at] / 1e6:.2f} s of a run of {durations[at] / 1e6:.2f} "
+            f"s ({rows['source'][at]}; {int(short.sum())} of {len(rows)} rows), so they are not used; "
+            "count during the whole run"
+        )
+        columns = [f"{side}_{name}" for name in ("cycles", "reference_cycles", "evicted_bytes")]
+        points.rows.loc[short, columns] = float("nan")
+
+
+def _warn_long(points: Points) -> None:
+    durations = points.rows.apply(duration_us, axis=1)
+    for side in SIDES:
+        long = points.rows[f"{side}_runtime_us"] > COVERED_MAX * durations
+        if long.any():
+            points.notes.append(
+                f"the {side}'s counters ran more than 10 % longer than {int(long.sum())} run(s): what came "
+                "before and after is in them"
+            )
+
+
+def _warn_idle(points: Points) -> None:
+    """A closed loop keeps its connections at work, so that times in a wrong unit show."""
+    rows = points.rows
+    if (rows[RATE] * rows[TIME] / 1e6 < IDLE_SHARE * rows[CONNECTIONS]).all():
+        points.notes.append(
+            "no row had even 1 % of its connections at work (rate x time): the rate asked for was low, or "
+            "the times are not in the unit that they say"
+        )

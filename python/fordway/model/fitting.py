@@ -1,0 +1,129 @@
+"""Finding coefficients. Four ways, which differ in whose errors count and in what coefficients may be."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from fordway.model.models import Concurrent, Model, Structure
+from fordway.model.points import DataError
+from fordway.model.terms import Terms
+
+METHODS = {
+    "ols": "least squares of errors in µs, coefficients of either sign: what a spreadsheet does",
+    "bounded": "the same, with no coefficient below 0 and alpha at most 1",
+    "relative": "least squares of errors in per cent of the time measured, bounded: every size counts alike",
+    "robust": "the same, with Huber's loss: rows far off count less",
+}
+GIVEN = "given"
+"""What stands for a method where coefficients are from elsewhere."""
+
+ROUNDS_MAX = 50
+"""Rounds in which a maximum's branches are assigned; they settle in a few."""
+
+HUBER = 1.345
+"""Residuals of more standard deviations count linearly: 95 % as good as least squares on normal errors."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients of a model, and the weighted system that they solve."""
+
+    model: Model
+    method: str
+    values: np.ndarray
+    structure: Structure
+    design: np.ndarray
+    weights: np.ndarray
+    """What each row's error in µs is multiplied with."""
+    times_us: np.ndarray
+
+    @property
+    def predicted_us(self) -> np.ndarray:
+        """What it says of the rows it was made from."""
+        return self.design @ self.values
+
+    @property
+    def loss(self) -> float:
+        """The weighted sum of squares."""
+        return float((((self.times_us - self.predicted_us) * self.weights) ** 2).sum())
+
+
+def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) -> Fit:
+    """The model with coefficients from elsewhere, published or fitted to other rows: nothing is fitted
+    here.
+    """
+    design = model.design(terms, structure, values)
+    return Fit(model, GIVEN, values, structure, design, np.ones(len(terms)), terms.times_us)
+
+
+def fit(model: Model, terms: Terms, method: str) -> Fit:
+    """The best coefficients. Raises `DataError` with fewer rows than those, or columns that are the same."""
+    enough(model, terms, len(model.coefficients))
+    fits = [_settled(model, terms, method, structure) for structure in model.structures(terms)]
+    return min(fits, key=lambda found: found.loss)
+
+
+def enough(model: Model, terms: Terms, rows_min: int) -> None:
+    """Raises `DataError` if there are fewer than `rows_min` rows."""
+    if len(terms) < rows_min:
+        raise DataError(
+            f"{len(terms)} row(s) cannot determine the {len(model.coefficients)} coefficients of "
+            f"{model.name} and say how well: it takes {rows_min}; measure more sizes, or choose a model of "
+            "fewer coefficients"
+        )
+
+
+def _settled(model: Model, terms: Terms, method: str, structure: Structure) -> Fit:
+    """A fit whose branches are those that its own coefficients choose."""
+    found = _linear(model, terms, method, structure, model.design(terms, structure))
+    if not isinstance(model, Concurrent):
+        return found
+    best = None
+    for _ in range(ROUNDS_MAX):
+        design = model.design(terms, structure, found.values)
+        own = Fit(model, method, found.values, structure, design, found.weights, found.times_us)
+        if best is None or own.loss < best.loss:
+            best = own
+        if np.array_equal(design, found.design):
+            break
+        found = _linear(model, terms, method, structure, design)
+    return best
+
+
+def _linear(model: Model, terms: Terms, method: str, structure: Structure, design: np.ndarray) -> Fit:
+    times = terms.times_us
+    weights = 1 / times if method in ("relative", "robust") else np.ones(len(times))
+    values = solve(
+        design * weights[:, None], times * weights, [each.high for each in model.coefficients], method
+    )
+    if method == "robust":
+        values, weights = _robust(design, times, weights, values, model)
+    return Fit(model, method, values, structure, design, weights, times)
+
+
+def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str) -> np.ndarray:
+    """The coefficients of one weighted system; columns are scaled first, as they differ by powers of ten."""
+    scales = np.linalg.norm(design, axis=0)
+    scales[scales == 0] = 1
+    if method == "ols":
+        return np.linalg.lstsq(design / scales, times, rcond=None)[0] / scales
+    bounds = (np.zeros(len(scales)), np.array(highs) * scales)
+    return optimize.lsq_linear(design / scales, times, bounds, method="bvls", tol=1e-13).x / scales
+
+
+def _robust(
+    design: np.ndarray, times: np.ndarray, weights: np.ndarray, values: np.ndarray, model: Model
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights that fall with the residual, found in turns with the coefficients (Huber 1964)."""
+    found = weights
+    for _ in range(ROUNDS_MAX):
+        residuals = np.abs(times - design @ values) * weights
+        spread = max(np.median(residuals) / 0.6745, 1e-9)
+        found = weights * np.sqrt(np.minimum(1, HUBER * spread / np.maximum(residuals, 1e-12)))
+        last = values
+        highs = [each.high for each in model.coefficients]
+        values = solve(design * found[:, None], times * found, highs, "robust")
+        if np.allclose(values, last, rtol=1e-9, atol=0):
+            break
+    return values, found

@@ -1,0 +1,188 @@
+"""The options of `fordway-model`, and what they mean. Importing this takes no library that may be missing."""
+
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fordway.model import checks, readers, terms
+
+FITTED = [
+    "auto",
+    "linear",
+    "frequency-simple",
+    "frequency",
+    "frequency-bandwidth",
+    "frequency-full",
+    "break",
+    "concurrency",
+    "eq9",
+]
+PUBLISHED = ["eq8", "eq11", "eq12", "eq13"]
+METHODS = ["ols", "bounded", "relative", "robust"]
+EXAMPLES = """examples:
+  fordway model fit runs.csv --model frequency
+  fordway model fit load.run --lane http/1.1 --json > fit.json
+  fordway model predict fit.json --size 4KiB,1MiB
+  fordway model check runs.csv
+  fordway model check runs.csv --model eq11 --memory-bandwidth 17444MB/s \\
+      --network-bandwidth 5900MB/s --rtt 60us
+
+The exit status is 2 if measurements or options cannot be used, else 0.
+docs/model.md explains the models and the figures.
+"""
+
+
+def parser() -> ArgumentParser:
+    """The commands and their options."""
+    about = "Cost models of requests: fitted to measurements, held against them, and used to predict."
+    whole = ArgumentParser(
+        prog="fordway-model", description=about, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter
+    )
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    fit = _command(commands, "fit", "find a model's coefficients, and say what they are worth")
+    _files(fit)
+    fit.add_argument(
+        "--model", choices=FITTED, default="auto", help="the model (default: auto, by leave-one-out error)"
+    )
+    fit.add_argument(
+        "--method",
+        choices=METHODS,
+        default="relative",
+        help="which errors count: in µs (ols; bounded: nothing below 0) or in %% (relative; robust: rows far "
+        "off count less)",
+    )
+    check = _command(commands, "check", "check measurements, or a model with given coefficients against them")
+    _files(check)
+    check.add_argument(
+        "--model", choices=PUBLISHED, help="a model as published; without one the rows are checked"
+    )
+    check.add_argument("--fit", type=Path, metavar="FIT.json", help="or the coefficients of a fit")
+    predict = _command(commands, "predict", "predict times from a stored fit")
+    predict.add_argument("fit", type=Path, metavar="FIT.json", help="what `fordway model fit --json` printed")
+    predict.add_argument("--size", required=True, metavar="SIZE,...", help="sizes, such as 4KiB,1MiB")
+    predict.add_argument(
+        "--frequency", metavar="F", help="the client's frequency there (default: as measured)"
+    )
+    predict.add_argument("--connections", type=float, metavar="N", help="connections at once")
+    predict.add_argument("--json", action="store_true", help="print JSON")
+    return whole
+
+
+def _command(commands: "object", name: str, about: str) -> ArgumentParser:
+    return commands.add_parser(
+        name, help=about, description=about, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter
+    )
+
+
+def _files(command: ArgumentParser) -> None:
+    command.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="a run directory, JSON of `bench rest`, a CSV, or what wrk, wrk2 or h2load printed",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--plot", type=Path, metavar="FILE", help="also draw it, into FILE.svg or FILE.html")
+    rows = command.add_argument_group("what to take of the files")
+    rows.add_argument(
+        "--statistic",
+        choices=["auto", "mean", "p50"],
+        default="auto",
+        help="mean or median times (default: means)",
+    )
+    rows.add_argument("--lane", metavar="NAME", help="the lane of a run (default: the one there is)")
+    rows.add_argument("--phase", metavar="NAME", help="the phase of a run of operations (default: get)")
+    rows.add_argument(
+        "--object-size", metavar="SIZE", help="of the objects, for wrk (default: as the URL says)"
+    )
+    rows.add_argument(
+        "--server-likwid",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what likwid-perfctr printed about the server, for each text file in turn",
+    )
+    rows.add_argument("--asked-rate", metavar="N/s", help="the rate wrk2 was asked for (-R)")
+    rows.add_argument(
+        "--skip-bad", action="store_true", help="leave rows out that cannot be used, and say so"
+    )
+    _machine(command)
+
+
+def _machine(command: ArgumentParser) -> None:
+    machine = command.add_argument_group("what is known of the machines, with units")
+    machine.add_argument("--clock", metavar="F", help="R, the nominal clock (default: the rows' own)")
+    machine.add_argument(
+        "--frequency", metavar="F", help="the client's frequency, where cycles were not counted"
+    )
+    machine.add_argument("--memory-bandwidth", metavar="BW", help="mem_tp, such as 17444MB/s")
+    machine.add_argument(
+        "--network-bandwidth", metavar="BW", help="eBW of eq. 4, such as 5900MB/s or 1Gbit/s"
+    )
+    machine.add_argument(
+        "--rtt", metavar="T", help="the round trip, such as 60us (default for eq. 4: TCP_INFO)"
+    )
+    machine.add_argument("--mss", metavar="SIZE", help="segment size, for eq. 4 (default: TCP_INFO)")
+    machine.add_argument(
+        "--loss", type=float, metavar="P", help="packet loss, for eq. 4 (default: retransmits)"
+    )
+    machine.add_argument(
+        "--small-bytes", default="64KiB", metavar="SIZE", help="where k2 ends (default: 64KiB)"
+    )
+
+
+def quantity(text: str | None, kind: str) -> float | None:
+    """An option's quantity above 0, if it is given. Raises `DataError`."""
+    from fordway.model import points, quantities
+
+    if text is None:
+        return None
+    value = quantities.parse(text, kind)
+    if value <= 0 and kind != "size":
+        raise points.DataError(f"{text!r} is no {kind} that anything has: it should be above 0")
+    return value
+
+
+def choice(chosen: Namespace) -> "readers.Choice":
+    """What readers are told."""
+    from fordway.model import readers
+
+    return readers.Choice(
+        chosen.statistic,
+        chosen.lane,
+        chosen.phase,
+        quantity(chosen.object_size, "size"),
+        chosen.server_likwid,
+    )
+
+
+def link(chosen: Namespace) -> "checks.Link":
+    """What checks are told."""
+    from fordway.model import checks
+
+    return checks.Link(quantity(chosen.network_bandwidth, "bandwidth"), quantity(chosen.asked_rate, "rate"))
+
+
+def constants(chosen: Namespace) -> "terms.Constants":
+    """What is known of the machines. Raises `DataError` for what no machine has."""
+    from fordway.model import checks, mathis, points, terms
+
+    clocks = {name: quantity(getattr(chosen, name), "frequency") for name in ("clock", "frequency")}
+    low, high = checks.CLOCK_MHZ
+    for name, mhz in clocks.items():
+        if mhz is not None and not low <= mhz <= high:
+            raise points.DataError(f"--{name} is {mhz:,.0f} MHz, which no processor has: check its unit")
+    if chosen.loss is not None and not 0 <= chosen.loss < 1:
+        raise points.DataError(f"--loss is {chosen.loss:g}: it is a share of packets, from 0 to below 1")
+    path = mathis.Path(quantity(chosen.mss, "size"), quantity(chosen.rtt, "time"), chosen.loss)
+    return terms.Constants(
+        clocks["clock"],
+        clocks["frequency"],
+        quantity(chosen.memory_bandwidth, "bandwidth"),
+        quantity(chosen.network_bandwidth, "bandwidth"),
+        path,
+        quantity(chosen.small_bytes, "size"),
+    )

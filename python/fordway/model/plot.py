@@ -1,0 +1,88 @@
+"""A picture of a result: measured and modelled times against size, and the error of each row."""
+
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fordway.model.points import DataError
+from fordway.report import figures
+
+MEASURED, MODEL, LEFT_OUT = "#6e7681", "#0072b2", "#d55e00"
+FORMS = (".svg", ".html")
+
+
+def check_form(path: Path) -> None:
+    """Raises `DataError` if the name does not say a form that can be written."""
+    if path.suffix not in FORMS:
+        raise DataError(f"{path}: a picture is written as FILE.svg or FILE.html")
+
+
+def save(found: dict[str, Any], text: str, path: Path) -> None:
+    """Writes the picture of a result; a page has the `text` below it."""
+    check_form(path)
+    svg = _svg(found)
+    title = html.escape(f"{found['model']}: {found['rows']} rows")
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<body>{svg[svg.index('<svg') :]}<pre>{html.escape(text)}</pre></body></html>\n"
+    )
+    try:
+        path.write_text(svg if path.suffix == ".svg" else page, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error}") from error
+
+
+def _svg(found: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with mpl.rc_context(figures.STYLE):
+        draw(found).savefig(out, format="svg", facecolor="white", metadata={"Date": None})
+    return out.getvalue()
+
+
+def draw(found: dict[str, Any]) -> Figure:
+    """The picture of a document of a result."""
+    with mpl.rc_context(figures.STYLE):
+        figure = Figure(figsize=(figures.WIDTH_INCHES, 5.4), layout="constrained")
+        times, errors = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+        rows = sorted(found["points"], key=lambda each: each["size_bytes"])
+        sizes = [max(each["size_bytes"], 1) for each in rows]
+        _times(times, sizes, rows, found)
+        _errors(errors, sizes, rows)
+    return figure
+
+
+def _times(
+    axes: mpl.axes.Axes, sizes: list[float], rows: list[dict[str, Any]], found: dict[str, Any]
+) -> None:
+    several = len({each["connections"] for each in rows}) > 1
+    axes.plot(
+        sizes, [1e3 * each["time_us"] for each in rows], "o", color=MEASURED, label="measured", markersize=5
+    )
+    # With several loads at a size a line between rows would join what does not belong together.
+    style = "x" if several else "-"
+    axes.plot(sizes, [1e3 * each["predicted_us"] for each in rows], style, color=MODEL, label=found["model"])
+    axes.set(
+        xscale="log", yscale="log", ylabel=f"{found['statistic']} time of a request", title=found["equation"]
+    )
+    figures.size_axis(axes)
+    figures.time_axis(axes.yaxis)
+    axes.legend(loc="upper left")
+
+
+def _errors(axes: mpl.axes.Axes, sizes: list[float], rows: list[dict[str, Any]]) -> None:
+    axes.axhline(0, color=figures.INK, linewidth=1)
+    axes.plot(
+        sizes, [each["error_pct"] for each in rows], "o-", color=MODEL, markersize=4, label="of the fit"
+    )
+    if rows[0]["left_out_error_pct"] is not None:
+        left_out = [each["left_out_error_pct"] for each in rows]
+        axes.plot(
+            sizes, left_out, "o", color=LEFT_OUT, markerfacecolor="none", label="of each row when left out"
+        )
+    axes.set(xscale="log", xlabel="size", ylabel="error in % (eq. 10)")
+    figures.size_axis(axes)
+    axes.legend(loc="best")

@@ -1,0 +1,56 @@
+"""Numbers with units. Inside the package times are in µs, sizes in bytes, frequencies in MHz (cycles a µs)
+and bandwidths in bytes a µs (MB/s), so that quotients need no factors.
+"""
+
+import re
+
+from fordway.model.points import DataError
+
+KINDS: dict[str, dict[str, float]] = {
+    "time": {"ns": 1e-3, "us": 1, "µs": 1, "ms": 1e3, "s": 1e6, "m": 60e6, "min": 60e6, "h": 3600e6},
+    "size": {
+        "B": 1,
+        **{f"{letter}B": 1000.0**power for power, letter in enumerate("kMGT", 1)},
+        **{f"{letter}iB": 1024.0**power for power, letter in enumerate("KMGT", 1)},
+    },
+    "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1, "GHz": 1e3},
+    "rate": {"/s": 1},
+}
+KINDS["bandwidth"] = {
+    **{f"{unit}/s": factor * 1e-6 for unit, factor in KINDS["size"].items()},
+    **{f"{unit}/us": factor for unit, factor in KINDS["size"].items()},
+    **{f"{unit}bit/s": factor / 8e6 for unit, factor in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9))},
+}
+EXAMPLES = {
+    "time": "60us or 0.06ms",
+    "size": "64KiB or 1MB",
+    "frequency": "2.49GHz",
+    "bandwidth": "5900MB/s or 1Gbit/s",
+    "rate": "2000/s",
+}
+
+TOOL_UNITS: dict[str, float] = {"": 1, "B": 1, "k": 1e3, "M": 1e6, "G": 1e9} | {
+    f"{letter}B": 1024.0**power for power, letter in enumerate("KMGTP", 1)
+}
+"""What wrk, wrk2 and h2load print: counts in powers of 1,000, bytes in powers of 1,024 under the names KB and
+MB.
+"""
+
+NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
+
+
+def parse(text: str, kind: str) -> float:
+    """The quantity in `text`, in the package's unit of its kind. Raises `DataError`; a unit is never
+    guessed.
+    """
+    found = re.fullmatch(rf"\s*{NUMBER}\s*(\S*)\s*", text.replace(",", ""))
+    units = KINDS[kind]
+    if found is None or found[2] not in units:
+        raise DataError(f"{text!r} is no {kind}: write a number and a unit, such as {EXAMPLES[kind]}")
+    return float(found[1]) * units[found[2]]
+
+
+def parse_tool(text: str, units: dict[str, float] = TOOL_UNITS) -> float | None:
+    """A number as a load generator prints it (`1.17GB`, `82.65us`); `None` if it is none."""
+    found = re.fullmatch(rf"-?{NUMBER}([A-Za-z]*)", text.strip())
+    return float(found[1]) * units[found[2]] if found and found[2] in units else None

@@ -1,0 +1,190 @@
+"""Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`,
+`lat_avg_us`, `server_CUC_cycles` (`docs/model.md` has the list).
+"""
+
+import io
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from fordway.model import quantities
+from fordway.model.points import CACHE_LINE_BYTES, SIDES, DataError, Points, from_records
+
+TIMES = {
+    "mean": ["lat_avg", "lat_mean", "latency_avg", "latency_mean", "t_req", "t_request", "hdr_mean"],
+    "p50": ["lat_p50", "latency_p50", "p50", "lat_median"],
+}
+"""Names of times, the best first."""
+
+SIZES = ["obj_size", "object_size", "msg_size", "size"]
+PLAIN = {
+    "requests": ["nreq", "nreq_assumed", "requests"],
+    "rate_per_s": ["rps", "req_per_s", "requests_per_s"],
+    "connections": ["conns", "connections", "ncon"],
+    "threads": ["threads", "nthr"],
+    "read_bytes": ["bytes_read", "traffic_B"],
+    "body_bytes": ["data_B"],
+    "mss_bytes": ["mss_B", "mss_bytes"],
+    "retransmits": ["retransmits"],
+}
+ERRORS = ["err_connect", "err_read", "err_write", "failed", "errored"]
+TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
+COUNTERS = {"CUC": "cycles", "REF": "reference_cycles", "LLOD": "evicted_bytes", "L3EV": "evicted_bytes"}
+COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_per_req)?")
+
+
+def read(name: str, text: str, statistic: str) -> Points:
+    """The rows of the table in `text`. Raises `DataError` if it is none, or lacks sizes or times."""
+    table = _table(name, text)
+    reader = _Table(name, table)
+    found = {"source": [f"{name} row {at}" for at in range(1, len(table) + 1)]}
+    found |= {column: reader.first(names) for column, names in PLAIN.items()}
+    found["time_us"], used = reader.time(statistic)
+    found["duration_us"] = reader.with_unit(["dur", "duration"], "time", optional=True)
+    found["tcp_rtt_us"] = reader.with_unit(["tcp_rtt", "rtt"], "time", optional=True)
+    found["errors"], found["timeouts"] = reader.total(ERRORS), reader.total(TIMEOUTS)
+    found["size_bytes"] = reader.size(found)
+    for side in SIDES:
+        found |= reader.counters(side, found["requests"])
+    points = from_records(pd.DataFrame(found).to_dict("records"), used)
+    return _marked(points, table, reader)
+
+
+def _table(name: str, text: str) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{name} is no table that can be read: {error}") from error
+    table.columns = [str(column).strip() for column in table.columns]
+    if not len(table):
+        raise DataError(f"{name} has a header and no rows: there is nothing to fit")
+    return table
+
+
+def _marked(points: Points, table: pd.DataFrame, reader: "_Table") -> Points:
+    if "nreq_assumed" in table:
+        points.notes.append(
+            f"{reader.name} assumes how many requests the counters are of (nreq_assumed): a wrong number "
+            "scales every counter"
+        )
+    if "counters_valid" not in table:
+        return points
+    valid = table["counters_valid"].astype(str).str.strip().str.lower().isin(["true", "1", "yes"])
+    if not valid.all():
+        points.notes.append(
+            f"{reader.name} marks the counters of {int((~valid).sum())} row(s) as not valid: left out"
+        )
+    return points.where(valid)
+
+
+class _Table:
+    """A table's columns, found by name and turned into the package's units."""
+
+    def __init__(self, name: str, table: pd.DataFrame) -> None:
+        self.name, self.table = name, table
+
+    def number(self, column: str) -> pd.Series:
+        """The column as numbers; what is none is an error, an empty cell is NaN."""
+        cells = self.table[column]
+        numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
+        words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
+        if words.any():
+            at = int(np.flatnonzero(words)[0])
+            raise DataError(
+                f"{self.name} row {at + 1}: {column} is {str(cells.iloc[at])!r} and should be a number"
+            )
+        return numbers
+
+    def first(self, names: list[str]) -> pd.Series:
+        """The first column of `names` that is there, else NaN."""
+        there = next((name for name in names if name in self.table), None)
+        return self.missing() if there is None else self.number(there)
+
+    def missing(self) -> pd.Series:
+        return pd.Series(np.nan, index=self.table.index)
+
+    def total(self, names: list[str]) -> pd.Series:
+        there = [self.number(name) for name in names if name in self.table]
+        return sum(there[1:], there[0]) if there else self.missing()
+
+    def with_unit(self, names: list[str], kind: str, *, optional: bool = False) -> pd.Series:
+        """The first column `NAME_UNIT` of `names`, in the package's unit."""
+        units = quantities.KINDS[kind] | ({"KB": 1000.0} if kind == "size" else {})
+        for name in names:
+            for column in self.table.columns:
+                unit = column.removeprefix(f"{name}_").removesuffix("_txt")
+                if column.startswith(f"{name}_") and unit in units:
+                    return self.number(column) * units[unit]
+            if name in self.table.columns and not optional:
+                raise DataError(
+                    f"{self.name}: the column {name!r} does not say its unit; name it "
+                    f"{name}_{'us' if kind == 'time' else 'B'}, or as its unit is"
+                )
+        if optional:
+            return self.missing()
+        raise DataError(
+            f"{self.name} has no column of {kind}s: it needs one of {', '.join(names)} with its unit, such "
+            f"as {names[0]}_{'us' if kind == 'time' else 'B'}"
+        )
+
+    def time(self, statistic: str) -> tuple[pd.Series, str]:
+        """The times of requests, and whether they are means or medians."""
+        if statistic == "auto":
+            try:
+                return self.with_unit(TIMES["mean"], "time"), "mean"
+            except DataError as error:
+                found = self.with_unit(TIMES["p50"], "time", optional=True)
+                if found.isna().all():
+                    raise error
+                return found, "p50"
+        return self.with_unit(TIMES[statistic], "time"), statistic
+
+    def size(self, found: dict[str, pd.Series]) -> pd.Series:
+        """The sizes of objects. `KB` in a file's name may be 1,000 or 1,024 bytes: the bytes that were read
+        tell.
+        """
+        if "name_KB" not in self.table:
+            return self.with_unit(SIZES, "size")
+        named, each = self.number("name_KB"), found["read_bytes"] / found["requests"]
+        binary = (each >= 0.995 * named * 1024) & each.notna()
+        return named * binary.map({True: 1024.0, False: 1000.0})
+
+    def counters(self, side: str, requests: pd.Series) -> dict[str, pd.Series]:
+        """What was counted on one side, per request where a request has its share."""
+        found = {
+            f"{side}_runtime_us": self.with_unit(
+                [f"{side}_likwid_runtime", f"{side}_runtime"], "time", optional=True
+            ),
+            f"{side}_clock_mhz": self.with_unit([f"{side}_clock", "clock"], "frequency", optional=True),
+        }
+        for column in self.table.columns:
+            name = COUNTER.fullmatch(column)
+            if name is None or name[1] != side:
+                continue
+            scale = CACHE_LINE_BYTES if self._in_lines(name) else 1
+            share = self._per_request(column, requests) if name[4] is None else _same
+            found[f"{side}_{COUNTERS[name[2]]}"] = share(self.number(column) * scale)
+        return found
+
+    def _in_lines(self, name: re.Match[str]) -> bool:
+        if COUNTERS[name[2]] != "evicted_bytes":
+            return False
+        if name[3] not in ("_lines", "_B"):
+            raise DataError(
+                f"{self.name}: the column {name[0]!r} does not say whether it is lines or bytes (_lines, _B)"
+            )
+        return name[3] == "_lines"
+
+    def _per_request(self, column: str, requests: pd.Series) -> Callable[[pd.Series], pd.Series]:
+        if requests.isna().all():
+            raise DataError(
+                f"{self.name}: {column} is of the whole run, and there is no column of requests (nreq) to "
+                "divide it by"
+            )
+        return lambda counted: counted / requests.where(requests > 0)
+
+
+def _same(counted: pd.Series) -> pd.Series:
+    return counted

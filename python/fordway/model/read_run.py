@@ -1,0 +1,136 @@
+"""Reading our own runs: `NAME.run/`, its `run.json`, or what `bench rest --json` printed
+(`docs/run-file.md`).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fordway.model.points import SIDES, DataError, Points, from_records
+from fordway.report import runfile
+
+OPERATIONS_PER_CLASS_MIN = 5
+"""A size class with fewer operations is no point: its mean is anybody's guess."""
+
+
+def read_directory(path: Path, statistic: str, lane: str | None, phase: str | None) -> Points:
+    """The run in `path`: a summary for each load of `bench rest`, else size classes of one lane's
+    operations.
+    """
+    try:
+        run = runfile.read_run(path)
+    except runfile.RunFileError as error:
+        raise DataError(str(error)) from error
+    if run.info["kind"] == "rest":
+        return read_summaries(run.name, run.info["summaries"], statistic, lane)
+    return _classes(run, "mean" if statistic == "auto" else statistic, lane, phase or "get")
+
+
+def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
+    """Summaries from JSON: a whole `run.json`, a list, or one document a line."""
+    summaries: list[dict[str, Any]] = []
+    for found in _documents(name, text):
+        for part in found if isinstance(found, list) else [found]:
+            if isinstance(part, dict):
+                summaries += part.get("summaries", [part])
+    return read_summaries(name, summaries, statistic, lane)
+
+
+def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:
+    """One point for each summary under load. Raises `DataError` if there is none."""
+    wanted = [row for row in summaries if isinstance(row, dict) and row.get("load") and row.get("latency")]
+    lanes = list(dict.fromkeys(row["lane"] for row in wanted))
+    chosen = _one_of(name, "lane", lanes, lane)
+    statistic = "mean" if statistic == "auto" else statistic
+    records = [_summary(name, row, statistic) for row in wanted if row["lane"] == chosen]
+    return from_records(records, statistic)
+
+
+def _documents(name: str, text: str) -> list[Any]:
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise DataError(f"{name} is no JSON that can be read: {error}") from error
+
+
+def _one_of(name: str, what: str, names: list[str], wanted: str | None) -> str:
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted in names:
+        return wanted
+    if not names:
+        raise DataError(f"{name} has no request that succeeded: there is nothing to model")
+    problem = f"has no {what} {wanted!r}" if wanted else f"has several {what}s"
+    raise DataError(f"{name} {problem}; choose one by --{what}: {', '.join(names)}")
+
+
+def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
+    load, operations = row["load"], row["operations"]
+    tcp = load.get("tcp") or {}
+    found = {
+        "source": f"{name} {row['phase']}",
+        "size_bytes": row["bytes"] / operations if operations else np.nan,
+        "time_us": row["latency"][f"{statistic}_ns"] / 1e3,
+        "requests": operations,
+        "rate_per_s": row["ops_per_s"],
+        "asked_rate_per_s": load["rate_asked_per_s"],
+        "connections": load["connections"] * load["streams"],
+        "errors": row["errors"],
+        "mss_bytes": tcp.get("mss_bytes"),
+        "tcp_rtt_us": tcp.get("rtt_us"),
+        "retransmits": tcp.get("retransmits"),
+    }
+    for side in SIDES:
+        found |= _process(side, load.get(side) or {}, operations)
+    return found
+
+
+def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, Any]:
+    """Cycles of a process; the frequency is that while it worked: its cycles over its CPU time."""
+    cycles = counters.get("cycles")
+    if not cycles or not operations:
+        return {}
+    cpu_ns = counters.get("cpu_ns")
+    return {f"{side}_cycles": cycles / operations, f"{side}_mhz": 1e3 * cycles / cpu_ns if cpu_ns else None}
+
+
+def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> Points:
+    """Operations of one lane and phase, by powers of two of their size."""
+    rows = run.operations[run.operations["phase"] == phase]
+    phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
+    if not len(rows):
+        raise DataError(
+            f"{run.name} has no operations of the phase {phase!r}; choose one by --phase: {', '.join(phases)}"
+        )
+    chosen = _one_of(run.name, "lane", [found for found in run.lanes if (rows["lane"] == found).any()], lane)
+    rows = rows[rows["lane"] == chosen]
+    classes = np.floor(np.log2(np.maximum(rows["bytes"].to_numpy(dtype="float64"), 1)))
+    records, few = [], 0
+    for _, group in rows.groupby(classes):
+        if len(group) < OPERATIONS_PER_CLASS_MIN:
+            few += len(group)
+            continue
+        records.append(_class(f"{run.name} {phase} {chosen}", group, statistic))
+    points = from_records(records, statistic)
+    if few:
+        points.notes.append(
+            f"{few} operation(s) in size classes of fewer than {OPERATIONS_PER_CLASS_MIN} are left out"
+        )
+    return points
+
+
+def _class(name: str, group: pd.DataFrame, statistic: str) -> dict[str, Any]:
+    durations_us = group["duration_ns"] / 1e3
+    return {
+        "source": name,
+        "size_bytes": float(group["bytes"].astype("float64").mean()),
+        "time_us": float(durations_us.mean() if statistic == "mean" else durations_us.median()),
+        "requests": len(group),
+    }

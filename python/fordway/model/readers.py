@@ -1,0 +1,57 @@
+"""Reading any file of measurements: what it holds decides how it is read, never its name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fordway.model import read_csv, read_run, read_text
+from fordway.model.points import DataError, Points, joined
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a reader must be told where a file leaves it open."""
+
+    statistic: str = "auto"
+    """`mean`, `p50`, or `auto`: means if there are any."""
+    lane: str | None = None
+    phase: str | None = None
+    size_bytes: float | None = None
+    server: Sequence[Path] = field(default_factory=tuple)
+    """What likwid-perfctr printed about the server, for each file of a load generator in turn."""
+
+
+def read(paths: Sequence[Path], choice: Choice) -> Points:
+    """The measurements in `paths`, in order. Raises `DataError`."""
+    server = list(choice.server)
+    parts = []
+    for path in paths:
+        parts.append(_read(path, choice, server[:1]))
+        if server and path.is_file():
+            server = server[1:]
+    if server:
+        raise DataError(
+            f"{server[0]} is left over: name one file of server counters for each text of a load generator"
+        )
+    return joined(parts)
+
+
+def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
+    if path.is_dir():
+        return read_run.read_directory(path, choice.statistic, choice.lane, choice.phase)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not text.strip():
+        raise DataError(f"{path} is empty")
+    if text.lstrip()[0] in "{[":
+        return read_run.read_json(path.name, text, choice.statistic, choice.lane)
+    if read_text.is_load(text):
+        return read_text.read(path.name, text, choice.statistic, choice.size_bytes, server)
+    if "," in text.splitlines()[0]:
+        return read_csv.read(path.name, text, choice.statistic)
+    raise DataError(
+        f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named "
+        "columns, or what wrk, wrk2 or h2load printed"
+    )

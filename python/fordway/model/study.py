@@ -1,0 +1,155 @@
+"""From measurements to judged models: fitting one, checking a published one, choosing between several."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fordway.model import diagnostics, fitting, mathis, terms
+from fordway.model.diagnostics import Diagnosis
+from fordway.model.fitting import Fit
+from fordway.model.models import FITTED, MODELS, Model, Structure
+from fordway.model.points import DataError, Points
+from fordway.model.terms import Constants, Terms
+
+ERROR_MIN_PCT = 0.1
+"""Below this, measurements do not tell models apart."""
+
+CLEARLY_BETTER = 0.9
+"""A model of more coefficients is chosen only if its leave-one-out error is below this share of the
+other's.
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A model on measurements."""
+
+    fit: Fit
+    terms: Terms
+    diagnosis: Diagnosis
+    warnings: list[str]
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self.fit.model
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that `auto` tried: its leave-one-out error, or why it was not fitted."""
+
+    name: str
+    result: Result | None
+    why_not: str | None
+
+
+def examine(points: Points, constants: Constants, name: str, method: str) -> Result:
+    """The model called `name` fitted to `points`. Raises `DataError` if rows lack what it needs."""
+    model, found = MODELS[name], _terms(points, constants, MODELS[name])
+    fitting.enough(model, found, len(model.coefficients) + 1)
+    _different(model, found)
+    return _result(fitting.fit(model, found, method), found, points, constants)
+
+
+def hold(
+    points: Points,
+    constants: Constants,
+    model: Model,
+    values: np.ndarray | None = None,
+    structure: Structure = None,
+) -> Result:
+    """The model with `values`, or its published factors, held against `points`. Raises `DataError` as
+    above.
+    """
+    found = _terms(points, constants, model)
+    values = np.array(model.published) if values is None else values
+    return _result(fitting.given(model, found, values, structure), found, points, constants)
+
+
+def _terms(points: Points, constants: Constants, model: Model) -> Terms:
+    found = terms.derive(points, constants)
+    missing = found.why_not(model.needs)
+    if missing:
+        raise DataError(f"{model.name} cannot be used: {'; '.join(missing)}")
+    return found
+
+
+def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Result:
+    diagnosis = diagnostics.diagnose(fit, found)
+    return Result(fit, found, diagnosis, [*_doubts(fit, diagnosis), *bound_doubts(points, constants)])
+
+
+def _different(model: Model, found: Terms) -> None:
+    """Raises `DataError` if fewer rows differ than there are coefficients, as with one size for a line."""
+    different = len(found.columns[list(model.needs)].drop_duplicates())
+    if different < len(model.coefficients):
+        raise DataError(
+            f"only {different} of the {len(found)} rows differ in what {model.name} is made of, and it has "
+            f"{len(model.coefficients)} coefficients: measure more sizes, or choose a model of fewer"
+        )
+
+
+def bound_doubts(points: Points, constants: Constants) -> list[str]:
+    """What eq. 4 has against rows, where rtt, loss and segment size are known."""
+    return mathis.exceeded(points, mathis.bounds(points, constants.path))
+
+
+def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
+    said = []
+    group = diagnostics.entangled(fit.design * fit.weights[:, None])
+    if group:
+        names = ", ".join(fit.model.names[at] for at in group)
+        said.append(
+            f"not identifiable: the condition number is {_condition(diagnosis, fit)} (above "
+            f"{diagnostics.CONDITION_MAX}), and {names} cannot be told apart on these rows"
+        )
+    if fit.method == fitting.GIVEN:
+        if group:
+            said.append("many other factors fit as well: agreement here does not confirm these")
+        return said
+    if not diagnosis.reliable:
+        others = [each for at, each in enumerate(diagnosis.coefficients) if each.doubt and at not in group]
+        why = [f"{each.name} is {each.doubt}" for each in others]
+        said.append(
+            f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit to "
+            "interpolate between these sizes, and not for what coefficients seem to mean"
+        )
+    return said
+
+
+def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
+    own, plain = diagnosis.condition_weighted, diagnosis.condition
+    if fit.method in ("relative", "robust") and own is not None and plain is not None:
+        return f"{own:,.0f} as the fit weighs rows, {plain:,.0f} in µs"
+    return "infinite" if plain is None or np.isinf(plain) else f"{plain:,.0f}"
+
+
+def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
+    """The model with the least leave-one-out error, and all that were tried. Raises `DataError` if none can
+    be.
+    """
+    tried = [_try(points, constants, name, method) for name in FITTED]
+    fitted = [candidate.result for candidate in tried if candidate.result is not None]
+    if not fitted:
+        reasons = "; ".join(f"{each.name}: {each.why_not}" for each in tried)
+        raise DataError(f"no model can be fitted: {reasons}")
+    best = fitted[0]
+    for result in sorted(fitted, key=lambda result: len(result.fit.values)):
+        if left_out_pct(result) < CLEARLY_BETTER * left_out_pct(best):
+            best = result
+    return best, tried
+
+
+def _try(points: Points, constants: Constants, name: str, method: str) -> Candidate:
+    try:
+        return Candidate(name, examine(points, constants, name, method), None)
+    except DataError as error:
+        return Candidate(name, None, str(error).removeprefix(f"{name} cannot be used: "))
+
+
+def left_out_pct(result: Result) -> float:
+    """The mean leave-one-out error without sign: its square would be ruled by one row beside a break."""
+    left_out = result.diagnosis.left_out
+    mean_pct = float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["mean_pct"]
+    return max(mean_pct, ERROR_MIN_PCT)
