@@ -76,7 +76,7 @@ fn a_round_trip_takes_what_was_asked_for() {
         let is_exact = sooner_or_later(over, |over| {
             assert!(*over >= 0.0, "{rtt_ms} ms was shortened by {} ms", -over);
             // Timers of a busy virtual machine are late by more, the longer it slept.
-            *over <= 0.5 + 0.02 * f64::from(rtt_ms)
+            *over <= 0.5 + 0.02 * rtt_ms as f64
         });
         assert!(is_exact, "{rtt_ms} ms is always more");
     }
