@@ -17,6 +17,7 @@ import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 import fordway
+from fordway.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +142,8 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> FordwayFile:
         if mode != "rb":
-            raise NotImplementedError(f"files at web servers are read here, not opened by {mode!r}")
+            why = f"files at web servers are read here, not opened by {mode!r}; `fordway cp` writes to WebDAV"
+            raise UnsupportedError(why, "Unsupported", path)
         block_size = "default" if block_size is None else block_size
         return FordwayFile(self, path, mode, block_size, cache_options=cache_options, **kwargs)
 

@@ -12,7 +12,7 @@ import uproot
 from range_server import RangeServer
 
 import fordway
-from fordway.errors import InvalidArgumentError, NotFoundError
+from fordway.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from fordway.fsspec import FordwayFileSystem
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_fsspec_opens_files_by_address(server: RangeServer) -> None:
     assert path == f"{server.url}/f" and system.size(path) == len(CONTENT)
     assert system.exists(path) and not system.exists(f"{server.url}/missing")
     assert system.ls(path, detail=False) == [path] and system.isfile(path)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(UnsupportedError, match="fordway cp"):
         system.open(path, "wb")
 
 
