@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod compare;
 mod delay;
+mod directories;
 pub mod io500;
 pub mod ior;
 pub mod mdtest;

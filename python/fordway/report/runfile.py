@@ -95,12 +95,14 @@ class Run:
 
 def read_run(directory: Path) -> Run:
     """Reads the run in `directory`. Raises `RunFileError`."""
-    info = _read_json(directory / "run.json")
+    info = read_info(directory)
     operations = _read_operations(directory / "operations.arrow")
     return Run(directory.resolve().name.removesuffix(".run"), info, operations)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_info(directory: Path) -> dict[str, Any]:
+    """The `run.json` of the run in `directory`. Raises `RunFileError`."""
+    path = directory / "run.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -114,17 +116,21 @@ def _read_json(path: Path) -> dict[str, Any]:
     return info
 
 
-def _read_operations(path: Path) -> pd.DataFrame:
+def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
+    """Columns of an Arrow file of a run, words as categories. Raises `RunFileError`."""
     try:
         with pa.OSFile(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
-            table = table.select(OPERATION_COLUMNS)
-            for name in ("lane", "phase"):
+            table = pa.ipc.open_file(source).read_all().select(columns)
+            for name in {"lane", "phase"} & set(columns):
                 at = table.schema.get_field_index(name)
                 table = table.set_column(at, name, table[name].dictionary_encode())
-            rows = table.to_pandas()
+            return table.to_pandas()
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
+
+
+def _read_operations(path: Path) -> pd.DataFrame:
+    rows = read_table(path, OPERATION_COLUMNS)
     return _from_intended(rows[rows["ok"]].drop(columns="ok"))
 
 
