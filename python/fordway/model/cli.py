@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
-        return {"fit": _fit, "check": _check, "predict": _predict}[chosen.command](chosen)
+        return {"fit": _fit, "check": _check, "predict": _predict, "advise": _advise}[chosen.command](chosen)
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     except DataError as error:
@@ -78,6 +78,24 @@ def _predict(chosen: Namespace) -> int:
     frequency = options.quantity(chosen.frequency, "frequency")
     found = report.clean(predict.predict(predict.read_fit(chosen.fit), sizes, frequency, chosen.connections))
     _print(chosen, found, report.predicted_text(found))
+    return 0
+
+
+def _advise(chosen: Namespace) -> int:
+    from fordway.model import plot
+    from fordway.model.advice import advise, draw, machine, text
+
+    if chosen.plot:
+        plot.check_form(chosen.plot)
+    objects, link = options.objects(chosen), options.network(chosen)
+    measured = machine.read(chosen.machine)
+    found = advise.advise(measured, objects, link, options.names(chosen.phase), options.names(chosen.lane))
+    if chosen.tree:
+        found["warnings"] += advise.file_system_doubt(found["machine"], chosen.tree)
+    shown = text.text(found)
+    if chosen.plot:
+        plot.write(draw.draw(found), "advice", shown, chosen.plot)
+    _print(chosen, found, shown)
     return 0
 
 

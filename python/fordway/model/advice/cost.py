@@ -89,7 +89,7 @@ class Cost:
     """The place of each of `blocks` among the blocks of the phase."""
     left_out: float
     """The root mean square of the errors of sizes that were left out, as a share."""
-    scatter_us: float
+    scatter: float
     """How far a single operation is off, as a share of its cost: such that sums over blocks are as far off as
     they were.
     """
