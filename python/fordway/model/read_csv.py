@@ -54,6 +54,11 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 def table(name: str, text: str) -> pd.DataFrame:
     """The table in `text`. Raises `DataError` if it is none, or has no row."""
+    head = text.splitlines()[0]
+    if ";" in head and "," not in head:
+        raise DataError(
+            f"{name} has its columns parted by semicolons: save it with commas, and a point in numbers"
+        )
     try:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:

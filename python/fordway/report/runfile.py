@@ -14,6 +14,9 @@ SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
 """The newest version this reader understands."""
 
+FIELDS = ("kind", "command", "machine", "parameters", "lanes", "phases", "summaries")
+"""What every run has; a file without them was made or cut short by something else."""
+
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """What the figures need of `operations.arrow`; the rest is not read into memory."""
 
@@ -113,6 +116,9 @@ def read_info(directory: Path) -> dict[str, Any]:
         raise RunFileError(f"{path} is not a run: its `schema` is not {SCHEMA!r}")
     if info.get("schema_version", 0) > SCHEMA_VERSION:
         raise RunFileError(f"{path} has version {info['schema_version']}: install a newer fordway to read it")
+    missing = [name for name in FIELDS if name not in info]
+    if missing:
+        raise RunFileError(f"{path} lacks {', '.join(missing)}: it is no whole run, measure again")
     return info
 
 

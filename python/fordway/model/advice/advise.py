@@ -140,7 +140,7 @@ def _outside(machine: Machine, objects: Objects, found: dict[str, dict[str, Time
     worst = max((own.outside for lanes in found.values() for own in lanes.values()), default=0.0)
     measured = machine.operations.loc[machine.operations["phase"] != "list", "bytes"]
     size = objects.rows["bytes"]
-    outside = objects.rows.loc[(size < measured.min()) | (size > measured.max()), "count"].sum()
+    outside = objects.rows.loc[times.is_outside(size, measured.min(), measured.max()), "count"].sum()
     if not outside:
         return []
     return [

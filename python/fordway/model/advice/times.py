@@ -21,6 +21,7 @@ DRAWS = 500
 SEED = 1
 LEVEL = 0.95
 """Of all intervals."""
+SMALL_BYTES = 1_024
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,11 @@ def _of_lane(
 
 
 def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
-    """Draws farther from the total, as a factor, so that none falls below 0."""
+    """Draws farther from the total: upwards by time, downwards as a factor, so that none falls below 0."""
     if total_us <= 0:
         return np.zeros_like(drawn_us)
-    return total_us * (np.maximum(drawn_us, 0.05 * total_us) / total_us) ** widen
+    share = np.maximum(drawn_us, 0) / total_us
+    return total_us * np.where(share > 1, 1 + widen * (share - 1), share**widen)
 
 
 def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
@@ -182,10 +184,14 @@ def _noise(
 def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str) -> float:
     if phase == LIST or fitted.form.nodes is None:
         return 0.0
-    low, high = fitted.bytes_range
-    outside = (moved["bytes"] < low) | (moved["bytes"] > high)
+    outside = is_outside(moved["bytes"], *fitted.bytes_range)
     total_us = work_us.sum()
     return float(work_us[outside.to_numpy()].sum() / total_us) if total_us else 0.0
+
+
+def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
+    """Which sizes lie outside what was measured; the bytes of small ones cost nearly nothing anyway."""
+    return ((size < low) & (low > SMALL_BYTES)) | (size > high)
 
 
 def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
