@@ -376,7 +376,19 @@ mod tests {
             client_cpu_ns: 6,
             server_cpu_ns: None,
         };
-        let records = Records { operations: vec![zero], blocks: vec![block], ..Records::default() };
+        let object = crate::ObjectRecord {
+            round: 0,
+            bytes: 3,
+            directories: 2,
+            made_directories: 1,
+            emptied_directories: 0,
+        };
+        let records = Records {
+            operations: vec![zero],
+            blocks: vec![block],
+            objects: vec![object],
+            ..Records::default()
+        };
         run().write(&dir, &records).unwrap();
         assert_eq!(Run::read(&dir).unwrap(), run());
         let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();
@@ -384,7 +396,9 @@ mod tests {
         assert_eq!((operations.num_rows(), operations.num_columns()), (1, 11));
         let blocks = open("blocks.arrow").next().unwrap().unwrap();
         assert_eq!(blocks.column_by_name("server_cpu_ns").unwrap().null_count(), 1);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+        let objects = open("objects.arrow").next().unwrap().unwrap();
+        assert_eq!((objects.num_rows(), objects.num_columns()), (1, 5));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -54,19 +55,28 @@ def read(name: str, text: str, statistic: str) -> Points:
 
 def table(name: str, text: str) -> pd.DataFrame:
     """The table in `text`. Raises `DataError` if it is none, or has no row."""
-    head = text.splitlines()[0]
+    head = header(text)
     if ";" in head and "," not in head:
         raise DataError(
             f"{name} has its columns parted by semicolons: save it with commas, and a point in numbers"
         )
+    twice = [column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column]
+    if twice:
+        raise DataError(f"{name} has the column {twice[0]} twice: leave one of them")
     try:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{name} is no table that can be read: {error}") from error
+        raise DataError(f"{name} is no table that can be read: {str(error).strip()}") from error
     rows.columns = [str(column).strip() for column in rows.columns]
     if not len(rows):
         raise DataError(f"{name} has a header and no rows: there is nothing to fit")
     return rows
+
+
+def header(text: str) -> str:
+    """The first line that is no comment."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return next(lines, "")
 
 
 def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
