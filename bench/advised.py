@@ -70,7 +70,9 @@ def compare(tree: Path, run: Path) -> None:
     pin = ["taskset", "--cpu-list", PIN] if PIN else []
     lanes = [word for lane in LANES for word in ("--lane", lane)]
     options = ["--root", ROOT, "--rounds", ROUNDS, "--seed", "1", "--no-report", "--out", str(run)]
-    subprocess.run([*pin, FORDWAY, "compare", str(tree), *lanes, *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*pin, FORDWAY, "compare", str(tree), *lanes, *options], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def advised(machine: Path, tree: Path) -> dict:
@@ -79,11 +81,11 @@ def advised(machine: Path, tree: Path) -> dict:
 
 
 def measured(run: Path) -> dict[tuple[str, str], list[float]]:
-    """Seconds of each pass, by phase and lane; of a round's listings the mean."""
+    """Seconds of each round, by phase and lane; of its listings the mean."""
     import pandas as pd
 
-    rows = pd.read_feather(run / "operations.arrow")
-    times = rows.groupby(["phase", "lane", "round"])["duration_ns"]
+    rows = pd.read_feather(run / "blocks.arrow")
+    times = rows.groupby(["phase", "lane", "round"], sort=False)["elapsed_ns"]
     passes: dict[tuple[str, str], list[float]] = {}
     for (phase, lane, _), own in times:
         seconds = (own.mean() if phase == "list" else own.sum()) / 1e9
@@ -104,7 +106,9 @@ def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]
             half = STUDENT.get(len(own) - 1, 2) * statistics.stdev(own) / math.sqrt(len(own))
             figures = {name: each[name] for name in ("lane", "seconds", "low", "high")}
             error = 100 * (each["seconds"] / mean - 1)
-            rows.append({"phase": part["phase"]} | figures | {"measured": mean, "half": half, "error_pct": error})
+            rows.append(
+                {"phase": part["phase"]} | figures | {"measured": mean, "half": half, "error_pct": error}
+            )
     return rows
 
 
@@ -112,7 +116,9 @@ def doubts(advice: dict, held: list[dict]) -> list[str]:
     """What the advice got wrong about the whole: times, or the choice."""
     rows = {row["lane"]: row for row in held if row["phase"] == "total"}
     said = [
-        f"{lane} was predicted {row['error_pct']:+.0f} % off" for lane, row in rows.items() if abs(row["error_pct"]) > LIMIT
+        f"{lane} was predicted {row['error_pct']:+.0f} % off"
+        for lane, row in rows.items()
+        if abs(row["error_pct"]) > LIMIT
     ]
     fastest = min(rows.values(), key=lambda row: row["measured"])
     choice = advice["total"]["choice"]
@@ -129,7 +135,9 @@ def overlap(one: dict, other: dict) -> bool:
 
 def show(tree: Path, advice: dict, held: list[dict]) -> None:
     objects = advice["objects"]
-    print(f"{tree}: {objects['objects']} objects, {objects['bytes'] / 2**20:.1f} MiB, {objects['directories']} directories")
+    print(
+        f"{tree}: {objects['objects']} objects, {objects['bytes'] / 2**20:.1f} MiB, {objects['directories']} directories"
+    )
     print(f"{'phase':8}{'lane':10}{'predicted ms':>13}{'interval':>20}{'measured ms':>18}{'error %':>9}")
     for row in held:
         interval = f"{1e3 * row['low']:.1f} to {1e3 * row['high']:.1f}"
@@ -138,7 +146,11 @@ def show(tree: Path, advice: dict, held: list[dict]) -> None:
             f"{row['phase']:8}{row['lane']:10}{1e3 * row['seconds']:13.1f}{interval:>20}{was:>18}{row['error_pct']:+9.0f}"
         )
     choice = advice["total"]["choice"]
-    said = f"choose {choice['lane']}" if choice["lane"] else f"cannot tell between {', '.join(choice['between'])}"
+    said = (
+        f"choose {choice['lane']}"
+        if choice["lane"]
+        else f"cannot tell between {', '.join(choice['between'])}"
+    )
     totals = sorted((row for row in held if row["phase"] == "total"), key=lambda row: row["measured"])
     same = [row["lane"] for row in totals if overlap(row, totals[0])]
     print(f"advice: {said}; measured fastest: {', or '.join(same)}\n")

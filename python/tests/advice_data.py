@@ -121,7 +121,9 @@ def write_machine(
         objects.append(shuffled.assign(round=number))
         for at, phase in enumerate(PHASES):
             first = (number * len(PHASES) + at) * len(shuffled)
-            parts += [_round(name, lane, phase, shuffled, number, first, random) for name, lane in lanes.items()]
+            parts += [
+                _round(name, lane, phase, shuffled, number, first, random) for name, lane in lanes.items()
+            ]
     operations = pd.concat(parts)
     grouped = operations.groupby(["lane", "phase", "round", "block"], sort=False)
     blocks = grouped.agg(operations=("ok", "sum"), bytes=("bytes", "sum"), elapsed_ns=("duration_ns", "sum"))
@@ -130,7 +132,7 @@ def write_machine(
     write_arrow(directory / "operations.arrow", operations, OPERATION_TYPES)
     write_arrow(directory / "blocks.arrow", blocks, BLOCK_TYPES)
     write_arrow(directory / "objects.arrow", pd.concat(objects), OBJECT_TYPES)
-    info = run_info({name: "made up" for name in lanes}, [])
+    info = run_info(dict.fromkeys(lanes, "made up"), [])
     info["parameters"] |= {"range_bytes_max": RANGE_BYTES_MAX, "rounds": rounds}
     info["machine"]["load_1min"] = 0.1
     if change:

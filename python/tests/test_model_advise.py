@@ -1,6 +1,7 @@
 """Advice from runs whose costs are known: times, intervals, choices, and what is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ def advised(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> dict[
 
 
 def of_lane(found: dict[str, Any], phase: str, lane: str) -> dict[str, Any]:
-    parts = [part for part in [*found["phases"], {"phase": "total"} | found["total"]] if part["phase"] == phase]
+    parts = [
+        part for part in [*found["phases"], {"phase": "total"} | found["total"]] if part["phase"] == phase
+    ]
     return next(each for each in parts[0]["lanes"] if each["lane"] == lane)
 
 
@@ -236,7 +239,10 @@ def test_bad_options_are_refused_in_a_sentence(
     ("change", "says"), [(newer, "install a newer fordway"), (other_kind, "is a run of rest")]
 )
 def test_runs_that_say_nothing_of_trees_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, says: str  # noqa: ANN401
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[dict[str, Any]], object],
+    says: str,
 ) -> None:
     run = write_machine(tmp_path / "x.run", LANES, rounds=1, change=change)
     assert says in refused(capsys, "advise", "--machine", str(run), "--sizes", "1B")

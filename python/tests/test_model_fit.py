@@ -1,5 +1,6 @@
 """Fits recover what the measurements were made of, and say so where they cannot."""
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 

@@ -54,7 +54,11 @@ def test_the_source_is_read_rightly() -> None:
 def test_every_field_is_on_the_page() -> None:
     page = (ROOT / "docs" / "run-file.md").read_text()
     names = set().union(*rust_fields().values())
-    names |= {*rust_columns("operations_batch"), *rust_columns("blocks_batch"), *rust_columns("objects_batch")}
+    names |= {
+        *rust_columns("operations_batch"),
+        *rust_columns("blocks_batch"),
+        *rust_columns("objects_batch"),
+    }
     assert len(names) > 50
     assert sorted(name for name in names if f"`{name}`" not in page) == []
 

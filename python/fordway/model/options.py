@@ -90,7 +90,9 @@ def _advise(commands: "object") -> None:
     moved.add_argument("--sizes", metavar="SIZExN,...", help="or sizes and counts, such as 4KiBx1000,1MiBx10")
     advise.add_argument("--phase", metavar="NAME,...", help="phases (default: all that were measured)")
     advise.add_argument("--lane", metavar="NAME,...", help="lanes (default: all that were measured)")
-    advise.add_argument("--rtt", metavar="T", help="round trip to the server, for lanes of HTTP, such as 30ms")
+    advise.add_argument(
+        "--rtt", metavar="T", help="round trip to the server, for lanes of HTTP, such as 30ms"
+    )
     advise.add_argument("--bandwidth", metavar="BW", help="of the network there, such as 1Gbit/s or 100MB/s")
     advise.add_argument("--json", action="store_true", help="print JSON")
     advise.add_argument("--plot", type=Path, metavar="FILE", help="also draw it, into FILE.svg or FILE.html")

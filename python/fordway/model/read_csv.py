@@ -60,7 +60,9 @@ def table(name: str, text: str) -> pd.DataFrame:
         raise DataError(
             f"{name} has its columns parted by semicolons: save it with commas, and a point in numbers"
         )
-    twice = [column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column]
+    twice = [
+        column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
+    ]
     if twice:
         raise DataError(f"{name} has the column {twice[0]} twice: leave one of them")
     try:
@@ -119,9 +121,11 @@ class Table:
         return self.missing() if there is None else self.number(there)
 
     def missing(self) -> pd.Series:
+        """A column that is not there."""
         return pd.Series(np.nan, index=self.table.index)
 
     def total(self, names: list[str]) -> pd.Series:
+        """The sum of those columns of `names` that are there."""
         there = [self.number(name) for name in names if name in self.table]
         return sum(there[1:], there[0]) if there else self.missing()
 

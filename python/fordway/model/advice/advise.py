@@ -128,10 +128,12 @@ def _warnings(
         said.append("lanes of HTTP are over loopback, as measured: give --rtt and --bandwidth of the network")
     load = [info["machine"].get("load_1min") or 0 for info in machine.runs]
     if max(load) > 0.5 * (machine.runs[0]["machine"].get("cpus") or 1):
-        said.append(f"the machine was busy when it was measured (load {max(load):g}): other work is in the times")
+        said.append(
+            f"the machine was busy when it was measured (load {max(load):g}): other work is in the times"
+        )
     said.append(
-        "not known: cold caches (everything was read soon after it was written), other work at the same time, "
-        "and any other file system than the one measured"
+        "not known: cold caches (everything was read soon after it was written), other work at the same "
+        "time, and any other file system than the one measured"
     )
     return said
 
@@ -144,8 +146,9 @@ def _outside(machine: Machine, objects: Objects, found: dict[str, dict[str, Time
     if not outside:
         return []
     return [
-        f"{outside:,.0f} object(s) are outside the measured {measured.min():,.0f} to {measured.max():,.0f} B, up "
-        f"to {100 * worst:.0f} % of a lane's time: intervals do not hold for those. Measure a tree with such sizes"
+        f"{outside:,.0f} object(s) are outside the measured {measured.min():,.0f} to {measured.max():,.0f} "
+        f"B, up to {100 * worst:.0f} % of a lane's time: intervals do not hold for those. Measure a tree with "
+        "such sizes"
     ]
 
 
@@ -183,5 +186,7 @@ def _kind_of(path: Path) -> str | None:
     except OSError:
         return None
     mounts = [(Path(words[1]), words[2]) for words in map(str.split, lines) if len(words) > 2]
-    holding = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if path.is_relative_to(mount)]
+    holding = [
+        (len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if path.is_relative_to(mount)
+    ]
     return max(holding)[2] if holding else None

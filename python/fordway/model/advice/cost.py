@@ -1,8 +1,8 @@
-"""What an operation costs on a lane, fitted to the machine's operations: a base, what its bytes cost, and what
-directories cost, none of them below 0.
+"""What an operation costs on a lane, fitted to the machine's operations: a base, what its bytes cost, and
+what directories cost, none of them below 0.
 
-The cost of bytes is a chain of straight pieces that never falls. How many pieces there are is decided by leaving
-out the operations of each power of two in turn.
+The cost of bytes is a chain of straight pieces that never falls. How many pieces there are is decided by
+leaving out the operations of each power of two in turn.
 """
 
 from dataclasses import dataclass
@@ -136,9 +136,7 @@ def _sums(
     return Sums(squares, products)
 
 
-def _choose(
-    rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.ndarray
-) -> tuple[Form, float]:
+def _choose(rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.ndarray) -> tuple[Form, float]:
     """The form with the least error of what was left out, and that error."""
     best, least = None, np.inf
     for form in _forms(rows, phase):
@@ -174,7 +172,7 @@ def _nodes(size: np.ndarray, step: int) -> tuple[float, ...]:
 
 
 def _left_out(form: Form, rows: pd.DataFrame, of_size: np.ndarray, weights: np.ndarray) -> float:
-    """The root mean square error of each power of two that is left out, as a share; 0 if there is only one."""
+    """The root mean square error of each power of two that is left out, as a share; 0 if there is one."""
     names, group = np.unique(of_size, return_inverse=True)
     columns, time_us = form.columns(rows), rows["time_us"].to_numpy()
     sums = _sums(columns, time_us, weights, group, len(names))

@@ -15,7 +15,10 @@ def draw(found: dict[str, Any]) -> Figure:
     parts = [*found["phases"], {"phase": "total"} | found["total"]]
     with mpl.rc_context(figures.STYLE):
         heights = [max(len(part["lanes"]), 1) for part in parts]
-        figure = Figure(figsize=(figures.WIDTH_INCHES, 0.5 + 0.32 * sum(heights) + 0.45 * len(parts)), layout="constrained")
+        figure = Figure(
+            figsize=(figures.WIDTH_INCHES, 0.5 + 0.32 * sum(heights) + 0.45 * len(parts)),
+            layout="constrained",
+        )
         axes = figure.subplots(len(parts), 1, height_ratios=heights, squeeze=False)[:, 0]
         for own, part in zip(axes, parts, strict=True):
             _phase(own, part)

@@ -11,6 +11,7 @@ from fordway.model.points import DataError
 from fordway.report import runfile
 
 OPERATION_COLUMNS = ["lane", "phase", "round", "block", "duration_ns", "bytes", "ok"]
+BLOCK_COLUMNS = ["lane", "phase", "block", "elapsed_ns"]
 OBJECT_COLUMNS = ["round", "bytes", "directories", "made_directories", "emptied_directories"]
 DIRECTORIES = OBJECT_COLUMNS[2:]
 LIST = "list"
@@ -29,9 +30,9 @@ class Machine:
     lanes: list[str]
     phases: list[str]
     operations: pd.DataFrame
-    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us`, `bytes`
-    (of the object; of the range, where a range was read), the counts of directories, and for a listing
-    `objects`.
+    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us` (its share
+    of the time of its block), `bytes` (of the object; of the range, where a range was read), the counts of
+    directories, and for a listing `objects`.
     """
     notes: list[str] = field(default_factory=list)
 
@@ -75,14 +76,27 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
         )
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
-    rows = _with_objects(path, rows, notes)
+    rows = _with_objects(path, _with_shares(path, rows), notes)
     failed = int((~rows["ok"]).sum())
     if failed:
         notes.append(f"{path.name}: {failed} operation(s) failed and are left out: their times say nothing")
     rows = rows[rows["ok"]]
     if rows.empty:
         raise DataError(f"{path} has no operation that succeeded: there is nothing to learn from")
-    return rows.assign(time_us=rows["duration_ns"] / 1e3).drop(columns=["ok", "duration_ns"])
+    return rows.drop(columns=["ok", "duration_ns"])
+
+
+def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Each operation with its share of the time of its block, which threads spend together."""
+    blocks = runfile.read_table(path / "blocks.arrow", BLOCK_COLUMNS)
+    keys = BLOCK_COLUMNS[:3]
+    blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
+    rows = rows.merge(blocks, on=keys, how="left")
+    if rows["elapsed_ns"].isna().any():
+        raise DataError(f"{path}: blocks.arrow and operations.arrow are not of the same run: measure again")
+    whole_ns = rows.groupby(keys, sort=False)["duration_ns"].transform("sum")
+    share = rows["duration_ns"] / whole_ns.where(whole_ns > 0, 1)
+    return rows.assign(time_us=share * rows["elapsed_ns"] / 1e3).drop(columns="elapsed_ns")
 
 
 def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -90,8 +104,8 @@ def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFr
     file = path / "objects.arrow"
     if not file.exists():
         notes.append(
-            f"{path.name} has no objects.arrow (it is of an older fordway): what directories cost, and how head "
-            "and delete depend on the size, is not known"
+            f"{path.name} has no objects.arrow (it is of an older fordway): what directories cost, and how "
+            "head and delete depend on the size, is not known"
         )
         return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
     objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")
@@ -132,7 +146,8 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
             first, other = value(infos[0]), value(info)
             if first != other:
                 raise DataError(
-                    f"{path} has another {what} than {paths[0]} ({other}, not {first}): advise on each by itself"
+                    f"{path} has another {what} than {paths[0]} ({other}, not {first}): advise "
+                    "on each by itself"
                 )
 
 

@@ -48,7 +48,9 @@ class Objects:
 def of_tree(path: Path) -> Objects:
     """The regular files below `path`; links are not followed. Raises `DataError` if there are none."""
     if not path.is_dir():
-        raise DataError(f"{path} is no directory: give the tree that is to be moved, or --histogram, or --sizes")
+        raise DataError(
+            f"{path} is no directory: give the tree that is to be moved, or --histogram, or --sizes"
+        )
     unreadable: list[OSError] = []
     sizes, depths = [], []
     for size, depth in _files(path, unreadable):
@@ -61,7 +63,9 @@ def of_tree(path: Path) -> Objects:
     rows = rows.groupby(["bytes", "directories"]).size().rename("count").reset_index()
     found = Objects(str(path), _complete(rows, share))
     if unreadable:
-        found.notes.append(f"{len(unreadable)} file(s) or director(ies) of {path} could not be read: left out")
+        found.notes.append(
+            f"{len(unreadable)} file(s) or director(ies) of {path} could not be read: left out"
+        )
     return found
 
 
@@ -95,7 +99,9 @@ def of_histogram(path: Path) -> Objects:
     table = read_csv.table(path.name, readers.text_of(path))
     reader = read_csv.Table(path.name, table)
     if "count" not in table:
-        raise DataError(f"{path.name} has no column 'count': a histogram has sizes (such as size_B) and counts")
+        raise DataError(
+            f"{path.name} has no column 'count': a histogram has sizes (such as size_B) and counts"
+        )
     rows = pd.DataFrame({"bytes": reader.with_unit(read_csv.SIZES, "size"), "count": reader.number("count")})
     return of_counts(path.name, rows)
 
@@ -130,7 +136,9 @@ def _check_row(where: str, size: float, count: float) -> None:
         if value < 0 or value != np.floor(value):
             raise DataError(f"{where}: the {what} is {value:g}, and should be a whole number from 0 up")
         if value > (2**63 if what == "size" else COUNT_MAX):
-            raise DataError(f"{where}: the {what} is {value:g}, more than any file system holds: check its unit")
+            raise DataError(
+                f"{where}: the {what} is {value:g}, more than any file system holds: check its unit"
+            )
 
 
 def _complete(rows: pd.DataFrame, directories_each: float) -> pd.DataFrame:

@@ -40,8 +40,10 @@ def _where(found: dict[str, Any]) -> str:
 def _rows(found: dict[str, Any]) -> list[list[str]]:
     rows = [["phase", "lane", "time", "from", "to", "left out %", "outside %", ""]]
     for part in _parts(found):
-        for each in part["lanes"]:
-            rows.append([part["phase"], each["lane"], *_figures(each), _mark(part["choice"], each["lane"])])
+        rows += [
+            [part["phase"], each["lane"], *_figures(each), _mark(part["choice"], each["lane"])]
+            for each in part["lanes"]
+        ]
     return rows
 
 

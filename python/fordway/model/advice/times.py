@@ -1,8 +1,8 @@
 """How long a phase takes on each lane: the fitted costs summed over the objects, and many draws of the sum.
 
-A draw takes the machine's rounds at random, and blocks of those; fits the cost to them; and adds what differs from
-one pass to the next: a round's own state, the scatter of single operations, and the error of sizes that the fit
-did not see. Lanes are drawn together, because blocks of the same number ran side by side.
+A draw takes the machine's rounds at random, and blocks of those; fits the cost to them; and adds what differs
+from one pass to the next: a round's own state, the scatter of single operations, and the error of sizes that
+the fit did not see. Lanes are drawn together, because blocks of the same number ran side by side.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict
         own = (rows["lane"] == lane).to_numpy()
         if own.any():
             random = np.random.default_rng([SEED, at, *phase.encode()])
-            found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random, machine.threads)
+            found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random)
             if link.is_given and crosses(lane):
                 found[lane] = _over(link, found[lane], moved, phase)
     return found
@@ -109,7 +109,6 @@ def _of_lane(
     phase: str,
     moved: pd.DataFrame,
     random: np.random.Generator,
-    threads: int,
 ) -> Times:
     fitted = cost.fit(rows, phase, rounds.block[own])
     work = fitted.form.columns(moved) * moved["count"].to_numpy()[:, None]
@@ -122,8 +121,8 @@ def _of_lane(
     drawn_us = drawn_us + _noise(fitted, work @ values, moved, random)
     drawn_us = _wider(drawn_us, total_us, rounds.widen)
     return Times(
-        total_us / threads / 1e6,
-        drawn_us / threads / 1e6,
+        total_us / 1e6,
+        drawn_us / 1e6,
         fitted.left_out if phase != LIST else None,
         _outside(fitted, moved, work @ values, phase),
         float(state.max() / state.min()),
@@ -150,8 +149,8 @@ def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
 def _apart(
     rows: pd.DataFrame, fitted: Cost, values: np.ndarray, draws: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of listings of one tree, nothing says what is of objects and what of directories: half each, and in draws
-    any share.
+    """Of listings of one tree, nothing says what is of objects and what of directories: half each, and in
+    draws any share.
     """
     counts = rows[list(fitted.form.others)]
     if len(fitted.form.others) < 2 or len(counts.drop_duplicates()) > 1:
@@ -169,9 +168,7 @@ def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
     return np.bincount(number, rows["time_us"])[there] / expected[there]
 
 
-def _noise(
-    fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator
-) -> np.ndarray:
+def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
     """What scatter of operations and the error of unseen sizes add, in µs."""
     count = moved["count"].to_numpy()
     each_us = work_us / np.maximum(count, 1)
@@ -225,5 +222,3 @@ def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
         outside = sum(part.outside * part.seconds for part in parts) / seconds if seconds else 0.0
         found[lane] = Times(seconds, np.sum([part.draws for part in parts], axis=0), None, outside)
     return found
-
-
