@@ -147,8 +147,8 @@ def _outside(machine: Machine, objects: Objects, found: dict[str, dict[str, Time
         return []
     return [
         f"{outside:,.0f} object(s) are outside the measured {measured.min():,.0f} to {measured.max():,.0f} "
-        f"B, up to {100 * worst:.0f} % of a lane's time: intervals do not hold for those. Measure a tree with "
-        "such sizes"
+        f"B, up to {100 * worst:.0f} % of a lane's time: intervals do not hold for those. Measure a tree "
+        "with such sizes"
     ]
 
 

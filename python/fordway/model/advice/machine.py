@@ -30,9 +30,9 @@ class Machine:
     lanes: list[str]
     phases: list[str]
     operations: pd.DataFrame
-    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us` (its share
-    of the time of its block), `bytes` (of the object; of the range, where a range was read), the counts of
-    directories, and for a listing `objects`.
+    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us` (its
+    share of the time of its block), `bytes` (of the object; of the range, where a range was read), the counts
+    of directories, and for a listing `objects`.
     """
     notes: list[str] = field(default_factory=list)
 
