@@ -17,7 +17,7 @@ ROOT, PIN = os.environ["ROOT"], os.environ["PIN"]
 TREE1 = os.environ.get("TREE1", "/usr/share/doc")
 TREES = os.environ.get("TREES", "/usr/include /usr/lib/python3 /usr/lib/x86_64-linux-gnu").split()
 FILES, MIB = int(os.environ.get("FILES", "1000")), int(os.environ.get("MIB", "128"))
-ROUNDS = os.environ.get("ROUNDS", "5")
+REPEATS, ROUNDS = int(os.environ.get("REPEATS", "4")), "2"
 LANES = os.environ.get("LANES", "posix embedded node http http2 https").split()
 LIMIT = float(os.environ.get("LIMIT", "20"))
 STUDENT = {1: 12.7, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
@@ -27,17 +27,19 @@ STUDENT = {1: 12.7, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.3
 def main() -> int:
     scratch, out = (Path(word) for word in sys.argv[1:])
     name = os.environ.get("NAME", "advise")
-    machine = out / f"{name}.run"
-    compare(sample(Path(TREE1), scratch / "trees"), machine)
+    first = sample(Path(TREE1), scratch / "trees")
     found, wrong = [], []
     for tree in map(Path, TREES):
         if not tree.is_dir():
             print(f"{tree} is not on this machine: left out")
             continue
         copy = sample(tree, scratch / "trees")
+        machine, second = [], []
+        # In turn, because the machine's own speed changes within minutes.
+        for at in range(REPEATS):
+            machine.append(compare(first, out / f"{name}-{tree.name}-{at}-machine.run", at))
+            second.append(compare(copy, out / f"{name}-{tree.name}-{at}.run", at))
         advice = advised(machine, copy)
-        second = out / f"{name}-{tree.name}.run"
-        compare(copy, second)
         held = hold(advice, measured(second))
         show(tree, advice, held)
         wrong += [f"{tree}: {each}" for each in doubts(advice, held)]
@@ -66,28 +68,29 @@ def sample(tree: Path, into: Path) -> Path:
     return copy
 
 
-def compare(tree: Path, run: Path) -> None:
+def compare(tree: Path, run: Path, seed: int) -> Path:
     pin = ["taskset", "--cpu-list", PIN] if PIN else []
     lanes = [word for lane in LANES for word in ("--lane", lane)]
-    options = ["--root", ROOT, "--rounds", ROUNDS, "--seed", "1", "--no-report", "--out", str(run)]
-    subprocess.run(
-        [*pin, FORDWAY, "compare", str(tree), *lanes, *options], check=True, stdout=subprocess.DEVNULL
-    )
+    how = f"--rounds {ROUNDS} --seed {seed} --quiet --no-report".split()
+    words = [*pin, FORDWAY, "compare", str(tree), *lanes, *how, "--root", ROOT, "--out", str(run)]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return run
 
 
-def advised(machine: Path, tree: Path) -> dict:
-    words = ["fordway-model", "advise", "--machine", str(machine), "--tree", str(tree), "--json"]
+def advised(machine: list[Path], tree: Path) -> dict:
+    words = ["fordway-model", "advise", "--machine", *map(str, machine), "--tree", str(tree), "--json"]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def measured(run: Path) -> dict[tuple[str, str], list[float]]:
+def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
     """Seconds of each round, by phase and lane; of its listings the mean."""
     import pandas as pd
 
-    rows = pd.read_feather(run / "blocks.arrow")
-    times = rows.groupby(["phase", "lane", "round"], sort=False)["elapsed_ns"]
+    parts = [pd.read_feather(run / "blocks.arrow").assign(run=at) for at, run in enumerate(runs)]
+    rows = pd.concat(parts)
+    times = rows.groupby(["phase", "lane", "run", "round"], sort=False)["elapsed_ns"]
     passes: dict[tuple[str, str], list[float]] = {}
-    for (phase, lane, _), own in times:
+    for (phase, lane, *_), own in times:
         seconds = (own.mean() if phase == "list" else own.sum()) / 1e9
         passes.setdefault((phase, lane), []).append(seconds)
     for lane in rows["lane"].unique():

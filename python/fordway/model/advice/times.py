@@ -118,7 +118,7 @@ def _of_lane(
     state = _states(rows, fitted, rounds.number[own])
     total_us = float((work @ values).sum())
     drawn_us = (draws @ work.sum(axis=0)) * state[rounds.new % len(state)]
-    drawn_us = drawn_us + _noise(fitted, work @ values, moved, random)
+    drawn_us = drawn_us * _noise(fitted, work @ values, moved, random)
     drawn_us = _wider(drawn_us, total_us, rounds.widen)
     return Times(
         total_us / 1e6,
@@ -169,13 +169,14 @@ def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
 
 
 def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
-    """What scatter of operations and the error of unseen sizes add, in µs."""
+    """The factors by which scatter of operations and the error of unseen sizes change the sum."""
     count = moved["count"].to_numpy()
     each_us = work_us / np.maximum(count, 1)
     scatter_us = fitted.scatter * np.sqrt((count * each_us**2).sum())
     by_class = np.bincount(cost.classes(moved["bytes"]), work_us)
     unseen_us = fitted.left_out * np.sqrt((by_class**2).sum())
-    return np.hypot(scatter_us, unseen_us) * random.standard_normal(DRAWS)
+    share = np.hypot(scatter_us, unseen_us) / max(work_us.sum(), 1e-12)
+    return np.exp(share * random.standard_normal(DRAWS))
 
 
 def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str) -> float:
