@@ -296,10 +296,7 @@ fn objects_batch(records: &Records) -> Result<RecordBatch, ArrowError> {
     };
     RecordBatch::try_from_iter([
         ("round", count(|object| object.round)),
-        (
-            "bytes",
-            Arc::new(UInt64Array::from_iter_values(all.iter().map(|object| object.bytes))) as ArrayRef,
-        ),
+        ("bytes", Arc::new(UInt64Array::from_iter_values(all.iter().map(|object| object.bytes))) as ArrayRef),
         ("directories", count(|object| object.directories)),
         ("made_directories", count(|object| object.made_directories)),
         ("emptied_directories", count(|object| object.emptied_directories)),
