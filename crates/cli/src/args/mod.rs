@@ -6,6 +6,7 @@ mod care;
 mod compare;
 mod dav;
 mod filters;
+mod ledger;
 mod listing;
 mod netlab;
 mod node;
@@ -28,6 +29,7 @@ pub(crate) use bench::{
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
+pub(crate) use ledger::{LedgerArgs, PathArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
@@ -131,6 +133,8 @@ pub enum Command {
     Node(NodeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
+    /// Measure what each layer costs by itself, and whether the layers add up to the lanes
+    Ledger(LedgerArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them

@@ -9,6 +9,7 @@ mod du;
 mod fsck;
 mod gateway;
 mod gc;
+mod ledger;
 mod ls;
 mod man;
 mod mb;
@@ -76,6 +77,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Serve(args) => serve::run(&args, context),
         Command::Node(args) => node::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
+        Command::Ledger(args) => ledger::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
