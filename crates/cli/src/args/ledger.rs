@@ -33,6 +33,9 @@ pub struct LedgerArgs {
     /// How long rounds are begun; there are at least five, after one to warm up
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub duration: Duration,
+    /// On which processors the two sides run [default: apart, where there are two]
+    #[arg(long, value_enum)]
+    pub placement: Option<PlacementArg>,
     /// Where to work [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -48,6 +51,17 @@ pub struct LedgerArgs {
     /// The file that the other side sends.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub echo_file: Option<PathBuf>,
+}
+
+/// On which processors client and gateway run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlacementArg {
+    /// The client on one, everything else on another
+    Apart,
+    /// All on one
+    Together,
+    /// Where the scheduler puts them, which differs from one pair of processes to the next
+    Free,
 }
 
 /// The ways that `ledger` can take apart.

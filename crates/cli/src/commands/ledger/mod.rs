@@ -1,6 +1,7 @@
 //! `ledger`: what each layer costs, and whether the layers add up.
 
 mod echo;
+mod placement;
 mod rungs;
 mod setup;
 
@@ -16,7 +17,7 @@ use serde_json::json;
 
 use self::rungs::SIZE_BYTES_MAX;
 use self::setup::Ladder;
-use crate::args::{LedgerArgs, PathArg};
+use crate::args::{LedgerArgs, PathArg, PlacementArg};
 use crate::context::Context;
 use crate::exit::{Exit, file_error};
 
@@ -58,11 +59,11 @@ pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
     let machine = Machine::observe(&[("root", &parent)]);
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
     let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
-    let (account, records, lanes) = work(place.path(), &plan, &ways, context)?;
+    let work = work(place.path(), &plan, &ways, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
-    let run = describe(&plan, &account, &records, &printed, machine, lanes, started);
-    write(&args.out, &run, &account, &records)?;
-    report(args, &printed, &run, &account, context)
+    let run = describe(&plan, &work, &printed, machine, started);
+    write(&args.out, &run, &work)?;
+    report(args, &printed, &run, &work.account, context)
 }
 
 /// What is printed, and what is measured.
@@ -87,13 +88,23 @@ fn seed(asked: Option<u64>) -> Result<u64> {
     asked.map_or_else(|| drawn().map_err(failed), Ok)
 }
 
+/// What was measured, and what was made of it.
+struct Work {
+    lanes: Vec<Lane>,
+    records: Records,
+    account: Account,
+    placement: PlacementArg,
+}
+
 fn work(
     dir: &FilePath,
     plan: &Plan,
     ways: &[PathArg],
+    args: &LedgerArgs,
     context: &Context,
-) -> Result<(Account, Records, Vec<Lane>)> {
+) -> Result<Work> {
     let mut ladder = Ladder::new(dir, &plan.sizes, ways)?;
+    let placement = placement::place(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
     let clock = Clock::start();
@@ -108,22 +119,21 @@ fn work(
     let records = measured?;
     let account = Account::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
     ladder.close()?;
-    Ok((account, records, lanes))
+    Ok(Work { lanes, records, account, placement })
 }
 
 fn describe(
     plan: &Plan,
-    account: &Account,
-    records: &Records,
+    work: &Work,
     printed: &[u64],
     machine: Machine,
-    lanes: Vec<Lane>,
     started: (jiff::Timestamp, Instant),
 ) -> Run {
+    let Work { lanes, records, account, placement } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
     let capacity = Capacity { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
-        summarise_phase(&lanes, (number as u8, name), records, capacity, plan.seed)
+        summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed)
     };
     let parameters = json!({
         "sizes_bytes": plan.sizes,
@@ -131,6 +141,7 @@ fn describe(
         "duration_ns": plan.duration.as_nanos() as u64,
         "rounds": records.blocks.iter().map(|block| block.round + 1).max(),
         "seed": plan.seed,
+        "placement": placement.to_possible_value().map(|value| value.get_name().to_owned()),
     });
     Run {
         schema: SCHEMA.into(),
@@ -143,7 +154,7 @@ fn describe(
         machine,
         parameters: parameters.as_object().cloned().unwrap_or_default(),
         summaries: phases.iter().enumerate().flat_map(of_phase).collect(),
-        lanes,
+        lanes: lanes.clone(),
         phases,
         scores: Vec::new(),
         warnings: doubts(account, printed),
@@ -167,13 +178,13 @@ fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
 }
 
 /// The run, with the account beside it; `run.json` comes last.
-fn write(dir: &FilePath, run: &Run, account: &Account, records: &Records) -> Result<()> {
+fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
     let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
     std::fs::create_dir_all(dir).map_err(failed)?;
-    let text = serde_json::to_vec_pretty(account)
+    let text = serde_json::to_vec_pretty(&work.account)
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the ledger as JSON").caused_by(error))?;
     std::fs::write(dir.join("ledger.json"), text).map_err(failed)?;
-    run.write(dir, records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(

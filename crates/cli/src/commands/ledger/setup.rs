@@ -17,7 +17,7 @@ use super::rungs::messages::{Http1Heads, NodeFrames, S3Request, Sign, Verify};
 use super::rungs::round_trip::{Messages, Tcp, Unix};
 use super::rungs::store::{Describe, Get, Objects};
 use super::rungs::tls::Tls;
-use super::rungs::content;
+use super::rungs::Contents;
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 use crate::exit::file_error;
@@ -45,6 +45,7 @@ struct Site<'s> {
     files: Files,
     largest: std::path::PathBuf,
     objects: Objects,
+    contents: Contents,
 }
 
 impl Ladder {
@@ -56,15 +57,17 @@ impl Ladder {
         let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
         let store = PosixStore::open(&root, config)?;
         store.create_bucket(&bucket)?;
+        let largest = sizes.last().copied().unwrap_or_default();
+        let contents = Contents::new(largest);
         for &size in sizes {
-            store.put(&bucket, &Key::new(name(size))?, &content(size), &PutOptions::default())?;
+            store.put(&bucket, &Key::new(name(size))?, contents.of(size), &PutOptions::default())?;
         }
-        let files = Files::new(&root.join(BUCKET));
-        let largest = files.path(sizes.last().copied().unwrap_or_default());
-        let objects = Objects::new(Arc::new(store), &bucket)?;
-        let site = Site { dir, bucket, files, largest, objects };
+        let files = Files::new(&root.join(BUCKET), &contents);
+        let largest = files.path(largest);
+        let objects = Objects::new(Arc::new(store), &bucket, &contents)?;
+        let site = Site { dir, bucket, files, largest, objects, contents };
         let mut ladder = Ladder { rungs: Vec::new(), paths: Vec::new(), gateways: Vec::new() };
-        ladder.memory();
+        ladder.memory(&site.contents);
         for way in ways {
             ladder.way(*way, &site, &root)?;
         }
@@ -87,16 +90,16 @@ impl Ladder {
     }
 
     /// Rungs that need nothing, which are measured in any case.
-    fn memory(&mut self) {
+    fn memory(&mut self, contents: &Contents) {
         let mut add = |name: &str, description: &str, rung: Box<dyn Rung>| {
             let lane = Lane { name: name.to_owned(), description: description.to_owned() };
             self.rungs.push(MeasuredRung { lane, rung });
         };
-        add("memory copy", "memcpy between buffers in use", Box::<Copy>::default());
+        add("memory copy", "memcpy between buffers in use", Box::new(Copy::new(contents)));
         add("clock", "nothing: two readings of the clock", Box::new(Nothing));
-        add("crc64nvme", "CRC-64/NVME of the content", Box::new(Digest::crc64nvme()));
-        add("sha256", "SHA-256 of the content", Box::new(Digest::sha256()));
-        add("md5", "MD5 of the content", Box::new(Digest::md5()));
+        add("crc64nvme", "CRC-64/NVME of the content", Box::new(Digest::crc64nvme(contents)));
+        add("sha256", "SHA-256 of the content", Box::new(Digest::sha256(contents)));
+        add("md5", "MD5 of the content", Box::new(Digest::md5(contents)));
     }
 
     fn way(&mut self, way: PathArg, site: &Site<'_>, root: &FilePath) -> Result<()> {
@@ -145,7 +148,7 @@ impl Ladder {
         let sizes = move |size_bytes: u64| {
             let (request_bytes, head_bytes) = frames.lengths(size_bytes)?;
             let form = if size_bytes > INLINE_BYTES { Form::Descriptor } else { Form::Bytes };
-            Ok(Messages { request_bytes, head_bytes, form })
+            Ok(Messages { request_bytes, head_bytes, body_bytes: size_bytes as usize, form })
         };
         let description = "messages as long as the node lane's to a process that only answers, and back; \
                            over 64 KiB a descriptor in place of the content";
@@ -166,7 +169,7 @@ impl Ladder {
 
     /// The whole way through a gateway.
     fn whole(&mut self, name: &str, description: &str, site: &Site<'_>, gateway: GatewayProcess) -> Result<()> {
-        let objects = Objects::new(gateway.client()?, &site.bucket)?;
+        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
         self.add(name, description, || Ok(Box::new(Get::new(objects, Some(pid)))))
@@ -191,7 +194,12 @@ impl Ladder {
         let sizes = move |size_bytes: u64| {
             let (asked, answered) = request.heads(size_bytes)?;
             let form = if size_bytes > INLINE_BYTES { Form::File } else { Form::Bytes };
-            Ok(Messages { request_bytes: asked.len(), head_bytes: answered.len(), form })
+            Ok(Messages {
+                request_bytes: asked.len(),
+                head_bytes: answered.len(),
+                body_bytes: size_bytes as usize,
+                form,
+            })
         };
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only answers, \
                            and back; content over 64 KiB by sendfile";
@@ -209,16 +217,16 @@ impl Ladder {
         let sizes = move |size_bytes: u64| {
             let (asked, answered) = request.heads(size_bytes)?;
             let records = size_bytes.div_ceil(RECORD_BYTES) + 1;
-            let head_bytes = answered.len() + (records * RECORD_OVERHEAD_BYTES) as usize;
+            let body_bytes = (size_bytes + records * RECORD_OVERHEAD_BYTES) as usize;
             let request_bytes = asked.len() + RECORD_OVERHEAD_BYTES as usize;
-            Ok(Messages { request_bytes, head_bytes, form: Form::Bytes })
+            Ok(Messages { request_bytes, head_bytes: answered.len(), body_bytes, form: Form::Bytes })
         };
         let description = "the same with all content from memory, as TLS needs it";
         self.add("tcp round trip, no sendfile", description, || {
             Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?))
         })?;
         let description = "content sealed and opened by TLS, both in memory, one after the other";
-        self.add("tls", description, || Ok(Box::new(Tls::new()?)))?;
+        self.add("tls", description, || Ok(Box::new(Tls::new(&site.contents)?)))?;
         let gateway = GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
         let path = Path::new("https get").with("object open").with("pread").with("tls");

@@ -8,16 +8,16 @@ use fordway_store::Result;
 use fordway_sys::read_into_spare;
 use fordway_workload::ledger::Rung;
 
-use super::{content, same};
+use super::{Contents, same};
 use crate::exit::file_error;
 
 /// Where the objects of all sizes are, as files.
 #[derive(Clone)]
-pub(in super::super) struct Files(PathBuf);
+pub(in super::super) struct Files(PathBuf, Contents);
 
 impl Files {
-    pub(in super::super) fn new(dir: &Path) -> Self {
-        Files(dir.to_owned())
+    pub(in super::super) fn new(dir: &Path, contents: &Contents) -> Self {
+        Files(dir.to_owned(), contents.clone())
     }
 
     /// The file with `size_bytes` of content.
@@ -90,7 +90,7 @@ impl Rung for Pread {
     }
 
     fn check(&self) -> Result<()> {
-        same(&self.buffer, &content(self.size_bytes))
+        same(&self.buffer, self.files.1.of(self.size_bytes))
     }
 }
 
@@ -125,6 +125,6 @@ impl Rung for PosixGet {
     }
 
     fn check(&self) -> Result<()> {
-        same(&self.buffer, &content(self.size_bytes))
+        same(&self.buffer, self.files.1.of(self.size_bytes))
     }
 }

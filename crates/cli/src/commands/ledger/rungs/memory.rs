@@ -6,7 +6,7 @@ use fordway_store::{Checksum, ChecksumAlgorithm, ETagPolicy, Expected, Hasher, R
 use fordway_wire::sigv4::payload_hash;
 use fordway_workload::ledger::Rung;
 
-use super::{content, same};
+use super::{Contents, same};
 
 /// Nothing: what two readings of the clock cost, which is in every other figure.
 pub(in super::super) struct Nothing;
@@ -22,51 +22,55 @@ impl Rung for Nothing {
 }
 
 /// A copy into memory that was used before.
-#[derive(Default)]
 pub(in super::super) struct Copy {
-    from: Vec<u8>,
+    contents: Contents,
     to: Vec<u8>,
+}
+
+impl Copy {
+    pub(in super::super) fn new(contents: &Contents) -> Self {
+        Copy { contents: contents.clone(), to: Vec::new() }
+    }
 }
 
 impl Rung for Copy {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        if self.from.len() as u64 != size_bytes {
-            self.from = content(size_bytes);
-        }
         self.to.resize(size_bytes as usize, 0);
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        self.to.copy_from_slice(black_box(&self.from));
+        let from = self.contents.of(self.to.len() as u64);
+        self.to.copy_from_slice(black_box(from));
         black_box(&self.to);
         Ok(())
     }
 
     fn check(&self) -> Result<()> {
-        same(&self.to, &self.from)
+        same(&self.to, self.contents.of(self.to.len() as u64))
     }
 }
 
 /// A digest of the content.
 pub(in super::super) struct Digest {
     of: fn(&[u8]),
-    bytes: Vec<u8>,
+    contents: Contents,
+    size_bytes: u64,
 }
 
 impl Digest {
-    fn new(of: fn(&[u8])) -> Self {
-        Digest { of, bytes: Vec::new() }
+    fn new(contents: &Contents, of: fn(&[u8])) -> Self {
+        Digest { of, contents: contents.clone(), size_bytes: 0 }
     }
 
     /// SHA-256, as a signed payload needs it.
-    pub(in super::super) fn sha256() -> Self {
-        Digest::new(|bytes| drop(black_box(payload_hash(bytes))))
+    pub(in super::super) fn sha256(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
     }
 
     /// MD5, which the gateway makes ETags of.
-    pub(in super::super) fn md5() -> Self {
-        Digest::new(|bytes| {
+    pub(in super::super) fn md5(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| {
             let mut hasher = Hasher::new(ETagPolicy::Md5, false, None);
             hasher.update(bytes);
             let _ = black_box(hasher.finish(&Expected::default()));
@@ -74,21 +78,19 @@ impl Digest {
     }
 
     /// CRC-64/NVME, the checksum that S3 takes by default.
-    pub(in super::super) fn crc64nvme() -> Self {
-        Digest::new(|bytes| drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes))))
+    pub(in super::super) fn crc64nvme(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes))))
     }
 }
 
 impl Rung for Digest {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        if self.bytes.len() as u64 != size_bytes {
-            self.bytes = content(size_bytes);
-        }
+        self.size_bytes = size_bytes;
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        (self.of)(black_box(&self.bytes));
+        (self.of)(black_box(self.contents.of(self.size_bytes)));
         Ok(())
     }
 }

@@ -8,18 +8,29 @@ pub(super) mod round_trip;
 pub(super) mod store;
 pub(super) mod tls;
 
+use std::sync::Arc;
+
 use fordway_store::{Error, ErrorKind, Result};
 
 /// The largest size that a rung is made ready for; more would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
 /// Content that no layer can take for anything else: no page and no piece of it is like another.
-pub(super) fn content(size_bytes: u64) -> Vec<u8> {
-    let mut random = fordway_measure::Shuffle::new(size_bytes);
-    let mut content: Vec<u8> =
-        (0..size_bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
-    content.truncate(size_bytes as usize);
-    content
+/// Objects of all sizes begin alike.
+#[derive(Clone)]
+pub(super) struct Contents(Arc<[u8]>);
+
+impl Contents {
+    /// Of objects up to `most_bytes`.
+    pub(super) fn new(most_bytes: u64) -> Self {
+        let mut random = fordway_measure::Shuffle::new(1);
+        Contents((0..most_bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect())
+    }
+
+    /// That of the object of `size_bytes`.
+    pub(super) fn of(&self, size_bytes: u64) -> &[u8] {
+        &self.0[..size_bytes as usize]
+    }
 }
 
 /// Holds what an operation brought against what it should have. Errors: `Corrupt`.

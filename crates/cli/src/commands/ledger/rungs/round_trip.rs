@@ -27,6 +27,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 pub(in super::super) struct Messages {
     pub(in super::super) request_bytes: usize,
     pub(in super::super) head_bytes: usize,
+    pub(in super::super) body_bytes: usize,
     pub(in super::super) form: Form,
 }
 
@@ -88,11 +89,11 @@ impl Trip {
     }
 
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        let Messages { request_bytes, head_bytes, form } = (self.sizes)(size_bytes)?;
+        let Messages { request_bytes, head_bytes, body_bytes, form } = (self.sizes)(size_bytes)?;
         let request_bytes = request_bytes.max(ORDER_BYTES);
-        self.order = Order { request_bytes, head_bytes, body_bytes: size_bytes as usize, form };
+        self.order = Order { request_bytes, head_bytes, body_bytes, form };
         self.request = self.order.to_bytes();
-        self.body.resize(size_bytes as usize, 0);
+        self.body.resize(body_bytes, 0);
         Ok(())
     }
 

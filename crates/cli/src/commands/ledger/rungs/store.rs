@@ -7,7 +7,7 @@ use fordway_store::{Bucket, GetOptions, Key, Result, Store};
 use fordway_workload::ledger::Rung;
 
 use super::files::name;
-use super::{content, same};
+use super::{Contents, same};
 
 /// A store and the object at hand.
 #[derive(Clone)]
@@ -16,11 +16,13 @@ pub(in super::super) struct Objects {
     bucket: Bucket,
     key: Key,
     size_bytes: u64,
+    contents: Contents,
 }
 
 impl Objects {
-    pub(in super::super) fn new(store: Arc<dyn Store>, bucket: &Bucket) -> Result<Self> {
-        Ok(Objects { store, bucket: bucket.clone(), key: Key::new(name(0))?, size_bytes: 0 })
+    pub(in super::super) fn new(store: Arc<dyn Store>, bucket: &Bucket, contents: &Contents) -> Result<Self> {
+        let (key, contents) = (Key::new(name(0))?, contents.clone());
+        Ok(Objects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
     }
 
     fn take(&mut self, size_bytes: u64) -> Result<()> {
@@ -54,7 +56,7 @@ impl Rung for Get {
     }
 
     fn check(&self) -> Result<()> {
-        same(&self.buffer, &content(self.objects.size_bytes))
+        same(&self.buffer, self.objects.contents.of(self.objects.size_bytes))
     }
 
     fn server_pid(&self) -> Option<u32> {

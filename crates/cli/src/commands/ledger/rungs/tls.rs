@@ -8,7 +8,7 @@ use fordway_workload::ledger::Rung;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-use super::{content, same};
+use super::{Contents, same};
 
 /// Content is handed to TLS in pieces of this size, as the gateway does.
 const PIECE_BYTES: usize = 256 << 10;
@@ -17,7 +17,7 @@ const PIECE_BYTES: usize = 256 << 10;
 pub(in super::super) struct Tls {
     client: ClientConnection,
     server: ServerConnection,
-    content: Vec<u8>,
+    contents: Contents,
     sealed: Vec<u8>,
     opened: Vec<u8>,
 }
@@ -27,10 +27,10 @@ fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 impl Tls {
-    pub(in super::super) fn new() -> Result<Self> {
+    pub(in super::super) fn new(contents: &Contents) -> Result<Self> {
         let (client, server) = ends()?;
-        let mut tls =
-            Tls { client, server, content: Vec::new(), sealed: Vec::new(), opened: Vec::new() };
+        let contents = contents.clone();
+        let mut tls = Tls { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
         while tls.client.is_handshaking() || tls.server.is_handshaking() {
             tls.shake_hands()?;
         }
@@ -88,16 +88,13 @@ fn ends() -> Result<(ClientConnection, ServerConnection)> {
 
 impl Rung for Tls {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        if self.content.len() as u64 != size_bytes {
-            self.content = content(size_bytes);
-        }
         self.opened.resize(size_bytes as usize, 0);
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
         let mut done = 0;
-        for piece in self.content.chunks(PIECE_BYTES) {
+        for piece in self.contents.of(self.opened.len() as u64).chunks(PIECE_BYTES) {
             self.sealed.clear();
             self.server.writer().write_all(piece).map_err(failed)?;
             while self.server.wants_write() {
@@ -115,6 +112,6 @@ impl Rung for Tls {
     }
 
     fn check(&self) -> Result<()> {
-        same(&self.opened, &self.content)
+        same(&self.opened, self.contents.of(self.opened.len() as u64))
     }
 }
