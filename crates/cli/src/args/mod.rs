@@ -8,6 +8,7 @@ mod dav;
 mod filters;
 mod ledger;
 mod listing;
+mod machines;
 mod netlab;
 mod node;
 mod read;
@@ -32,6 +33,7 @@ pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
 pub(crate) use ledger::{LedgerArgs, PathArg, PlacementArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
+pub(crate) use machines::{MachinesAction, MachinesArgs, ProbeArgs};
 pub(crate) use node::NodeArgs;
 pub(crate) use read::{CallArgs, ReadArgs};
 pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
@@ -135,6 +137,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Measure what each layer costs by itself, and whether the layers add up to the lanes
     Ledger(LedgerArgs),
+    /// Measure what cost models want to know of a machine
+    Machines(MachinesArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them

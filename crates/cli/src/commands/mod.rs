@@ -11,6 +11,7 @@ mod gateway;
 mod gc;
 mod ledger;
 mod ls;
+mod machines;
 mod man;
 mod mb;
 mod metalink;
@@ -78,6 +79,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Node(args) => node::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
         Command::Ledger(args) => ledger::run(&args, context),
+        Command::Machines(args) => machines::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
