@@ -66,7 +66,7 @@ def test_the_page_and_its_sizes(ledger: Path, tmp_path: Path, capsys: pytest.Cap
     page = tmp_path / "x.html"
     assert cli.main([str(ledger), "--out", str(page), "--size", "1B"]) == 0
     text = page.read_text(encoding="utf-8")
-    assert "way, 1 B" in text
+    assert "way, 1.00 B" in text
     assert "way, 4.00 KiB" not in text
     assert cli.main([str(ledger), "--out", str(page), "--size", "8KiB"]) == 1
     assert "no way at a size" in capsys.readouterr().err
