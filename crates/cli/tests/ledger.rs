@@ -65,8 +65,21 @@ fn the_parts_are_those_of_the_size() {
     let ran = fordway(
         dir.path(),
         &[
-            "ledger", "--root", ".", "--duration", "1ms", "--size", "64KiB", "--size", "65KiB", "--only-sizes",
-            "--path", "node", "--placement", "free", "--json",
+            "ledger",
+            "--root",
+            ".",
+            "--duration",
+            "1ms",
+            "--size",
+            "64KiB",
+            "--size",
+            "65KiB",
+            "--only-sizes",
+            "--path",
+            "node",
+            "--placement",
+            "free",
+            "--json",
         ],
     );
     assert!(ran.status.success(), "{}", text(&ran.stderr));
@@ -104,10 +117,7 @@ fn a_probe_says_how_it_knows() {
     assert_eq!(probe["schema"], "fordway.probe");
     let quantities = probe["quantities"].as_array().unwrap();
     let found: Vec<&str> = quantities.iter().map(|one| one["name"].as_str().unwrap()).collect();
-    assert_eq!(
-        found,
-        ["R", "mem_tp", "mem_tp_all", "rtt", "mtu", "mss", "eBW", "disk_write", "disk_read"]
-    );
+    assert_eq!(found, ["R", "mem_tp", "mem_tp_all", "rtt", "mtu", "mss", "eBW", "disk_write", "disk_read"]);
     for one in quantities {
         assert!(one["how"].as_str().is_some_and(|how| !how.is_empty()), "{one}");
         assert!(one["value"].is_null() || one["value"].as_f64() > Some(0.0), "{one}");

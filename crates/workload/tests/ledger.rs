@@ -48,8 +48,7 @@ impl Rung for Fake {
 fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredRung {
     let lane = Lane { name: name.into(), description: String::new() };
     let clock = clock.clone();
-    let fake =
-        Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
+    let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
     MeasuredRung { lane, rung: Box::new(fake) }
 }
 
@@ -64,8 +63,7 @@ fn run(rungs: &mut [MeasuredRung], clock: &Rc<Cell<u64>>) -> Result<Records> {
 /// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
 fn account(whole_ns: u64) -> Account {
     let clock = Rc::new(Cell::new(0));
-    let mut rungs =
-        [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
+    let mut rungs = [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut rungs, &clock).unwrap();
     let names: Vec<String> = rungs.iter().map(|rung| rung.lane.name.clone()).collect();
     let path = Path::new("way").with("socket").with("copy").with_over("copy", 64 << 10);
@@ -88,8 +86,7 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredRung {
         }
     }
     let clock = clock.clone();
-    let fake =
-        Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
+    let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
     let lane = Lane { name: "way".into(), description: String::new() };
     MeasuredRung { lane, rung: Box::new(Whole(fake, more_ns)) }
 }
@@ -100,7 +97,10 @@ fn costs_are_recovered() {
     let socket = &account.rungs[0];
     let fit = socket.fit.as_ref().unwrap();
     let [piece] = fit.pieces[..] else { panic!("{fit:?}") };
-    assert!((piece.per_operation_ns - 3_000.0).abs() < 1.0 && (piece.per_byte_ns - 1.0).abs() < 1e-3, "{fit:?}");
+    assert!(
+        (piece.per_operation_ns - 3_000.0).abs() < 1.0 && (piece.per_byte_ns - 1.0).abs() < 1e-3,
+        "{fit:?}"
+    );
     assert!(fit.left_out_max.unwrap() < 0.01, "{fit:?}");
     let interval = socket.per_operation_ns[0];
     assert!(interval.low <= interval.value && interval.value <= interval.high, "{interval:?}");

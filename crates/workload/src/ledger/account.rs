@@ -107,7 +107,8 @@ struct Book<'b> {
 
 impl<'b> Book<'b> {
     fn new(names: &'b [String], sizes: &'b [u64], records: &Records, seed: u64) -> Result<Self> {
-        let rounds = records.blocks.iter().map(|block| usize::from(block.round) + 1).max().unwrap_or_default();
+        let rounds =
+            records.blocks.iter().map(|block| usize::from(block.round) + 1).max().unwrap_or_default();
         let mut times = vec![vec![vec![Vec::new(); rounds]; sizes.len()]; names.len()];
         for operation in &records.operations {
             times[usize::from(operation.lane)][usize::from(operation.phase)][usize::from(operation.round)]
@@ -116,8 +117,7 @@ impl<'b> Book<'b> {
         let rounds = |rounds: Vec<Vec<f64>>| -> Vec<f64> {
             rounds.iter().map(|times| median(times).unwrap_or(f64::NAN)).collect()
         };
-        let medians_ns =
-            times.into_iter().map(|sizes| sizes.into_iter().map(rounds).collect()).collect();
+        let medians_ns = times.into_iter().map(|sizes| sizes.into_iter().map(rounds).collect()).collect();
         Ok(Book { names, sizes, seed, medians_ns })
     }
 
@@ -130,9 +130,11 @@ impl<'b> Book<'b> {
 
     fn rung(&self, rung: usize) -> Result<RungAccount> {
         let by_size = &self.medians_ns[rung];
-        let costs = self.sizes.iter().zip(by_size).map(|(&size_bytes, rounds)| {
-            Ok(Cost { size_bytes, ns: self.interval(rounds)? })
-        });
+        let costs = self
+            .sizes
+            .iter()
+            .zip(by_size)
+            .map(|(&size_bytes, rounds)| Ok(Cost { size_bytes, ns: self.interval(rounds)? }));
         let costs = costs.collect::<Result<Vec<_>>>()?;
         let points: Vec<(f64, f64)> =
             costs.iter().map(|cost| (cost.size_bytes as f64, cost.ns.value)).collect();
@@ -172,7 +174,10 @@ impl<'b> Book<'b> {
 
     fn index(&self, rung: &str) -> Result<usize> {
         self.names.iter().position(|name| name == rung).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument, format!("the rung {rung} is part of a path and was not measured"))
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the rung {rung} is part of a path and was not measured"),
+            )
         })
     }
 
@@ -190,7 +195,8 @@ impl<'b> Book<'b> {
             parts.push(PartCost { rung: part.rung.clone(), times: part.times, ns: self.interval(&ns)? });
         }
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
-        let shares: Vec<f64> = residuals.iter().zip(whole).map(|(residual, whole)| residual / whole).collect();
+        let shares: Vec<f64> =
+            residuals.iter().zip(whole).map(|(residual, whole)| residual / whole).collect();
         Ok(Entry {
             path: path.name.clone(),
             size_bytes,

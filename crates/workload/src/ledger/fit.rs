@@ -142,8 +142,7 @@ fn line(points: &Points) -> Piece {
 mod tests {
     use super::*;
 
-    const SIZES: [f64; 12] =
-        [1.0, 512.0, 4e3, 16e3, 64e3, 128e3, 256e3, 512e3, 1e6, 2e6, 4e6, 16e6];
+    const SIZES: [f64; 12] = [1.0, 512.0, 4e3, 16e3, 64e3, 128e3, 256e3, 512e3, 1e6, 2e6, 4e6, 16e6];
 
     fn fit(time: impl Fn(f64) -> f64) -> Fit {
         Fit::of(&SIZES.map(|size| (size, time(size)))).unwrap()

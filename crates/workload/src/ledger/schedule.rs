@@ -140,7 +140,8 @@ impl Work<'_> {
                 .zip(server_after)
                 .map(|(before, after)| after.saturating_sub(before)),
         });
-        let operation = |(start_ns, duration_ns)| place.operation(self.blocks, start_ns, duration_ns, size_bytes);
+        let operation =
+            |(start_ns, duration_ns)| place.operation(self.blocks, start_ns, duration_ns, size_bytes);
         self.records.operations.extend(times.into_iter().map(operation));
         Ok(())
     }

@@ -11,9 +11,11 @@ pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
 /// One line for each line of each rung's fit. `docs/ledger.md` explains the columns.
 pub fn rung_table(account: &Account) -> String {
-    let mut rows = vec![["rung", "sizes", "per operation", "per MiB", "left out, median", "largest"]
-        .map(str::to_owned)
-        .to_vec()];
+    let mut rows = vec![
+        ["rung", "sizes", "per operation", "per MiB", "left out, median", "largest"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for rung in &account.rungs {
         rows.extend(pieces(rung));
     }

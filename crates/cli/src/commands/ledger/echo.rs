@@ -18,6 +18,10 @@ use crate::exit::{Exit, file_error};
 
 /// How long both sides of the node lane look out before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
+/// So often in a row that may be in vain, before it is done rarely.
+const MISSES_MAX: u32 = 4;
+/// How rarely.
+const RARELY: u32 = 64;
 /// What a request begins with.
 pub(super) const ORDER_BYTES: usize = 24;
 /// Requests and heads are shorter.
@@ -88,36 +92,51 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
     served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits as either side of the node lane does: awake for a moment, then asleep.
-pub(super) fn wait_awake<T>(mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
-    let since = Instant::now();
-    while since.elapsed() < LOOKOUT {
-        match receive(Wait::No) {
-            Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
-            done => return done,
+/// Waits as either side of the node lane does: awake for a moment, unless that was in vain lately, then
+/// asleep.
+#[derive(Default)]
+pub(super) struct Lookout {
+    misses: u32,
+}
+
+impl Lookout {
+    pub(super) fn wait<T>(&mut self, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
+            let since = Instant::now();
+            while since.elapsed() < LOOKOUT {
+                match receive(Wait::No) {
+                    Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
+                    done => {
+                        self.misses = 0;
+                        return done;
+                    }
+                }
+            }
         }
+        self.misses = self.misses.wrapping_add(1);
+        receive(Wait::Yes)
     }
-    receive(Wait::Yes)
 }
 
 /// As the gateway of a node: a thread that looks out and sleeps in `recv`.
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let answer = vec![1; 1 << 20];
-    let mut last = Form::Bytes;
+    let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
     loop {
         let mut filled = 0;
         let order = loop {
             let room = &mut buffer[filled..];
             let got = match last {
                 Form::Descriptor => receive(socket, room, Wait::Yes)?,
-                _ => wait_awake(|wait| receive(socket, &mut *room, wait))?,
+                _ => lookout.wait(|wait| receive(socket, &mut *room, wait))?,
             };
             if got == 0 {
                 return Ok(());
             }
             filled += got;
-            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes) {
+            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
+            {
                 break order;
             }
         };
@@ -151,7 +170,8 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
                 return Ok(());
             }
             filled += got;
-            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes) {
+            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
+            {
                 break order;
             }
         };

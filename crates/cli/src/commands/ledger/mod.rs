@@ -96,13 +96,7 @@ struct Work {
     placement: PlacementArg,
 }
 
-fn work(
-    dir: &FilePath,
-    plan: &Plan,
-    ways: &[PathArg],
-    args: &LedgerArgs,
-    context: &Context,
-) -> Result<Work> {
+fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
     let mut ladder = Ladder::new(dir, &plan.sizes, ways)?;
     let placement = placement::place(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();

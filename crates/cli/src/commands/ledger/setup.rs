@@ -11,13 +11,13 @@ use fordway_wire::node::INLINE_BYTES_MAX;
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
 
 use super::echo::Form;
+use super::rungs::Contents;
 use super::rungs::files::{Files, Open, PosixGet, Pread, name};
 use super::rungs::memory::{Copy, Digest, Nothing};
 use super::rungs::messages::{Http1Heads, NodeFrames, S3Request, Sign, Verify};
 use super::rungs::round_trip::{Messages, Tcp, Unix};
 use super::rungs::store::{Describe, Get, Objects};
 use super::rungs::tls::Tls;
-use super::rungs::Contents;
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 use crate::exit::file_error;
@@ -81,7 +81,12 @@ impl Ladder {
     }
 
     /// Adds a rung, unless it is there.
-    fn add(&mut self, name: &str, description: &str, rung: impl FnOnce() -> Result<Box<dyn Rung>>) -> Result<()> {
+    fn add(
+        &mut self,
+        name: &str,
+        description: &str,
+        rung: impl FnOnce() -> Result<Box<dyn Rung>>,
+    ) -> Result<()> {
         if self.rungs.iter().all(|known| known.lane.name != name) {
             let lane = Lane { name: name.to_owned(), description: description.to_owned() };
             self.rungs.push(MeasuredRung { lane, rung: rung()? });
@@ -114,7 +119,9 @@ impl Ladder {
     }
 
     fn file_rungs(&mut self, site: &Site<'_>) -> Result<()> {
-        self.add("file open", "open by absolute path, fstat, close", || Ok(Box::new(Open::new(&site.files))))?;
+        self.add("file open", "open by absolute path, fstat, close", || {
+            Ok(Box::new(Open::new(&site.files)))
+        })?;
         self.add("pread", "pread of an open file in the page cache", || Ok(Box::new(Pread::new(&site.files))))
     }
 
@@ -168,7 +175,13 @@ impl Ladder {
     }
 
     /// The whole way through a gateway.
-    fn whole(&mut self, name: &str, description: &str, site: &Site<'_>, gateway: GatewayProcess) -> Result<()> {
+    fn whole(
+        &mut self,
+        name: &str,
+        description: &str,
+        site: &Site<'_>,
+        gateway: GatewayProcess,
+    ) -> Result<()> {
         let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
@@ -235,7 +248,8 @@ impl Ladder {
     }
 
     fn http2(&mut self, site: &Site<'_>, root: &FilePath) -> Result<()> {
-        let gateway = GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?.asked_in(Version::Http2);
+        let gateway =
+            GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?.asked_in(Version::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)
     }
 }

@@ -24,10 +24,13 @@ pub(super) fn probe(dir: Option<&Path>) -> Result<Vec<Quantity>> {
     let kind = FileSystem::of("disk", dir).map_or("a file system".to_owned(), |found| found.kind);
     let place = format!("256 MiB in pieces of 1 MiB in {} ({kind})", dir.display());
     let rate = |elapsed: Duration| FILE_BYTES as f64 / elapsed.as_micros().max(1) as f64;
-    let mut found = vec![Quantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
+    let mut found =
+        vec![Quantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
     found.push(match kind.as_str() {
         "tmpfs" | "ramfs" => Quantity::unknown(names[1], "MB/s", "tmpfs has no disk to read from"),
-        _ => Quantity::new(names[1], rate(read), "MB/s", format!("{place}, after the page cache was dropped")),
+        _ => {
+            Quantity::new(names[1], rate(read), "MB/s", format!("{place}, after the page cache was dropped"))
+        }
     });
     Ok(found)
 }

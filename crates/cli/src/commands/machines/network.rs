@@ -71,7 +71,8 @@ fn download(origin: &Origin, path: &str) -> Result<Quantity> {
     let client = HttpClient::new(Version::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
     let write_head = |out: &mut Vec<u8>| out.extend_from_slice(head.as_bytes());
-    let exchange = Exchange { origin, method: "GET", write_head: &write_head, body: &[], replay: Replay::Safe };
+    let exchange =
+        Exchange { origin, method: "GET", write_head: &write_head, body: &[], replay: Replay::Safe };
     let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
     let unknown = |why: String| Ok(Quantity::unknown("eBW", "MB/s", why));
     if response.status() != 200 {

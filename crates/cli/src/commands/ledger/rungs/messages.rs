@@ -219,7 +219,8 @@ impl Verify {
     }
 
     fn is_right(&self) -> bool {
-        let headers: Vec<_> = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let headers: Vec<_> =
+            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let date = headers.iter().find(|(name, _)| *name == "x-amz-date").map_or("", |(_, date)| date);
         let request = SignedRequest {
             method: "GET",

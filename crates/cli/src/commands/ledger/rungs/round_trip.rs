@@ -13,7 +13,7 @@ use fordway_sys::{Wait, receive_with_descriptor, send_all};
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
 
-use super::super::echo::{Form, ORDER_BYTES, Order, wait_awake};
+use super::super::echo::{Form, Lookout, ORDER_BYTES, Order};
 use crate::exit::file_error;
 
 /// What the client of the HTTP lane receives at a time while it waits for a head.
@@ -119,6 +119,7 @@ pub(in super::super) struct Unix {
     socket: UnixStream,
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
+    lookout: Lookout,
     trip: Trip,
     other: Other,
 }
@@ -133,7 +134,8 @@ impl Unix {
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).map_err(failed)?;
-        Ok(Unix { socket, inbox: vec![0; INBOX_BYTES], descriptor: None, trip: Trip::new(sizes), other })
+        let (inbox, lookout) = (vec![0; INBOX_BYTES], Lookout::default());
+        Ok(Unix { socket, inbox, descriptor: None, lookout, trip: Trip::new(sizes), other })
     }
 }
 
@@ -152,7 +154,7 @@ impl Rung for Unix {
             let socket = &self.socket;
             let received = match self.trip.order.form {
                 Form::Descriptor => receive_with_descriptor(socket, room, Wait::Yes),
-                _ => wait_awake(|wait| receive_with_descriptor(socket, &mut *room, wait)),
+                _ => self.lookout.wait(|wait| receive_with_descriptor(socket, &mut *room, wait)),
             };
             let (count, descriptor) = received.map_err(failed)?;
             if count == 0 {
@@ -165,7 +167,9 @@ impl Rung for Unix {
         let has_descriptor = self.descriptor.take().is_some();
         match has_descriptor == (self.trip.order.form == Form::Descriptor) {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::BadResponse, "a descriptor is missing, or there is one too many")),
+            false => {
+                Err(Error::new(ErrorKind::BadResponse, "a descriptor is missing, or there is one too many"))
+            }
         }
     }
 
