@@ -29,6 +29,12 @@ pub trait Rung {
     /// Makes ready for operations of `size_bytes` (at least 1); not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
+    /// What comes before each operation; not timed. A layer that rests between its turns in the whole way has
+    /// its rest here.
+    fn before(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Does the work once; this is what is timed.
     fn run(&mut self) -> Result<()>;
 

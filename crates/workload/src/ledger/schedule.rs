@@ -163,6 +163,7 @@ impl Work<'_> {
         let mut times = Vec::with_capacity(OPERATIONS_MAX);
         let mut spent_ns = 0;
         while times.len() < OPERATIONS_MIN || times.len() < OPERATIONS_MAX && spent_ns < BLOCK_NS {
+            rung.before()?;
             let start_ns = (self.now_ns)();
             rung.run()?;
             let duration_ns = (self.now_ns)() - start_ns;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_store::Result;
-use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more};
+use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
 
 use crate::exit::{Exit, file_error};
@@ -152,6 +152,7 @@ fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
 /// As the gateway of HTTP: `epoll_wait`, `recv`, `send` or `sendfile`, on a socket that does not block.
 fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     socket.set_nodelay(true)?;
+    send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
     socket.set_nonblocking(true)?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;

@@ -1,6 +1,7 @@
 //! Round trips over a socket to a process that only answers, with messages of the very sizes that a lane
 //! has on the wire, by the system calls that it makes.
 
+use std::hint::black_box;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Wait, receive_with_descriptor, send_all};
+use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
 
@@ -79,13 +80,15 @@ struct Trip {
     request: Vec<u8>,
     order: Order,
     body: Vec<u8>,
+    /// What the body is copied from where the client is to be busy.
+    content: Vec<u8>,
     received: usize,
 }
 
 impl Trip {
     fn new(sizes: Sizes) -> Self {
         let order = Order { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: Form::Bytes };
-        Trip { sizes, request: Vec::new(), order, body: Vec::new(), received: 0 }
+        Trip { sizes, request: Vec::new(), order, body: Vec::new(), content: Vec::new(), received: 0 }
     }
 
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
@@ -94,6 +97,7 @@ impl Trip {
         self.order = Order { request_bytes, head_bytes, body_bytes, form };
         self.request = self.order.to_bytes();
         self.body.resize(body_bytes, 0);
+        self.content.resize(if form == Form::Descriptor { body_bytes } else { 0 }, 1);
         Ok(())
     }
 
@@ -142,6 +146,15 @@ impl Unix {
 impl Rung for Unix {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
+    }
+
+    /// A client that was passed a file is busy with its content before it asks again. The other side sleeps
+    /// meanwhile, and the longer it sleeps the longer it takes to wake.
+    fn before(&mut self) -> Result<()> {
+        if self.trip.order.form == Form::Descriptor {
+            self.trip.body.copy_from_slice(black_box(&self.trip.content));
+        }
+        Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
@@ -200,6 +213,7 @@ impl Tcp {
         let mut other = start(&format!("tcp:{address}"), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
+        send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
         Ok(Tcp { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
     }
 
