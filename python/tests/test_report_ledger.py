@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sample_run import write_sample_run
 
-from fordway.model import options
+from fordway.model import options, readers
 from fordway.model.points import DataError
 from fordway.report import cli, figures_ledger, kinds, runfile
 
@@ -59,7 +59,7 @@ def test_what_was_printed_is_drawn_unless_sizes_are_asked_for(ledger: Path) -> N
     drawn = kinds.draw_all(run, dict.fromkeys(run.lanes, "#000000"))
     assert list(drawn) == ["waterfall"]
     titles = [axes.get_title(loc="left") for axes in drawn["waterfall"].axes if axes.get_visible()]
-    assert [title.split(":")[0] for title in titles] == ["way, 4.00 KiB", "way, 1.00 MiB"]
+    assert [title.splitlines()[0] for title in titles] == ["way, 4.00 KiB", "way, 1.00 MiB"]
 
 
 def test_the_page_and_its_sizes(ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +105,13 @@ def test_what_is_no_probe_is_refused(tmp_path: Path) -> None:
         options.take_probe(chosen(other))
     with pytest.raises(DataError, match="cannot be read"):
         options.take_probe(chosen(tmp_path / "missing.json"))
+
+
+def test_all_sizes_of_a_ledger_are_one_model(ledger: Path) -> None:
+    run = runfile.read_run(ledger)
+    choice = readers.Choice("p50", "posix", None, None, [])
+    points = readers.read([ledger], choice)
+    counted = points.rows["requests"].sum()
+    of_lane = len(run.operations[run.operations["lane"] == "posix"])
+    assert of_lane - 100 < counted <= of_lane
+    assert counted > len(run.durations_ns("get", "posix"))

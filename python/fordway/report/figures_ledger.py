@@ -32,7 +32,7 @@ def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
         return None
     rows = -(-len(shown) // COLUMNS)
     most = max(len(entry["parts"]) for entry in shown) + 2
-    height = rows * (1.0 + 0.24 * most)
+    height = rows * (1.2 + 0.24 * most)
     figure = Figure(figsize=(figures.WIDTH_INCHES, height), layout="constrained")
     grid = figure.subplots(rows, COLUMNS, squeeze=False).flat
     for axes, entry in zip(grid, shown, strict=False):
@@ -72,7 +72,7 @@ def _panel(axes: Axes, entry: dict[str, Any]) -> None:
     axes.set_xlim(0, 1.05 * min(highest_ns, 2 * whole_ns))
     share = entry["residual_share"]
     axes.set_title(
-        f"{entry['path']}, {units.size(entry['size_bytes'])}: {100 * share['value']:.0f} % unexplained "
+        f"{entry['path']}, {units.size(entry['size_bytes'])}\n{100 * share['value']:.0f} % unexplained "
         f"[{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
     )
 
