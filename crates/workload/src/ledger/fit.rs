@@ -13,6 +13,8 @@ const POINTS_MIN: usize = 3;
 const PIECES_MAX: usize = 3;
 /// A further piece must bring the error at sizes left out below this share of what it was.
 const WORTH_A_PIECE: f64 = 0.8;
+/// A relative error so small that a further piece would only follow the noise.
+const GOOD: f64 = 1e-3;
 
 /// Times by size: (bytes, nanoseconds), sizes rising.
 pub(super) type Points = [(f64, f64)];
@@ -51,7 +53,9 @@ impl Fit {
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
             let is_better = match &best {
                 None => true,
-                Some((_, Some(before), _)) => middle.is_some_and(|now| now < WORTH_A_PIECE * before),
+                Some((_, Some(before), _)) => {
+                    *before > GOOD && middle.is_some_and(|now| now < WORTH_A_PIECE * before)
+                }
                 Some(_) => false,
             };
             if is_better {
