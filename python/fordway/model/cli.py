@@ -104,6 +104,7 @@ def _read(chosen: Namespace) -> "Points":
 
     if chosen.plot:
         plot.check_form(chosen.plot)
+    options.take_probe(chosen)
     points = readers.read(chosen.files, options.choice(chosen))
     return checks.checked(points, options.link(chosen), skip_bad=chosen.skip_bad)
 

@@ -1,5 +1,6 @@
 """The options of `fordway-model`, and what they mean. Importing this takes no library that may be missing."""
 
+import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,6 +144,12 @@ def _files(command: ArgumentParser) -> None:
 
 def _machine(command: ArgumentParser) -> None:
     machine = command.add_argument_group("what is known of the machines, with units")
+    machine.add_argument(
+        "--machine",
+        type=Path,
+        metavar="PROBE.json",
+        help="what `fordway machines probe --json` printed, for what is not given here",
+    )
     machine.add_argument("--clock", metavar="F", help="R, the nominal clock (default: the rows' own)")
     machine.add_argument(
         "--frequency", metavar="F", help="the client's frequency, where cycles were not counted"
@@ -161,6 +168,34 @@ def _machine(command: ArgumentParser) -> None:
     machine.add_argument(
         "--small-bytes", default="64KiB", metavar="SIZE", help="where k2 ends (default: 64KiB)"
     )
+
+
+PROBED = {
+    "R": "clock",
+    "mem_tp": "memory_bandwidth",
+    "eBW": "network_bandwidth",
+    "rtt": "rtt",
+    "mss": "mss",
+}
+"""The option that each quantity of a probe stands in for."""
+
+
+def take_probe(chosen: Namespace) -> None:
+    """Fills what was not given with what a probe of the machine found. Raises `DataError`."""
+    from fordway.model import points
+
+    if getattr(chosen, "machine", None) is None:
+        return
+    try:
+        probe = json.loads(chosen.machine.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise points.DataError(f"{chosen.machine} cannot be read: {error}") from error
+    if not isinstance(probe, dict) or probe.get("schema") != "fordway.probe":
+        raise points.DataError(f"{chosen.machine} is not what `fordway machines probe --json` prints")
+    for found in probe["quantities"]:
+        option = PROBED.get(found["name"])
+        if option and found["value"] is not None and getattr(chosen, option) is None:
+            setattr(chosen, option, f"{found['value']}{found['unit']}")
 
 
 def quantity(text: str | None, kind: str) -> float | None:

@@ -105,8 +105,11 @@ def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, 
 
 
 def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> Points:
-    """Operations of one lane and phase, by powers of two of their size."""
-    rows = run.operations[run.operations["phase"] == phase]
+    """Operations of one lane and phase, by powers of two of their size. The phases of a ledger are its sizes:
+    all of them count.
+    """
+    is_ledger = run.info["kind"] == "ledger"
+    rows = run.operations if is_ledger else run.operations[run.operations["phase"] == phase]
     phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
     if not len(rows):
         raise DataError(

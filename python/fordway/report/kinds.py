@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.report import figures, figures_load, figures_ranks, runfile, tables
+from fordway.report import figures, figures_ledger, figures_load, figures_ranks, runfile, tables
 from fordway.report.runfile import Run
 
 
@@ -74,6 +74,12 @@ DRAWINGS = {
         "at 1. The scale is logarithmic. A gap is a phase that was not measured.",
         figures_ranks.radar,
     ),
+    "waterfall": Drawing(
+        "What each way is made of",
+        "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
+        "left up to the whole way, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
+        figures_ledger.waterfall,
+    ),
     "cpu": Drawing(
         "CPU time per operation",
         "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
@@ -85,6 +91,7 @@ DRAWINGS = {
 RANKS = ("ratios", "density", "latency", "cpu")
 FIGURES = {
     "compare": ("ratios", "latency", "by-size", "cpu"),
+    "ledger": ("waterfall",),
     "rest": ("ratios", "sweep", "latency", "cpu"),
     "ior": RANKS,
     "mdtest": RANKS,

@@ -41,6 +41,10 @@ class Run:
     the open loop, as the summaries count it) and `bytes`."""
     likwid: Counted | None = None
     """What likwid-perfctr counted meanwhile."""
+    ledger: dict[str, Any] | None = None
+    """The content of `ledger.json`, where the run is a ledger."""
+    sizes_bytes: tuple[int, ...] = ()
+    """The sizes that are asked for; none is those that the run printed."""
 
     @property
     def lanes(self) -> list[str]:
@@ -100,7 +104,15 @@ def read_run(directory: Path) -> Run:
     """Reads the run in `directory`. Raises `RunFileError`."""
     info = read_info(directory)
     operations = _read_operations(directory / "operations.arrow")
-    return Run(directory.resolve().name.removesuffix(".run"), info, operations)
+    ledger = _read_ledger(directory / "ledger.json") if info["kind"] == "ledger" else None
+    return Run(directory.resolve().name.removesuffix(".run"), info, operations, ledger=ledger)
+
+
+def _read_ledger(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
 
 
 def read_info(directory: Path) -> dict[str, Any]:
