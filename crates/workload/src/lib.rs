@@ -8,6 +8,8 @@
 //! [`Team`], at a [`Site`]; [`bench::describe`] makes a run of it, [`report`] tables.
 //!
 //! [`rest::run_block`] makes load on a server.
+//!
+//! [`transport::run`] asks every transport there is for messages of many sizes.
 
 pub mod bench;
 pub mod compare;
@@ -26,6 +28,7 @@ mod site;
 pub mod summary;
 mod target;
 pub mod team;
+pub mod transport;
 mod tree;
 
 pub use delay::{DelayLog, DelayTarget};
