@@ -35,7 +35,7 @@ pub trait Link {
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// The side that asks.
+/// The side that asks. When it is dropped, the other side is told that there is nothing more to do.
 pub struct Linked<L: Link> {
     lane: Lane,
     link: L,
@@ -47,11 +47,6 @@ impl<L: Link> Linked<L> {
     /// On a link at whose other end is [`follow`].
     pub fn new(lane: Lane, link: L) -> Self {
         Linked { lane, link, content: Vec::new(), buffer: Vec::new() }
-    }
-
-    /// Tells the other side that there is nothing more to do.
-    pub fn end(mut self) -> Result<()> {
-        self.link.send(&[0; ORDER_BYTES])
     }
 
     fn step(&mut self, order: &Order) -> Result<()> {
@@ -93,6 +88,13 @@ impl<L: Link> Linked<L> {
     fn is_right(&self, order: &Order) -> bool {
         let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
         self.buffer[..window_bytes].chunks_exact(size).all(|message| *message == self.content[..size])
+    }
+}
+
+impl<L: Link> Drop for Linked<L> {
+    fn drop(&mut self) {
+        // A side that is gone need not be told.
+        let _ = self.link.send(&[0; ORDER_BYTES]);
     }
 }
 

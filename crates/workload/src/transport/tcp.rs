@@ -1,7 +1,7 @@
 //! A bare TCP connection as a link: each message one write, without Nagle's delay.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -18,10 +18,9 @@ impl TcpLink {
         })
     }
 
-    /// The next that connects to `listener`. Errors: `Unavailable`.
-    pub fn accept(listener: &TcpListener) -> Result<Self> {
-        let accepted = listener.accept().and_then(|(stream, _)| Self::without_delay(stream));
-        accepted.map_err(|error| Error::new(ErrorKind::Unavailable, "accepting").caused_by(error))
+    /// On a connection that is there. Errors: `Unavailable`.
+    pub fn new(stream: TcpStream) -> Result<Self> {
+        Self::without_delay(stream).map_err(failed("connecting to"))
     }
 
     fn without_delay(stream: TcpStream) -> std::io::Result<Self> {
