@@ -8,7 +8,7 @@ use clap::Args;
 use fordway_measure::{Lane, Machine, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::transport::{
-    Header, Hello, Link, Linked, Setting, Transport, answer, describe, follow, run,
+    Header, Hello, Link, Linked, Setting, Side, Transport, answer, describe, follow, run,
 };
 use mpi::Rank;
 use mpi::request::multiple_scope;
@@ -51,15 +51,14 @@ pub(crate) fn run_ranks(args: &TransportArgs, world: &SimpleCommunicator, stop: 
         let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };
     if world.rank() == 1 {
-        link.send(&processors.to_le_bytes())?;
+        link.send(&Side::own().to_bytes())?;
         return follow(&mut link).map(|()| true);
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
-    let hello = Hello { library: library(), processors: vec![processors, u64::from_le_bytes(theirs)] };
+    let hello = Hello { library: library(), sides: [Side::own(), Side::from_bytes(theirs)] };
     let description = format!("2 ranks of {}, as the launcher placed them", hello.library);
     let lane = Lane { name: "mpi".to_owned(), description };
     let mut linked = Linked::new(lane, link);

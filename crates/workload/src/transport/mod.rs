@@ -24,7 +24,7 @@ pub use drive::{Outcome, Plan, Progress, run};
 pub use linked::{Link, Linked, follow};
 pub use objects::Objects;
 pub use order::{Done, Exchange, Order};
-pub use remote::{Hello, Remote, answer};
+pub use remote::{Hello, Remote, Side, answer};
 pub use setting::Setting;
 pub use sizes::{Sizes, message_of};
 pub use summary::{Header, describe};

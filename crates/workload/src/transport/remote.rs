@@ -17,8 +17,36 @@ use super::{Done, Exchange, Order, Transport};
 pub struct Hello {
     /// The library that carries the messages, with its version.
     pub library: String,
-    /// Processors that each rank may use.
-    pub processors: Vec<u64>,
+    /// The two sides: who asks, and who answers.
+    pub sides: [Side; 2],
+}
+
+/// One process of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// Its number, on its machine.
+    pub pid: u32,
+    /// Processors that it may use.
+    pub processors: u32,
+}
+
+impl Side {
+    /// This process.
+    pub fn own() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        Side { pid: std::process::id(), processors }
+    }
+
+    /// For a link.
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
+    }
+
+    /// What [`Side::to_bytes`] wrote.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        let word = u64::from_le_bytes(bytes);
+        Side { pid: (word >> 32) as u32, processors: word as u32 }
+    }
 }
 
 /// An answer, or why there is none.

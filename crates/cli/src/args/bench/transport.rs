@@ -13,6 +13,7 @@ use fordway_workload::transport::Setting;
   fordway bench transport
   fordway bench transport --sizes 1..1MiB --factor 2 --rounds 9 --out small.run
   fordway bench transport --transport tcp,nginx,http --sizes 4KiB,1MiB
+  fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
 Everything runs on this machine, over loopback or shared memory. A latency is the time from asking for
@@ -38,6 +39,12 @@ pub struct TransportArgs {
     /// Connections, and threads that use them, for the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub connections: u16,
+    /// Keep who asks on these processors [default: where the kernel puts it]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub pin_client: Vec<usize>,
+    /// Keep who answers on these processors
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub pin_server: Vec<usize>,
     /// Where the messages lie that servers read [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,

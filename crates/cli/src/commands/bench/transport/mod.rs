@@ -65,6 +65,8 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     let mut parameters = args.setting.parameters();
     parameters.insert("connections".into(), args.connections.into());
     parameters.insert("mpi_yield_when_idle".into(), args.mpi_yield.into());
+    parameters.insert("pin_client".into(), args.pin_client.clone().into());
+    parameters.insert("pin_server".into(), args.pin_server.clone().into());
     parameters
 }
 

@@ -38,6 +38,14 @@ pub(super) struct Mpi {
     launcher: PathBuf,
 }
 
+/// Two ranks that wait for orders.
+pub(super) struct Job {
+    pub(super) remote: Remote,
+    pub(super) program: Program,
+    /// Who asks, and who answers.
+    pub(super) sides: [u32; 2],
+}
+
 /// All that there are, and what is missing, in sentences.
 pub(super) fn find(args: &TransportArgs) -> (Vec<Mpi>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
@@ -95,7 +103,7 @@ impl Mpi {
 
     /// Starts two ranks that take orders, and waits until they do.
     /// Errors: `Unavailable` where the launcher ends first.
-    pub(super) fn start(&self, carrier: Option<Carrier>, is_yielding: bool) -> Result<(Remote, Program)> {
+    pub(super) fn start(&self, carrier: Option<Carrier>, is_yielding: bool) -> Result<Job> {
         let way = match carrier {
             Some(Carrier::Tcp) => "-tcp",
             Some(Carrier::Shm) => "-shm",
@@ -117,10 +125,10 @@ impl Mpi {
         let description = format!(
             "{} {how}: 2 ranks, free to use {} processors of this machine{}",
             hello.library,
-            hello.processors.iter().map(u64::to_string).collect::<Vec<_>>().join(" and "),
+            hello.sides.map(|side| side.processors.to_string()).join(" and "),
             if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
         );
-        Ok((remote.described(description), job))
+        Ok(Job { remote: remote.described(description), program: job, sides: hello.sides.map(|side| side.pid) })
     }
 
     /// What makes it use `carrier` and nothing else.

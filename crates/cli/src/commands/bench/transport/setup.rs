@@ -27,6 +27,9 @@ pub(super) struct Transports {
     programs: Vec<Program>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<Nginx>,
+    /// The processes that ask, this one included, and those that answer.
+    askers: Vec<u32>,
+    answerers: Vec<u32>,
     /// What was left out, and why.
     pub(super) missing: Vec<String>,
     dir: TempDir,
@@ -43,6 +46,8 @@ impl Transports {
             programs: Vec::new(),
             gateways: Vec::new(),
             nginx: None,
+            askers: vec![std::process::id()],
+            answerers: Vec::new(),
             missing: Vec::new(),
             dir,
         };
@@ -55,6 +60,8 @@ impl Transports {
                 return Err(Error::new(ErrorKind::Unavailable, transports.missing.join("; ")));
             }
         }
+        keep_on(&transports.askers, &args.pin_client)?;
+        keep_on(&transports.answerers, &args.pin_server)?;
         Ok(transports)
     }
 
@@ -99,9 +106,11 @@ impl Transports {
         self.missing.extend(missing);
         for mpi in found {
             for carrier in mpi.carriers() {
-                let (remote, job) = mpi.start(*carrier, args.mpi_yield)?;
-                self.all.push(Box::new(remote));
-                self.programs.push(job);
+                let job = mpi.start(*carrier, args.mpi_yield)?;
+                self.all.push(Box::new(job.remote));
+                self.programs.push(job.program);
+                self.askers.push(job.sides[0]);
+                self.answerers.push(job.sides[1]);
             }
         }
         Ok(())
@@ -116,6 +125,7 @@ impl Transports {
         let link = TcpLink::new(door.wait_for(&mut program)?)?;
         let what = "a bare TCP connection on loopback between two processes, blocking, without Nagle's delay";
         self.all.push(Box::new(Linked::new(lane("tcp", what), link)));
+        self.answerers.push(program.pid());
         self.programs.push(program);
         Ok(())
     }
@@ -146,6 +156,7 @@ impl Transports {
         args: &TransportArgs,
     ) -> Result<()> {
         let connections = usize::from(args.connections);
+        self.answerers.extend(server_pid);
         let lane = lane(name, &format!("{what}; bandwidth by up to {connections} threads"));
         let bucket = Bucket::new(BUCKET)?;
         self.all.push(Box::new(Objects::new(lane, store, bucket, server_pid, connections)));
@@ -170,6 +181,18 @@ impl Transports {
         let path = self.dir.path().to_owned();
         self.dir.close().map_err(|error| file_error("removing", path.display(), error))
     }
+}
+
+/// Keeps processes on `cpus`, if any are named. Errors: `InvalidArgument` if there are no such.
+fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let pinned = processes.iter().try_for_each(|process| fordway_sys::pin_process(*process, cpus));
+    pinned.map_err(|errno| {
+        let why = format!("processes cannot be kept on processors {cpus:?}; name others");
+        Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
+    })
 }
 
 fn lane(name: &str, description: &str) -> Lane {
