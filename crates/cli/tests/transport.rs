@@ -25,7 +25,8 @@ fn entries(dir: &Path) -> Vec<String> {
 #[test]
 fn all_that_need_no_other_program_run() {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["--transport", "embedded,node,tcp,http", "--sizes", "1,70000", "--messages", "3", "--rounds", "5"];
+    let words =
+        ["--transport", "embedded,node,tcp,http", "--sizes", "1,70000", "--messages", "3", "--rounds", "5"];
     let output = transport(dir.path(), &words);
     let (table, told) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{told}");
@@ -36,7 +37,13 @@ fn all_that_need_no_other_program_run() {
     for row in &run.summaries {
         assert_eq!((row.errors, row.operations > 0), (0, true), "{} {}", row.phase, row.lane);
         let of = row.transfer.as_ref().unwrap();
-        assert_eq!(of.server_cpu_ns_per_message.is_some(), row.lane != "embedded", "{} {}", row.phase, row.lane);
+        assert_eq!(
+            of.server_cpu_ns_per_message.is_some(),
+            row.lane != "embedded",
+            "{} {}",
+            row.phase,
+            row.lane
+        );
     }
     assert!(table.contains("latency 70000 B") && table.contains("x tcp [95 %]"), "{table}");
     assert!(table.contains("http: signed GET"), "{table}");

@@ -20,11 +20,11 @@ pub struct Transfer {
     pub time_ns: Option<Interval>,
     /// The median over blocks of their bytes per second; `null` of fewer than five blocks.
     pub bytes_per_s: Option<Interval>,
-    /// CPU time of the asking side for each message.
+    /// CPU time of the asking side for each message, the median over blocks.
     pub client_cpu_ns_per_message: f64,
-    /// CPU time of the answering side for each message; `null` where there is none.
+    /// CPU time of the answering side likewise; `null` where there is none.
     pub server_cpu_ns_per_message: Option<f64>,
-    /// Processors that both sides together kept busy, on average. One message at a time is work for
+    /// Processors that both sides together kept busy, the median over blocks. One message at a time is work for
     /// one processor; what is more, was spent on waiting.
     pub processors_busy: f64,
 }

@@ -138,7 +138,8 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
 #[test]
 fn transport_makes_a_run() {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["transport", "--sizes", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
+    let words =
+        ["transport", "--sizes", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
     let (output, all) = finished(mpirun(dir.path(), &words));
     assert!(output.status.success() && all.contains("half-round-trip 5000 B"), "{all}");
     let run = Run::read(&dir.path().join("x.run")).unwrap();

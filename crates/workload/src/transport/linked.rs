@@ -69,8 +69,7 @@ impl<L: Link> Linked<L> {
 
     /// The steps that count, one after the other, and the CPU time of this process meanwhile.
     fn timed_steps(&mut self, order: &Order) -> Result<Done> {
-        let mut done =
-            Done { durations_ns: Vec::with_capacity(order.count as usize), ..Done::default() };
+        let mut done = Done { durations_ns: Vec::with_capacity(order.count as usize), ..Done::default() };
         let before_ns = own_cpu_ns();
         let started = Instant::now();
         let mut last = started;

@@ -57,7 +57,8 @@ impl Objects {
         let buffers = self.buffers[..threads].iter_mut().enumerate();
         std::thread::scope(|scope| {
             let share = |thread: usize| messages / threads + usize::from(thread < messages % threads);
-            let read = |(thread, buffer)| scope.spawn(move || read_some(store, bucket, key, share(thread), buffer));
+            let read =
+                |(thread, buffer)| scope.spawn(move || read_some(store, bucket, key, share(thread), buffer));
             let readers: Vec<_> = buffers.map(read).collect();
             let ended = readers.into_iter().map(|reader| {
                 reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
@@ -125,7 +126,9 @@ impl Transport for Objects {
             durations_ns: if order.exchange == Exchange::Stream { Vec::new() } else { durations_ns },
             elapsed_ns,
             client_cpu_ns: own_after.saturating_sub(own_before),
-            server_cpu_ns: server_before.zip(server_after).map(|(before, after)| after.saturating_sub(before)),
+            server_cpu_ns: server_before
+                .zip(server_after)
+                .map(|(before, after)| after.saturating_sub(before)),
             is_right: self.is_right(order),
         })
     }

@@ -78,7 +78,8 @@ impl Order {
     pub(super) fn from_bytes(bytes: &[u8; ORDER_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
         let exchange = *Exchange::ALL.get(usize::try_from(word(0)).ok()?)?;
-        let order = Order { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
+        let order =
+            Order { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
         (order.size_bytes > 0).then_some(order)
     }
 }

@@ -33,7 +33,9 @@ pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header
         .orders
         .iter()
         .enumerate()
-        .flat_map(|(phase, order)| of_phase(plan, &lanes, (phase as u8, order), &outcome.records, &header.machine))
+        .flat_map(|(phase, order)| {
+            of_phase(plan, &lanes, (phase as u8, order), &outcome.records, &header.machine)
+        })
         .collect();
     let mut warnings = header.warnings;
     warnings.extend(doubts(plan, &header.machine));
@@ -71,7 +73,8 @@ fn of_phase(
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity, plan.seed);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         let is_here = |in_lane: u8, in_phase: u8| (usize::from(in_lane), in_phase) == (lane, phase);
-        let blocks: Vec<&Block> = records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
+        let blocks: Vec<&Block> =
+            records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
         summary.transfer = transfer(order, &blocks, &operations.collect::<Vec<_>>(), plan.seed);
         if let Some(limit) = summary.transfer.as_ref().and_then(polls) {
@@ -84,13 +87,20 @@ fn of_phase(
 
 /// `None` where the lane did not take part.
 fn transfer(order: &Order, blocks: &[&Block], operations: &[&Operation], seed: u64) -> Option<Transfer> {
-    let elapsed_ns = blocks.iter().map(|block| block.elapsed_ns).sum::<u64>();
-    if elapsed_ns == 0 {
+    if blocks.is_empty() {
         return None;
     }
-    let messages = blocks.len() as u64 * order.count * order.window;
-    let client_ns = blocks.iter().map(|block| block.client_cpu_ns).sum::<u64>();
-    let server_ns = blocks.iter().map(|block| block.server_cpu_ns).sum::<Option<u64>>();
+    let of_block = order.count * order.window;
+    let each = |value: &dyn Fn(&Block) -> f64| {
+        median(&blocks.iter().map(|block| value(block)).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let client_ns = each(&|block| block.client_cpu_ns as f64 / of_block as f64);
+    let has_server = blocks.iter().all(|block| block.server_cpu_ns.is_some());
+    let server_ns = each(&|block| block.server_cpu_ns.unwrap_or_default() as f64 / of_block as f64);
+    let busy = |block: &Block| {
+        (block.client_cpu_ns + block.server_cpu_ns.unwrap_or_default()) as f64
+            / block.elapsed_ns.max(1) as f64
+    };
     let rates: Vec<f64> =
         blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
     let time_ns = match order.exchange {
@@ -101,12 +111,12 @@ fn transfer(order: &Order, blocks: &[&Block], operations: &[&Operation], seed: u
         exchange: order.exchange.name().to_owned(),
         size_bytes: order.size_bytes,
         window: order.window,
-        messages,
+        messages: blocks.len() as u64 * of_block,
         time_ns,
         bytes_per_s: median_interval(&rates, seed),
-        client_cpu_ns_per_message: client_ns as f64 / messages as f64,
-        server_cpu_ns_per_message: server_ns.map(|ns| ns as f64 / messages as f64),
-        processors_busy: (client_ns + server_ns.unwrap_or_default()) as f64 / elapsed_ns as f64,
+        client_cpu_ns_per_message: client_ns,
+        server_cpu_ns_per_message: has_server.then_some(server_ns),
+        processors_busy: each(&busy),
     })
 }
 

@@ -31,9 +31,11 @@ pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
     let mut transports = Transports::open(args, &plan, &root)?;
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
-    transports.close()?;
+    let closed = transports.close();
+    // Ctrl-C reaches launchers too, which then end as they please.
     context.interrupt.check()?;
     let outcome = outcome?;
+    closed?;
     let header = Header {
         machine,
         started: started.0.to_string(),
@@ -89,9 +91,8 @@ fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
     Ok(if is_wrong { Exit::Corrupt } else { Exit::Ok })
 }
 
-/// The file called `name` in a directory of PATH, or where Debian keeps daemons.
+/// The file called `name` in a directory of PATH.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    dirs.into_iter().map(|dir| dir.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }

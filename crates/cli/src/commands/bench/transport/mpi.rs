@@ -80,7 +80,10 @@ impl Mpi {
         };
         let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
         let launcher = launcher.ok_or_else(|| {
-            format!("{library} is left out: there is no {} on PATH; name it with --mpirun", names.join(" or "))
+            format!(
+                "{library} is left out: there is no {} on PATH; name it with --mpirun",
+                names.join(" or ")
+            )
         })?;
         Ok(Mpi { binary, library, launcher })
     }
@@ -128,7 +131,11 @@ impl Mpi {
             hello.sides.map(|side| side.processors.to_string()).join(" and "),
             if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
         );
-        Ok(Job { remote: remote.described(description), program: job, sides: hello.sides.map(|side| side.pid) })
+        Ok(Job {
+            remote: remote.described(description),
+            program: job,
+            sides: hello.sides.map(|side| side.pid),
+        })
     }
 
     /// What makes it use `carrier` and nothing else.
@@ -185,7 +192,10 @@ fn library_of(binary: &Path) -> std::result::Result<String, String> {
         true => Ok(text),
         false => {
             let why = String::from_utf8_lossy(&told.stderr).trim().to_owned();
-            Err(format!("MPI is left out: {name} ended with {}: {why}; build it again with `make mpi`", told.status))
+            Err(format!(
+                "MPI is left out: {name} ended with {}: {why}; build it again with `make mpi`",
+                told.status
+            ))
         }
     }
 }

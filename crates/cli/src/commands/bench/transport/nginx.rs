@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -13,6 +13,9 @@ use super::process::Program;
 use super::program;
 use crate::exit::file_error;
 
+/// Where it is on Debian, which only root's PATH has.
+const AT_DEBIAN: &str = "/usr/sbin/nginx";
+
 /// The server, until this is dropped.
 pub(super) struct Nginx {
     program: Program,
@@ -22,9 +25,8 @@ pub(super) struct Nginx {
 impl Nginx {
     /// Serves `root`, with its own files in `dir`. `None` if it is not installed.
     pub(super) fn start(root: &Path, dir: &Path) -> Result<Option<Self>> {
-        // Debian keeps it where only root's PATH leads.
-        let found = program("nginx").or_else(|| Some("/usr/sbin/nginx".into()).filter(|path: &std::path::PathBuf| path.is_file()));
-        let Some(nginx) = found else { return Ok(None) };
+        let at_debian = || Some(PathBuf::from(AT_DEBIAN)).filter(|path| path.is_file());
+        let Some(nginx) = program("nginx").or_else(at_debian) else { return Ok(None) };
         let address = free_address()?;
         let config = dir.join("nginx.conf");
         std::fs::write(&config, text(root, dir, address))

@@ -39,9 +39,11 @@ impl Program {
             if let Some(ready) = is_ready() {
                 return Ok(ready);
             }
-            let ended = self.child.try_wait().map_err(|error| file_error("waiting for", &self.name, error))?;
+            let ended =
+                self.child.try_wait().map_err(|error| file_error("waiting for", &self.name, error))?;
             if ended.is_some() || Instant::now() > end {
-                let how = ended.map_or("is not ready after a minute".to_owned(), |how| format!("ended with {how}"));
+                let how =
+                    ended.map_or("is not ready after a minute".to_owned(), |how| format!("ended with {how}"));
                 let why = format!("{} {how}; its messages above may say why", self.name);
                 return Err(Error::new(ErrorKind::Unavailable, why));
             }
@@ -53,7 +55,8 @@ impl Program {
     pub(super) fn finish(mut self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
-            let ended = self.child.try_wait().map_err(|error| file_error("waiting for", &self.name, error))?;
+            let ended =
+                self.child.try_wait().map_err(|error| file_error("waiting for", &self.name, error))?;
             match ended {
                 Some(how) if how.success() => return Ok(()),
                 Some(how) => {

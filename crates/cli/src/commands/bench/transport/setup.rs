@@ -78,7 +78,12 @@ impl Transports {
         Ok(Arc::new(store))
     }
 
-    fn add(&mut self, transport: TransportArg, args: &TransportArgs, embedded: &Arc<dyn Store>) -> Result<()> {
+    fn add(
+        &mut self,
+        transport: TransportArg,
+        args: &TransportArgs,
+        embedded: &Arc<dyn Store>,
+    ) -> Result<()> {
         let root = self.dir.path().join("s3");
         match transport {
             TransportArg::Mpi => self.add_mpi(args),
@@ -141,7 +146,13 @@ impl Transports {
         Ok(())
     }
 
-    fn add_gateway(&mut self, name: &str, what: &str, gateway: GatewayProcess, args: &TransportArgs) -> Result<()> {
+    fn add_gateway(
+        &mut self,
+        name: &str,
+        what: &str,
+        gateway: GatewayProcess,
+        args: &TransportArgs,
+    ) -> Result<()> {
         self.add_objects(name, what, gateway.client()?, Some(gateway.pid()), args)?;
         self.gateways.push(gateway);
         Ok(())
