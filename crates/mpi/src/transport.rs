@@ -37,11 +37,12 @@ pub(crate) struct TransportArgs {
     control: Option<SocketAddr>,
 }
 
-/// The library and its version, in its own first line.
+/// The library and its version, as its first line begins.
 pub(crate) fn library() -> String {
     let text = mpi::environment::library_version().unwrap_or_default();
     let line = text.trim_matches(char::from(0)).lines().next().unwrap_or_default();
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    let name = line.split(',').next().unwrap_or_default();
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Runs it on the two ranks of `world`. Answers whether all bytes were right.
