@@ -117,7 +117,7 @@ def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
         runfile.read_run(run), dict.fromkeys(LANES, "#000000") | {"tcp": "#000000"}
     )
     assert figure is not None
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["latency", "half-round-trip"]
+    assert [axes.get_title() for axes in figure.axes] == ["latency", "half-round-trip"]
     # Only a link has a half round trip.
     lines = [[line for line in axes.get_lines() if len(line.get_xdata()) == 3] for axes in figure.axes]
     assert [len(of) for of in lines] == [3, 1]
