@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.report import figures, figures_ledger, figures_load, figures_ranks, runfile, tables
+from fordway.report import (
+    figures,
+    figures_ledger,
+    figures_load,
+    figures_ranks,
+    figures_transport,
+    runfile,
+    tables,
+)
 from fordway.report.runfile import Run
 
 
@@ -80,6 +88,33 @@ DRAWINGS = {
         "left up to the whole way, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
         figures_ledger.waterfall,
     ),
+    "transfer-latency": Drawing(
+        "Time of a message",
+        "From asking for a message until all of it is here; at the right, half the time of a message "
+        "there and one as large back, as MPI's own benchmarks count. Both axes are logarithmic. The line "
+        "joins medians over blocks, the band is their 95 % interval. A transport that polls (see the "
+        "processors busy) pays for its latency with processors that do nothing else.",
+        figures_transport.transfer_latency,
+    ),
+    "transfer-bandwidth": Drawing(
+        "Bandwidth",
+        "Several messages under way at once: of MPI and bare TCP a window of them, of the others one on "
+        "each of several connections. The line joins medians over blocks, the band is their 95 % interval.",
+        figures_transport.transfer_bandwidth,
+    ),
+    "transfer-ratio": Drawing(
+        "How many times the reference's time",
+        "The reference is the line at 1; what lies below it is faster. Medians over blocks of the same "
+        "messages done in turn, with 95 % intervals.",
+        figures_transport.transfer_ratio,
+    ),
+    "transfer-cpu": Drawing(
+        "What a message costs both sides",
+        "CPU time, one message at a time. At the right, the processors that both sides together kept busy: "
+        "one message at a time is work for one (dotted). What is at 2 polls: it spends on waiting what the "
+        "others leave to other programs.",
+        figures_transport.transfer_cpu,
+    ),
     "cpu": Drawing(
         "CPU time per operation",
         "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
@@ -96,6 +131,7 @@ FIGURES = {
     "ior": RANKS,
     "mdtest": RANKS,
     "mdworkbench": RANKS,
+    "transport": ("transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
 """The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""

@@ -25,6 +25,8 @@ DARK = {
     "#e69f00": "#f2bb44",
     "#56b4e9": "#8accf2",
     "#8c6bb1": "#b397d6",
+    "#8c564b": "#c4917f",
+    "#4d4d4d": "#c2c2c2",
 }
 """Each lane's colour on a dark page."""
 

@@ -25,7 +25,8 @@ use clap_complete::Shell;
 use fordway_store::VersionId;
 
 pub(crate) use bench::{
-    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs, VectorArgs,
+    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs, TransportArg, TransportArgs,
+    VectorArgs,
 };
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};

@@ -20,6 +20,7 @@ mod mv;
 mod netlab;
 mod node;
 mod node_status;
+mod page;
 mod presign;
 mod rb;
 mod read;

@@ -77,6 +77,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
         ratio: reference.map(|reference| ratio(of, reference, seed)),
         limit: limit(&of.settings, &reached),
         load: Some(load(&of.settings, &total)),
+        transfer: None,
     }
 }
 

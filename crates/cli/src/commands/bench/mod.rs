@@ -3,6 +3,7 @@
 mod places;
 mod ranks;
 mod rest;
+mod transport;
 mod vector;
 
 use fordway_store::Result;
@@ -15,6 +16,7 @@ use crate::exit::Exit;
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
+        Benchmark::Transport(args) => transport::run(args, context),
         Benchmark::Vector(args) => vector::run(args, context),
         Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
         Benchmark::Mdtest(args) => {
