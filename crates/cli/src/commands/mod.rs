@@ -18,6 +18,7 @@ mod mv;
 mod netlab;
 mod node;
 mod node_status;
+mod pingpong;
 mod presign;
 mod rb;
 mod read;
@@ -78,6 +79,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Compare(args) => compare::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
+        Command::Pingpong(args) => pingpong::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

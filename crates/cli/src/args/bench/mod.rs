@@ -1,11 +1,13 @@
 //! Options of `bench`: one file for each family of benchmarks.
 
+mod pingpong;
 mod ranks;
 mod rest;
 mod vector;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use pingpong::{PingpongBenchArgs, PolicyArg, ScaleArg};
 pub(crate) use ranks::RankArgs;
 use ranks::{Io500Args, RanksArgs};
 pub(crate) use rest::{ArrivalsArg, HttpArg, MethodArg, RestArgs};
@@ -22,7 +24,8 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
   fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
-  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
+  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
+  fordway bench pingpong --setup bare,vxlan --run out/layers.run")]
 pub struct BenchArgs {
     /// What is run.
     #[command(subcommand)]
@@ -44,4 +47,6 @@ pub enum Benchmark {
     Vector(VectorArgs),
     /// IO500's phases in their order, and its scores
     Io500(Io500Args),
+    /// Messages of many sizes over containers and overlay networks, beside bare ones
+    Pingpong(PingpongBenchArgs),
 }
