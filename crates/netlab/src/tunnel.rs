@@ -27,9 +27,8 @@ impl Tunnel {
     ///
     /// Errors: `NotImplemented` where this process may not; `InvalidArgument` for addresses that are none.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
-        let failed = |what: &'static str| {
-            move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error)
-        };
+        let failed =
+            |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;

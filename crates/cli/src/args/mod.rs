@@ -25,8 +25,7 @@ use fordway_store::VersionId;
 
 pub(crate) use bench::{
     ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs, RestArgs,
-    ScaleArg,
-    VectorArgs,
+    ScaleArg, VectorArgs,
 };
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};

@@ -13,14 +13,29 @@ use serde_json::json;
 use super::step::found;
 use crate::Mounts;
 
-/// The runtimes that are known, the best first: crun can do without a cgroup, which outlives a killed process.
-const RUNTIMES: [(&str, &[&str]); 2] = [("crun", &["--cgroup-manager=disabled"]), ("runc", &[])];
+/// A program that runs containers.
+struct Runtime {
+    program: &'static str,
+    options: &'static [&'static str],
+    /// Whether it can do without cgroups, which outlive a killed process.
+    needs_cgroups: bool,
+}
+
+/// Those that are known, the best first.
+const RUNTIMES: [Runtime; 2] = [
+    Runtime { program: "crun", options: &["--cgroup-manager=disabled"], needs_cgroups: false },
+    Runtime { program: "runc", options: &[], needs_cgroups: true },
+];
+
+/// Runs what follows where there are no cgroups to be seen: crun gives up at some of their layouts.
+const WITHOUT_CGROUPS: [&str; 4] =
+    ["sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"", "without-cgroups"];
 
 /// Writes what the runtime needs, and returns the command that runs `command` in a container called `name`.
 /// Errors: `NotImplemented` where there is no runtime.
 pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Result<Vec<String>> {
-    let runtime = RUNTIMES.iter().find(|(runtime, _)| found(runtime).is_some());
-    let (runtime, options) = runtime.ok_or_else(|| {
+    let runtime = RUNTIMES.iter().find(|runtime| found(runtime.program).is_some());
+    let runtime = runtime.ok_or_else(|| {
         Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
     })?;
     let program = command.first().map(PathBuf::from).unwrap_or_default();
@@ -34,9 +49,13 @@ pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Resu
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
     // The runtime looks itself up in /proc, which must be that of the process namespace where it is.
-    let mut words = vec!["unshare".to_owned(), "--mount".to_owned(), "--mount-proc".to_owned()];
-    words.push((*runtime).to_owned());
-    words.extend(options.iter().map(|&option| option.to_owned()));
+    let mut words = vec!["unshare", "--mount", "--mount-proc"];
+    if !runtime.needs_cgroups {
+        words.extend(WITHOUT_CGROUPS);
+    }
+    words.push(runtime.program);
+    words.extend(runtime.options);
+    let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     words.extend(["--root".to_owned(), format!("{bundle}/state"), "run".to_owned()]);
     words.extend(["--bundle".to_owned(), bundle, format!("fordway-{name}")]);
     Ok(words)
@@ -69,9 +88,9 @@ fn config(name: &str, command: &[String], files: &[PathBuf]) -> serde_json::Valu
         json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
         json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] }),
     ];
-    mounts.extend(files.iter().map(|file| {
-        json!({ "destination": file, "type": "bind", "source": file, "options": ["bind", "ro"] })
-    }));
+    mounts.extend(files.iter().map(
+        |file| json!({ "destination": file, "type": "bind", "source": file, "options": ["bind", "ro"] }),
+    ));
     json!({
         "ociVersion": "1.0.2",
         "hostname": name,

@@ -20,7 +20,20 @@ pub use wire::Wire;
 /// The built-in set-ups, the reference first, and templates for machines of your own.
 const BUILT_IN: &[(&str, &str)] = &[
     ("bare", include_str!("../../setups/bare.toml")),
+    ("container", include_str!("../../setups/container.toml")),
+    ("bridge", include_str!("../../setups/bridge.toml")),
+    ("container-bridge", include_str!("../../setups/container-bridge.toml")),
+    ("routed", include_str!("../../setups/routed.toml")),
+    ("vxlan", include_str!("../../setups/vxlan.toml")),
+    ("tunnel", include_str!("../../setups/tunnel.toml")),
+    ("ovs", include_str!("../../setups/ovs.toml")),
+    ("wireguard", include_str!("../../setups/wireguard.toml")),
     ("loopback", include_str!("../../setups/loopback.toml")),
+    ("ssh", include_str!("../../setups/ssh.toml")),
+    ("docker", include_str!("../../setups/docker.toml")),
+    ("podman", include_str!("../../setups/podman.toml")),
+    ("kubernetes", include_str!("../../setups/kubernetes.toml")),
+    ("slurm", include_str!("../../setups/slurm.toml")),
 ];
 
 /// Where a set-up runs.
@@ -113,6 +126,9 @@ pub struct Part {
     /// Whether it is run in a container of its own.
     #[serde(default)]
     pub container: bool,
+    /// Whether only the other program can reach it, so that nobody can wait for it here.
+    #[serde(default)]
+    pub hidden: bool,
 }
 
 impl Setup {
@@ -185,7 +201,8 @@ impl Setup {
         let is_known = |name: &&str| {
             ["ping", "pong"].contains(name) || self.networks.iter().any(|network| network == name)
         };
-        match used.into_iter().find(|name| !is_known(name)) {
+        let mut used = used;
+        match used.find(|name| !is_known(name)) {
             Some(name) => Err(format!("there is no network {name:?}; name it in `networks`")),
             None => Ok(()),
         }
@@ -205,7 +222,11 @@ mod tests {
     fn all_that_are_built_in_are_sound() {
         let all = Setup::all().unwrap();
         assert_eq!(all[0].name, "bare", "the reference is the first");
-        assert!(all.iter().all(|setup| setup.description.ends_with('.') || !setup.description.is_empty()));
+        let usual: Vec<_> =
+            all.iter().filter(|setup| setup.is_usual()).map(|setup| setup.name.as_str()).collect();
+        assert!(usual.len() >= 9 && !usual.contains(&"loopback"), "{usual:?}");
+        let templates: Vec<_> = all.iter().filter(|setup| !setup.is_complete()).collect();
+        assert!(templates.iter().all(|setup| setup.on == Ground::Machine) && templates.len() >= 3);
     }
 
     #[test]

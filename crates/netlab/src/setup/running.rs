@@ -149,8 +149,10 @@ impl Site {
 
     fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
         let mounts = Mounts::new()?;
-        let mut networks =
-            BTreeMap::from([("ping".to_owned(), lab.client.clone()), ("pong".to_owned(), lab.server.clone())]);
+        let mut networks = BTreeMap::from([
+            ("ping".to_owned(), lab.client.clone()),
+            ("pong".to_owned(), lab.server.clone()),
+        ]);
         for name in &setup.networks {
             networks.insert(name.clone(), Namespace::new()?);
         }
@@ -159,7 +161,8 @@ impl Site {
             wire.tune(network)?;
             words.set(name, network.path().display().to_string());
         }
-        let mut site = Site { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
+        let mut site =
+            Site { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
         for (number, step) in setup.steps.iter().enumerate() {
             let taken = step.take(&site.networks[&step.network], &mounts, &site.words);
             let daemon = taken.map_err(|error| in_step(number + 1, error))?;
@@ -175,7 +178,9 @@ impl Site {
         self.words.set("pong-address", &pong_address);
         let mut pong = self.launch("pong", &setup.pong, &programs.pong, &programs.pong_options)?;
         let asker = self.network_of(&setup.ping).cloned();
-        wait_for_port(asker.as_ref(), &mut pong, &at(&pong_address, pong_port), ("pong", stop))?;
+        if !setup.pong.hidden {
+            wait_for_port(asker.as_ref(), &mut pong, &at(&pong_address, pong_port), ("pong", stop))?;
+        }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;

@@ -65,11 +65,13 @@ impl Daemon {
         let device = file.strip_prefix("/sys/class/net").ok().map(Path::to_path_buf);
         while !is_there(network, mounts, file, device.as_deref())? {
             if let Some(status) = self.process.ended()? {
-                let why = format!("it ended ({status}) before {} was there: {}", file.display(), self.log.told());
+                let why =
+                    format!("it ended ({status}) before {} was there: {}", file.display(), self.log.told());
                 return Err(Error::new(ErrorKind::Unavailable, why));
             }
             if since.elapsed() > READY_WITHIN {
-                let why = format!("{} is not there after {READY_WITHIN:?}: {}", file.display(), self.log.told());
+                let why =
+                    format!("{} is not there after {READY_WITHIN:?}: {}", file.display(), self.log.told());
                 return Err(Error::new(ErrorKind::Timeout, why));
             }
             std::thread::sleep(POLL);
@@ -100,7 +102,10 @@ pub(super) fn command(words: &[String]) -> Result<Command> {
         false => found(program),
     };
     let Some(path_of) = path_of else {
-        return Err(Error::new(ErrorKind::NotImplemented, format!("there is no program `{program}` in PATH")));
+        return Err(Error::new(
+            ErrorKind::NotImplemented,
+            format!("there is no program `{program}` in PATH"),
+        ));
     };
     let mut command = Command::new(path_of);
     command.args(arguments).env("PATH", path());

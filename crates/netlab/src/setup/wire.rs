@@ -99,7 +99,8 @@ fn limit_rate(end: &Namespace, rate_bits_per_s: u64) -> Result<()> {
     let mut command = Command::new("tc");
     let (rate, burst, limit) =
         (format!("{rate_bits_per_s}bit"), burst.to_string(), (queue + burst).to_string());
-    let words = ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", &rate, "burst", &burst, "limit", &limit];
+    let words =
+        ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", &rate, "burst", &burst, "limit", &limit];
     command.args(words);
     run_in(end, None, command, None)
 }

@@ -22,7 +22,8 @@ impl Words {
             filled += before;
             match after.split_once('}').filter(|(word, _)| is_word(word)) {
                 Some((word, behind)) => {
-                    filled += self.0.get(word).filter(|value| !value.is_empty()).ok_or_else(|| unknown(word))?;
+                    filled +=
+                        self.0.get(word).filter(|value| !value.is_empty()).ok_or_else(|| unknown(word))?;
                     rest = behind;
                 }
                 None => {

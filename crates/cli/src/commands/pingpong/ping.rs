@@ -22,7 +22,8 @@ impl Asker {
 
     /// A message of pong's, whole, in `room`. Errors: what went wrong, after one try.
     fn ask(&self, wanted: &Wanted, room: &mut Vec<u8>) -> Result<()> {
-        let mut response = self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
+        let mut response =
+            self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
         let status = response.status();
         if status != 200 {
             return Err(Error::new(ErrorKind::BadResponse, format!("pong answers with status {status}")));

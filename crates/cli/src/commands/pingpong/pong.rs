@@ -27,9 +27,8 @@ impl Memory {
 /// The receive window that TCP begins with, in this network.
 fn first_window_bytes() -> Result<u64> {
     let path = "/proc/sys/net/ipv4/tcp_rmem";
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::NotImplemented, format!("reading {path}")).caused_by(error)
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::new(ErrorKind::NotImplemented, format!("reading {path}")).caused_by(error))?;
     let window = text.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok());
     window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} says {text:?}")))
 }

@@ -57,7 +57,8 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[Setup]) -> Result<()> {
     match args.pong.is_some() && !is_alone {
         false => Ok(()),
         true => {
-            let detail = "--pong is for the set-up loopback: others bring a pong of their own; add --setup loopback";
+            let detail =
+                "--pong is for the set-up loopback: others bring a pong of their own; add --setup loopback";
             Err(Error::new(ErrorKind::InvalidArgument, detail))
         }
     }
@@ -89,7 +90,8 @@ impl std::fmt::Display for Listed {
 
 fn list(context: &Context) -> Result<Exit> {
     for setup in Setup::all()? {
-        let missing = setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
+        let missing =
+            setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
         let unset = setup.variables.iter().filter(|(_, value)| value.is_empty());
         let unset = unset.map(|(word, _)| word.clone()).collect();
         let Setup { name, description, .. } = setup;
@@ -125,12 +127,17 @@ impl Task<'_> {
                 random.shuffle(&mut order);
                 for lane in order {
                     context.interrupt.check()?;
-                    let doing = format_args!("{} {}", self.points[phase].label(), lanes[lane].setup.name).to_string();
+                    let doing =
+                        format_args!("{} {}", self.points[phase].label(), lanes[lane].setup.name).to_string();
                     context.output.steps(done, total, doing);
                     let Ok(running) = &lanes[lane].running else { continue };
                     let running = &running[self.points[phase].window];
                     let place = Place { lane: lane as u8, phase: phase as u8, round, block: number };
-                    measured.add(phase, lane, self.block(running, &self.points[phase], place, clock, context)?);
+                    measured.add(
+                        phase,
+                        lane,
+                        self.block(running, &self.points[phase], place, clock, context)?,
+                    );
                     done += 1;
                 }
                 number += 1;
@@ -139,7 +146,14 @@ impl Task<'_> {
         Ok(measured)
     }
 
-    fn block(&self, running: &Running, point: &Point, place: Place, clock: Clock, context: &Context) -> Result<Block> {
+    fn block(
+        &self,
+        running: &Running,
+        point: &Point,
+        place: Place,
+        clock: Clock,
+        context: &Context,
+    ) -> Result<Block> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }

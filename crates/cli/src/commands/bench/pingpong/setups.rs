@@ -1,7 +1,7 @@
 //! The set-ups of a run: which, and all of them up at once.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use fordway_netlab::setup::{Programs, Running, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
@@ -43,9 +43,8 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
     }
     for setup in &mut setups {
-        let unknown = |(word, _): &&(String, String)| {
-            setups_word(word) || setup.variables.contains_key(word.as_str())
-        };
+        let unknown =
+            |(word, _): &&(String, String)| setups_word(word) || setup.variables.contains_key(word.as_str());
         let known: Vec<_> = args.set.iter().filter(unknown).cloned().collect();
         setup.variables.extend(known);
     }
@@ -79,7 +78,7 @@ fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> R
     let stop = || context.interrupt.is_raised();
     let one = |window| {
         let running = Running::start(setup, &wire(args, window), &programs, &stop)?;
-        check(&running, args)?;
+        check(&running, args, &stop)?;
         Ok(running)
     };
     windows(args).into_iter().map(one).collect()
@@ -107,7 +106,8 @@ fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
     let workers = (u32::from(most) * 4 + 16).min(4096).to_string();
     let end = |name: &str, port: &str| -> Vec<String> {
         let listen = format!("{{bind}}:{{{port}}}");
-        let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", &workers, "--until-eof"];
+        let words =
+            ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", &workers, "--until-eof"];
         words.map(str::to_owned).to_vec()
     };
     let mut ping = end("ping", "ping-port");
@@ -128,11 +128,26 @@ fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
     };
     let ports = (port("port", PORTS.0)?, port("ping-port", PORTS.1)?);
     let pong_options = args.pong_option.clone();
-    Ok(Programs { fordway: PathBuf::from(fordway), pong: end("pong", "port"), ping, pong_options, variables, ports })
+    let pong = end("pong", "port");
+    Ok(Programs { fordway, pong, ping, pong_options, variables, ports })
 }
 
-/// Asks for one message, so that a ping that has no pong is told before anything is measured.
-fn check(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+/// How long the first message may take to come through.
+const FIRST_WITHIN: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Asks for one message until it comes, so that a ping that has no pong is told before anything is measured.
+fn check(running: &Running, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
+    let since = Instant::now();
+    loop {
+        match check_once(running, args) {
+            Err(_) if since.elapsed() < FIRST_WITHIN && !stop() => std::thread::sleep(POLL),
+            done => return done,
+        }
+    }
+}
+
+fn check_once(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
     let ask = || {
         let caller = Caller::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
         let mut response = caller.ask(args.min, false).map_err(|failure| failure.error)?;

@@ -1,0 +1,77 @@
+"""The tables of ping-pong: what to expect, what was lost and asked again, and where times jump."""
+
+from html import escape
+
+from fordway.report import units
+from fordway.report.layers import guidance, windows
+from fordway.report.runfile import Run
+from fordway.report.tables import dot, table
+
+
+def levels(run: Run, colours: dict[str, str]) -> str:
+    """What is left of the reference's rate, for small and for big messages."""
+    rows = [
+        f'<th>{escape(level.phase)}</th><td class="text">{dot(colours[level.lane])}{escape(level.lane)}</td>'
+        f"<td>{level.small}</td><td>{level.big}</td>"
+        for level in guidance.levels(run)
+    ]
+    if not rows:
+        return ""
+    borders = {phase: guidance.border_bytes(run, phase) for phase in run.phases}
+    sizes = ", ".join(dict.fromkeys(units.size(size) for size in borders.values() if size))
+    said = (
+        f"Rates in units of {escape(run.reference or '')}'s, the middle half of all sizes, in steps of 5 %: levels to "
+        f"plan with. Big is more than {guidance.WINDOWS} of TCP's first receive windows ({sizes})."
+    )
+    heads = ["load", "<th class=text>set-up</th>", "small messages", "big messages"]
+    return f"<h3>What to expect</h3><p class=meta>{said}</p>{table(heads, rows)}"
+
+
+def failures(run: Run, colours: dict[str, str]) -> str:
+    """What failed and what was asked again: nothing is left out of the count."""
+    rows = []
+    for row in run.summaries():
+        load = row["load"]
+        if load is None:
+            continue
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in load["errors"].items()) or "none"
+        rows.append(
+            f'<th>{escape(row["phase"])}</th><td class="text">{dot(colours[row["lane"]])}{escape(row["lane"])}</td>'
+            f"<td>{units.count(row['operations'])}</td><td>{units.count(row['errors'])}</td>"
+            f'<td>{units.count(load.get("retries", 0))}</td><td class="text">{escape(kinds)}</td>'
+        )
+    if not rows:
+        return ""
+    heads = ["load", "<th class=text>set-up</th>", "answered", "failed", "asked again", "<th class=text>kinds</th>"]
+    return f"<h3>Messages</h3>{table(heads, rows)}"
+
+
+def changes(run: Run, colours: dict[str, str]) -> str:
+    """Sizes at which times jump, and whether those move with the window."""
+    found = windows.all_changes(run)
+    if not found:
+        return "<h3>Jumps</h3><p class=meta>At no size do times jump by 8 % or more.</p>"
+    heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time behind it", "by chance"]
+    rows = [
+        f'<th>{escape(one.phase)}</th><td class="text">{dot(colours[one.lane])}{escape(one.lane)}</td>'
+        f"<td>{one.change.size_bytes:,.0f} B</td>"
+        f"<td>{one.change.low_bytes:,.0f} – {one.change.high_bytes:,.0f}</td>"
+        f"<td>{one.change.jump:.2f}×</td><td>at most {one.change.chance:.1%}</td>"
+        for one in found
+    ]
+    return f"<h3>Jumps</h3>{table(heads, rows)}{_verdicts(run, found, colours)}"
+
+
+def _verdicts(run: Run, found: list[windows.Found], colours: dict[str, str]) -> str:
+    told = windows.verdicts(run, found)
+    if not told:
+        return ""
+    heads = ["load", "<th class=text>set-up</th>", "<th class=text>from, with each window</th>"]
+    rows = []
+    for one in told:
+        sizes = ", ".join(f"{size:,.0f} B with {window:,}" for window, size in one.sizes_bytes.items())
+        rows.append(
+            f'<th>{escape(one.phase)}</th><td class="text">{dot(colours[one.lane])}{escape(one.lane)}</td>'
+            f'<td class="text">{sizes}</td><td class="text">{one.verdict}</td>'
+        )
+    return f"<h4>Is it the window?</h4>{table([*heads, '<th class=text>the jump</th>'], rows)}"
