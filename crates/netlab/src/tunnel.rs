@@ -6,11 +6,14 @@ use std::net::UdpSocket;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{TUN_READ_BYTES_MAX, Tun};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt;
 
 use crate::namespace::refused;
 
 /// Packets taken from one side before the other has its turn.
 const BATCH: usize = 64;
+/// Datagrams that may wait in the socket.
+const ROOM_BYTES: usize = 4 << 20;
 /// What precedes a packet in a datagram as on the device; all zeros, because packets are whole.
 const HEADER_BYTES: usize = 10;
 
@@ -31,6 +34,8 @@ impl Tunnel {
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
+        // Without room, what TCP sends in one go is lost before anybody can read it. Not all users may have it.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device = Tun::new(device, false).map_err(|error| refused("making a network device", error))?;
         Ok(Tunnel { device, socket })

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fordway.report import figures
 from fordway.report.layers import loss, windows
@@ -15,6 +14,9 @@ from fordway.report.runfile import Run
 
 OUTER, INNER = 0.12, 0.22
 """How dense bands are: that of nine in ten messages, and on it that of the middle half."""
+
+RATIO_MAX = 2.0
+"""Where the axis of ratios ends at the latest: beyond are bands of few messages."""
 
 WINDOWS_MAX = 6
 """Multiples of the window that are marked."""
@@ -81,8 +83,10 @@ def _bands(axes: Axes, found: pd.DataFrame, colour: str) -> None:
 def _ticks(axes: Axes, label: str) -> None:
     if label == "latency":
         figures.time_axis(axes.yaxis)
-    else:
-        figures.rate_axis(axes.yaxis)
+        return
+    axes.yaxis.set_major_locator(LogLocator(base=10, numticks=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _mark_windows(axes: Axes, run: Run, phase: str) -> None:
@@ -129,7 +133,7 @@ def _loss_line(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
 
 def _loss_axes(axes: Axes, phase: str) -> None:
     axes.set(title=phase, xscale="log")
-    axes.set_ylim(bottom=0, top=max(1.3, min(float(np.nanmax(axes.get_ylim())), 2.5)))
+    axes.set_ylim(bottom=0, top=max(1.3, min(axes.get_ylim()[1], RATIO_MAX)))
     figures.size_axis(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.yaxis.set_minor_formatter(NullFormatter())

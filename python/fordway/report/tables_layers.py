@@ -50,7 +50,7 @@ def changes(run: Run, colours: dict[str, str]) -> str:
     """Sizes at which times jump, and whether those move with the window."""
     found = windows.all_changes(run)
     if not found:
-        return "<h3>Jumps</h3><p class=meta>At no size do times jump by 8 % or more.</p>"
+        return "<h3>Jumps</h3><p class=meta>At no size do times jump by 10 % or more.</p>"
     heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time behind it", "by chance"]
     rows = [
         f'<th>{escape(one.phase)}</th><td class="text">{dot(colours[one.lane])}{escape(one.lane)}</td>'

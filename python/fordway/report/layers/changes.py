@@ -14,15 +14,21 @@ MESSAGES_MIN = 60
 """Fewer messages show no jump that could be believed."""
 
 CHANGES_MAX = 4
-SHUFFLES = 199
-"""Random orders: with none better, chance is at most 1 in 200."""
+SHUFFLES = 399
+"""Random orders: with none better, chance is at most 1 in 400."""
 
-CHANCE_MAX = 0.01
-JUMP_MIN = 0.08
-"""Jumps of less than 8 % are not told."""
+CHANCE_MAX = 0.005
+JUMP_MIN = 0.1
+"""Jumps of less than 10 % are not told."""
 
 SIDE_MIN = 12
 """Messages that must be on either side of a jump."""
+
+SIDE_SHARE = 0.02
+"""And the share of all messages that must be there."""
+
+SIZES_MIN = 5
+"""Of so many different sizes at least: what lies between two sizes of a few is no jump, but their distance."""
 
 KNOTS = 4
 BOOTSTRAPS = 100
@@ -57,7 +63,7 @@ def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
     chances: list[float] = []
     while len(found) < CHANGES_MAX and len(starts):
         curve = _curve(size, found)
-        residual = _winsorised(time - curve @ (curve.T @ time))
+        residual = _apart(_winsorised(_apart(time, curve)), curve)
         gains = _gains(curve, residual, starts, found)
         chance = _chance(curve, residual, starts, found, float(gains.max()), random)
         at = int(starts[np.argmax(gains)])
@@ -74,19 +80,30 @@ def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
 
 
 def _starts(size: np.ndarray) -> np.ndarray:
-    """Where a new size begins, with messages enough on both sides."""
+    """Where a new size begins, with messages and sizes enough on both sides."""
     starts = np.flatnonzero(np.diff(size)) + 1
-    return starts[(starts >= SIDE_MIN) & (starts <= len(size) - SIDE_MIN)]
+    side = max(SIDE_MIN, int(SIDE_SHARE * len(size)))
+    starts = starts[SIZES_MIN - 1 : len(starts) - SIZES_MIN + 1]
+    return starts[(starts >= side) & (starts <= len(size) - side)]
 
 
-def _curve(size: np.ndarray, steps: list[int]) -> np.ndarray:
-    """An orthonormal basis of smooth curves of the size, with the jumps that are known."""
+def _apart(values: np.ndarray, curve: np.ndarray) -> np.ndarray:
+    """What of `values` the curve does not follow."""
+    return values - curve @ (curve.T @ values)
+
+
+def _curve(size: np.ndarray, steps: list[int], kinks: list[int] | None = None) -> np.ndarray:
+    """An orthonormal basis of smooth curves of the size, with the jumps that are known. The slope may change where
+    there is one: a constant delay is less and less of the time behind it.
+    """
     log = np.log1p(size)
     log = (log - log.min()) / max(float(np.ptp(log)), 1e-9)
     columns = [np.ones_like(size), log, log**2, log**3, size / size.max()]
     knots = np.quantile(log, np.linspace(0, 1, KNOTS + 2)[1:-1])
     columns += [np.maximum(log - knot, 0) ** 3 for knot in knots]
     columns += [_step(len(size), at) for at in steps]
+    for at in steps if kinks is None else kinks:
+        columns += [np.maximum(log - log[at], 0), np.maximum(log - log[at], 0) ** 2]
     basis, triangle = np.linalg.qr(np.column_stack(columns))
     return basis[:, np.abs(np.diag(triangle)) > 1e-8 * np.abs(triangle).max()]
 
@@ -125,8 +142,7 @@ def _chance(
     """How often residuals in random order take off as much as `gain`."""
     better = 0
     for _ in range(SHUFFLES):
-        shuffled = random.permutation(residual)
-        shuffled = shuffled - curve @ (curve.T @ shuffled)
+        shuffled = _apart(random.permutation(residual), curve)
         better += float(_gains(curve, shuffled, starts, known).max()) >= gain
     return (better + 1) / (SHUFFLES + 1)
 
@@ -135,12 +151,12 @@ def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
     """How high each jump is, in logarithms, where the rest of the curve is as smooth as can be."""
     if not steps:
         return np.empty(0)
-    curve = _curve(size, [])
+    curve = _curve(size, [], kinks=steps)
     jumps = np.column_stack([_step(len(size), at) for at in steps])
-    apart = jumps - curve @ (curve.T @ jumps)
-    heights = np.linalg.lstsq(apart, time - curve @ (curve.T @ time), rcond=None)[0]
+    apart, residual = _apart(jumps, curve), _apart(time, curve)
+    heights = np.linalg.lstsq(apart, residual, rcond=None)[0]
     # Once more without what rare stalls add.
-    rest = _winsorised(time - curve @ (curve.T @ time) - apart @ heights)
+    rest = _winsorised(residual - apart @ heights)
     return heights + np.linalg.lstsq(apart, rest, rcond=None)[0]
 
 
@@ -154,7 +170,7 @@ def _change(
     """The place of a jump and its interval, from resampled messages."""
     at, jump, chance = which
     curve = _curve(size, [*others, at])
-    residual = _winsorised(time - curve @ (curve.T @ time)) + jump * _step(len(size), at)
+    residual = _winsorised(_apart(time, curve)) + jump * _step(len(size), at)
     near = slice(max(0, at - 20 * SIDE_MIN), min(len(size), at + 20 * SIDE_MIN))
     places = [_place(size[near], residual[near], random) for _ in range(BOOTSTRAPS)]
     low, high = np.quantile(places, [0.025, 0.975])
