@@ -410,8 +410,9 @@ async fn next_connection(
 ) -> (std::net::TcpStream, OwnedSemaphorePermit) {
     loop {
         let slot = slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
-        let accepted = listener.accept().await.and_then(|(socket, _)| {
+        let accepted = listener.accept().await.and_then(|(socket, peer)| {
             socket.set_nodelay(true)?;
+            fordway_sys::send_unpaced_on_loopback(&socket, peer.ip())?;
             socket.into_std()
         });
         match accepted {

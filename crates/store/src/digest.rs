@@ -3,7 +3,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use crc_fast::CrcAlgorithm;
-use md5::Digest as _;
 use sha2::Digest as _;
 
 use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
@@ -196,7 +195,7 @@ pub struct Expected {
 pub struct Hasher {
     size: u64,
     policy: ETagPolicy,
-    md5: Option<md5::Md5>,
+    md5: Option<fast_md5::Md5>,
     checksum: Option<Running>,
 }
 
@@ -225,7 +224,7 @@ impl Hasher {
         Hasher {
             size: 0,
             policy,
-            md5: (check_md5 || policy == ETagPolicy::Md5).then(md5::Md5::new),
+            md5: (check_md5 || policy == ETagPolicy::Md5).then(fast_md5::Md5::new),
             checksum: checksum.map(Running::new),
         }
     }
@@ -254,7 +253,7 @@ impl Hasher {
 
     /// Ends the computation and holds it against `expected`. Errors: `IncompleteBody`, `BadDigest`.
     pub fn finish(self, expected: &Expected) -> Result<Digests> {
-        let md5: Option<[u8; 16]> = self.md5.map(|md5| md5.finalize().into());
+        let md5 = self.md5.map(fast_md5::Md5::finalize);
         let checksum = self.checksum.map(Running::finish);
         let etag = md5.filter(|_| self.policy == ETagPolicy::Md5).map(ETag::from_md5);
         let found = Digests { size: self.size, md5, etag, checksum };

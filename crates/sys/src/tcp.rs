@@ -1,8 +1,10 @@
-//! What the kernel knows of a TCP connection.
+//! What the kernel knows of a TCP connection, how it sends, and when it wakes up who waits.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Result;
+use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::xattr::last_errno;
 
@@ -38,11 +40,66 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
     }
 }
 
+/// Has a connection to `peer` sent without pacing if both ends are on this host: there is no line between
+/// them that anybody else uses. Where the machine's congestion control paces (BBR), a timer for each burst
+/// costs more there than the sending. Cost: one `setsockopt`, of loopback connections only.
+pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
+    // Reno is in every kernel, and allowed to everybody.
+    if peer.to_canonical().is_loopback() { set_tcp_congestion(socket, "reno") } else { Ok(()) }
+}
+
+/// Has the kernel wake up who waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
+/// other side has ended, or its buffer is full. The buffer grows to hold twice as many.
+pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the value is an int that lives across the call, and `length` is its size.
+    let done = unsafe {
+        libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), length)
+    };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    #[test]
+    fn who_waits_is_woken_when_enough_is_there() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        set_receive_low_water(&receiver, 1000).unwrap();
+        let is_ready = |seconds: i64| {
+            let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&receiver, PollFlags::IN)], Some(&limit)).unwrap() == 1
+        };
+        std::io::Write::write_all(&mut sender, &[0; 999]).unwrap();
+        // A write on loopback has arrived when it returns.
+        assert!(!is_ready(0));
+        std::io::Write::write_all(&mut sender, &[0]).unwrap();
+        assert!(is_ready(30));
+        set_receive_low_water(File::open("/proc/self/stat").unwrap(), 1).expect_err("a file is no socket");
+    }
+
+    #[test]
+    fn what_goes_to_this_host_is_not_paced() {
+        use rustix::net::sockopt::tcp_congestion;
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let before = tcp_congestion(&stream).unwrap();
+        send_unpaced_on_loopback(&stream, [192, 0, 2, 1].into()).unwrap();
+        assert_eq!(tcp_congestion(&stream).unwrap(), before);
+        send_unpaced_on_loopback(&stream, stream.peer_addr().unwrap().ip()).unwrap();
+        assert_eq!(tcp_congestion(&stream).unwrap(), "reno");
+    }
 
     #[test]
     fn a_connection_has_a_round_trip_and_a_file_has_none() {
@@ -50,6 +107,6 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let info = tcp_info(&stream).unwrap();
         assert!(info.rtt_us > 0 && info.mss_bytes > 500 && info.retransmits == 0, "{info:?}");
-        tcp_info(std::fs::File::open("/proc/self/stat").unwrap()).expect_err("a file is no socket");
+        tcp_info(File::open("/proc/self/stat").unwrap()).expect_err("a file is no socket");
     }
 }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use md5::Digest as _;
 use sha2::Digest as _;
 
 /// How a digest is made.
@@ -100,13 +99,11 @@ impl FileHash {
 }
 
 /// A digest in the making.
-#[derive(Clone)]
 pub struct RunningHash(Running);
 
-#[derive(Clone)]
 enum Running {
     Adler32(u32, u32),
-    Md5(md5::Md5),
+    Md5(fast_md5::Md5),
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
     Sha384(sha2::Sha384),
@@ -118,7 +115,7 @@ impl RunningHash {
     pub fn new(kind: HashKind) -> Self {
         RunningHash(match kind {
             HashKind::Adler32 => Running::Adler32(1, 0),
-            HashKind::Md5 => Running::Md5(md5::Md5::new()),
+            HashKind::Md5 => Running::Md5(fast_md5::Md5::new()),
             HashKind::Sha1 => Running::Sha1(sha1::Sha1::new()),
             HashKind::Sha256 => Running::Sha256(sha2::Sha256::new()),
             HashKind::Sha384 => Running::Sha384(sha2::Sha384::new()),

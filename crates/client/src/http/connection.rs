@@ -132,6 +132,13 @@ impl Connection {
         }
     }
 
+    /// See [`Socket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
+    pub(super) fn set_low_water(&mut self, bytes: usize) {
+        if let Transport::Plain(socket) = &mut self.transport {
+            socket.set_low_water(bytes);
+        }
+    }
+
     /// The socket beneath.
     pub(super) fn socket(&self) -> &Socket {
         match &self.transport {

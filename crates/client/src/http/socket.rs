@@ -16,6 +16,8 @@ pub(super) struct Socket {
     stream: TcpStream,
     read_timeout: Duration,
     waits: bool,
+    /// How much must have arrived for those who wait to be woken up.
+    low_water_bytes: usize,
 }
 
 impl Socket {
@@ -45,11 +47,12 @@ impl Socket {
     fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
         let set = || -> io::Result<()> {
             stream.set_nodelay(true)?;
+            fordway_sys::send_unpaced_on_loopback(&stream, stream.peer_addr()?.ip())?;
             stream.set_read_timeout(Some(timeouts.first_byte))?;
             stream.set_write_timeout(Some(timeouts.progress))
         };
         set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true })
+        Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
     }
 
     /// The same socket, of which no call waits: nor does any of this one from now on.
@@ -71,6 +74,15 @@ impl Socket {
     /// Whether calls wait for the other side from now on, or fail with `WouldBlock`.
     pub(super) fn set_waiting(&mut self, waits: bool) {
         self.waits = waits;
+    }
+
+    /// Has whoever waits for this socket sleep until `bytes` have arrived, at least 1, or it has ended.
+    /// Costs a system call only where the value changes.
+    pub(super) fn set_low_water(&mut self, bytes: usize) {
+        // Where the kernel knows no such mark we are woken up more often, and that is all.
+        if bytes != self.low_water_bytes && fordway_sys::set_receive_low_water(&self.stream, bytes).is_ok() {
+            self.low_water_bytes = bytes;
+        }
     }
 
     fn receive_flags(&self) -> RecvFlags {

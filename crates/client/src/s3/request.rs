@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersionId};
-use md5::Digest as _;
 
 use crate::http::Replay;
 
@@ -114,7 +113,7 @@ impl<'a> Call<'a> {
 
 /// The value of `Content-MD5` for `body`.
 pub(super) fn base64_md5(body: &[u8]) -> String {
-    BASE64.encode(md5::Md5::digest(body))
+    BASE64.encode(fast_md5::digest(body))
 }
 
 /// The value of `Content-MD5` for a digest that is known.

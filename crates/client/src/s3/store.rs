@@ -10,7 +10,6 @@ use fordway_store::{
     VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
-use md5::Digest as _;
 
 use super::S3Config;
 use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
@@ -128,7 +127,7 @@ impl Store for S3Store {
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         let algorithm = options.checksum.or(self.session.config.checksum);
         let checksum = algorithm.map(|algorithm| Checksum::of(algorithm, body));
-        let md5 = options.check_md5.then(|| md5::Md5::digest(body).into());
+        let md5 = options.check_md5.then(|| fast_md5::digest(body));
         writer::put(&self.session, (bucket, key), body, options, (checksum.as_ref(), md5))
     }
 

@@ -176,8 +176,9 @@ impl NodeGateway {
             self.accept(By::Unix, || self.unix.listener.accept().map(|(socket, _)| socket.into()));
             if let Some((listener, _)) = self.tcp.as_ref().filter(|_| is_tcp_ready) {
                 self.accept(By::Tcp, || {
-                    let (socket, _) = listener.accept()?;
+                    let (socket, peer) = listener.accept()?;
                     socket.set_nodelay(true)?;
+                    fordway_sys::send_unpaced_on_loopback(&socket, peer.ip())?;
                     keep_alive(&socket)?;
                     Ok(socket.into())
                 });

@@ -152,6 +152,11 @@ impl Answer {
         self.framing.known_left().is_none_or(|left| left > 256 << 10)
     }
 
+    /// Bytes of the body that are known to be on their way.
+    pub(super) fn bytes_left(&self) -> u64 {
+        self.framing.known_left().unwrap_or(0)
+    }
+
     /// Takes what has arrived. `false` if more is to come and the socket has nothing now.
     /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and those of sockets.
     pub(super) fn advance<S: Sink>(

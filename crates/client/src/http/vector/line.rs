@@ -23,6 +23,12 @@ use crate::http::response::Head;
 /// Received at least at once where a head is awaited.
 const HEAD_BYTES: usize = 16 * 1024;
 
+/// In the midst of an answer we are woken up for so many bytes, not for each segment: a server that sends
+/// every part by itself would wake us for each.
+const GATHERED_BYTES: usize = 256 * 1024;
+/// For so long, and only where bytes came as recently.
+pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
+
 /// A connection that is in use.
 pub(super) struct Line {
     connection: Connection,
@@ -129,6 +135,15 @@ impl Line {
     /// What to wait for.
     pub(super) fn interest(&self) -> PollFlags {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// Sees to it that a wait ends when it is worth while; whether it waits for many bytes, and so does not
+    /// notice when few come.
+    pub(super) fn gather(&mut self) -> bool {
+        let left = self.answer.as_ref().map_or(0, Answer::bytes_left);
+        let gathers = left >= GATHERED_BYTES as u64 && self.moved.elapsed() < GATHERING_TIME;
+        self.connection.set_low_water(if gathers { GATHERED_BYTES } else { 1 });
+        gathers
     }
 
     /// When the other side has had time enough. A server that may know no pipelining has less time where
@@ -239,6 +254,7 @@ impl Line {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {
             self.connection.set_waiting(true);
+            self.connection.set_low_water(1);
             keep(self.connection);
         }
         // The permit goes last: until it does, nobody makes a connection in the place of this one.

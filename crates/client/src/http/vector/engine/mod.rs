@@ -15,7 +15,7 @@ use rustix::event::{PollFd, Timespec, poll};
 use super::answer::Refusal;
 use super::batch::Batch;
 use super::learned::Learned;
-use super::line::{Answered, Event, Line};
+use super::line::{Answered, Event, GATHERING_TIME, Line};
 use super::redirect::Moved;
 use super::request::{BatchId, Queue, Request};
 use super::sink::Sink;
@@ -125,9 +125,11 @@ impl<S: Sink> Engine<S> {
 
     /// Waits until there is something to do, or too much time has passed; not beyond `limit`.
     pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) {
+        let gathers = self.lines.iter_mut().fold(false, |any, line| line.gather() | any);
+        let look = gathers.then(|| Instant::now() + GATHERING_TIME);
         let deadlines = self.lines.iter().filter_map(|line| self.deadline(line));
         let ends = self.batches.values().filter(|batch| !batch.has_ended()).filter_map(|batch| batch.until);
-        let until = deadlines.chain(self.not_before).chain(ends).chain(limit).min();
+        let until = deadlines.chain(self.not_before).chain(ends).chain(limit).chain(look).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled: Vec<PollFd<'_>> =
@@ -135,8 +137,9 @@ impl<S: Sink> Engine<S> {
         // It fails only when a signal came, or for want of memory: then all is looked at again.
         let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
         drop(polled);
-        // What has arrived meanwhile is in time, however late we look.
-        if ready == 0 && until.is_some_and(|until| until <= Instant::now()) {
+        // What has arrived meanwhile is in time, however late we look; few bytes are noticed only when
+        // they are looked for.
+        if ready == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
         self.end_late_batches();
