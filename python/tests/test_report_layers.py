@@ -113,7 +113,10 @@ def test_the_bands_of_a_loss_hold_the_truth() -> None:
     held, all_classes = 0, 0
     for seed in range(6):
         slow = messages(100 + seed)
-        rows = {("bare", "p"): messages(seed), ("vxlan", "p"): slow.assign(duration_ns=slow["duration_ns"] / 0.8)}
+        rows = {
+            ("bare", "p"): messages(seed),
+            ("vxlan", "p"): slow.assign(duration_ns=slow["duration_ns"] / 0.8),
+        }
         ratios = loss.against_reference(run_of(rows), "p", "vxlan", seed)
         all_classes += len(ratios)
         held += int(((ratios["low"] <= 0.8) & (ratios["high"] >= 0.8)).sum())
@@ -125,7 +128,12 @@ def test_guidance_tells_small_from_big() -> None:
     slow["duration_ns"] /= np.where(slow["bytes"] > 3 * 87_380, 0.9, 0.5)
     run = run_of({("bare", "p"): messages(8, 4000), ("sdn", "p"): slow})
     (level,) = guidance.levels(run)
-    assert (level.small.split("%")[0], level.big.split("%")[0]) in {("50", "90"), ("45", "90"), ("45", "85"), ("50", "85")}
+    assert (level.small.split("%")[0], level.big.split("%")[0]) in {
+        ("50", "90"),
+        ("45", "90"),
+        ("45", "85"),
+        ("50", "85"),
+    }
 
 
 def test_ppbench_tables_are_read_with_what_failed_and_was_retried(tmp_path: Path) -> None:
@@ -165,7 +173,9 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
         for tag, time in (("bare", 2), ("weave", 3))
         for size in random.integers(1, 500_000, 300)
     ]
-    table.write_text((HEADER + "\n".join(rows)).replace('"Requests per second",', "").replace(',"1","0","0",', ',"1","0",'))
+    table.write_text(
+        (HEADER + "\n".join(rows)).replace('"Requests per second",', "").replace(',"1","0","0",', ',"1","0",')
+    )
     out = tmp_path / "page.html"
     assert cli.main([str(table), "--out", str(out)]) == 0
     page = Page(out.read_text(encoding="utf-8"))
@@ -179,7 +189,9 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
 DIRECTORY = os.environ.get("FORDWAY_SDVN")
 
 
-@pytest.mark.skipif(DIRECTORY is None, reason="FORDWAY_SDVN does not name the directory of the sdvn-impact-database")
+@pytest.mark.skipif(
+    DIRECTORY is None, reason="FORDWAY_SDVN does not name the directory of the sdvn-impact-database"
+)
 def test_the_published_ratios_come_back() -> None:
     run = published.read(Path(DIRECTORY or "") / "logdata.csv")
     assert run.reference == "Reference"

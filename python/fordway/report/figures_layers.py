@@ -42,7 +42,10 @@ def _over_size(
 ) -> Figure | None:
     """Small panels: each set-up beside the reference, for each phase."""
     shown = [
-        (phase, lane) for phase in run.timed_phases for lane in run.lanes[1:] or run.lanes if _has(run, phase, lane)
+        (phase, lane)
+        for phase in run.timed_phases
+        for lane in run.lanes[1:] or run.lanes
+        if _has(run, phase, lane)
     ]
     if not shown:
         return None
@@ -127,7 +130,9 @@ def _loss_line(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
     ratios = ratios[ratios["size_bytes"] > 0]
     if ratios.empty:
         return
-    axes.fill_between(ratios["size_bytes"], ratios["low"], ratios["high"], color=colour, alpha=0.2, linewidth=0)
+    axes.fill_between(
+        ratios["size_bytes"], ratios["low"], ratios["high"], color=colour, alpha=0.2, linewidth=0
+    )
     axes.plot(ratios["size_bytes"], ratios["ratio"], "o-", color=colour, linewidth=1.6, markersize=3)
 
 

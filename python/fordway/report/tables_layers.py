@@ -42,7 +42,14 @@ def failures(run: Run, colours: dict[str, str]) -> str:
         )
     if not rows:
         return ""
-    heads = ["load", "<th class=text>set-up</th>", "answered", "failed", "asked again", "<th class=text>kinds</th>"]
+    heads = [
+        "load",
+        "<th class=text>set-up</th>",
+        "answered",
+        "failed",
+        "asked again",
+        "<th class=text>kinds</th>",
+    ]
     return f"<h3>Messages</h3>{table(heads, rows)}"
 
 

@@ -118,9 +118,7 @@ def _winsorised(residual: np.ndarray) -> np.ndarray:
     return np.clip(residual - middle, -WINSOR * spread, WINSOR * spread)
 
 
-def _gains(
-    curve: np.ndarray, residual: np.ndarray, starts: np.ndarray, known: list[int]
-) -> np.ndarray:
+def _gains(curve: np.ndarray, residual: np.ndarray, starts: np.ndarray, known: list[int]) -> np.ndarray:
     """What a jump at each of `starts` takes off the sum of squares."""
     tail = np.cumsum(residual[::-1])[::-1][starts]
     within = np.cumsum(curve[::-1], axis=0)[::-1][starts]

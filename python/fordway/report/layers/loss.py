@@ -48,9 +48,7 @@ def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
     return float(medians[run.reference] / medians[lane])
 
 
-def interval(
-    reference: np.ndarray, times: np.ndarray, random: np.random.Generator
-) -> tuple[float, float]:
+def interval(reference: np.ndarray, times: np.ndarray, random: np.random.Generator) -> tuple[float, float]:
     """The 95 % interval of the quotient of two medians, by resampling both (Efron and Tibshirani 1993)."""
     ratios = _medians(reference, random) / _medians(times, random)
     low, high = np.quantile(ratios, [0.025, 0.975])

@@ -122,9 +122,7 @@ def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:
         "latency": of or None,
         "client_cpu_ns_per_op": None,
         "server_cpu_ns_per_op": None,
-        "ratio": None
-        if lane == reference
-        else {"to": reference, "interval": None, "verdict": "cannot-tell"},
+        "ratio": None if lane == reference else {"to": reference, "interval": None, "verdict": "cannot-tell"},
         "limit": {"name": units.NOT_MEASURED, "evidence": "the table does not tell"},
         "load": None,
     }

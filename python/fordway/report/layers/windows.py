@@ -96,7 +96,9 @@ def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float]
 def _near(candidates: list[Change], change: Change, factor: float) -> float | None:
     """The place of the jump that is where `change` would be at `factor` times its size."""
     for other in candidates:
-        meets = other.low_bytes <= change.high_bytes * factor and change.low_bytes * factor <= other.high_bytes
+        meets = (
+            other.low_bytes <= change.high_bytes * factor and change.low_bytes * factor <= other.high_bytes
+        )
         if meets or abs(other.size_bytes / (change.size_bytes * factor) - 1) < SAME:
             return other.size_bytes
     return None
