@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
     """Reads the runs; what likwid-perfctr counted belongs to the one there is."""
-    from fordway.report import likwid, runfile
+    from fordway.report import likwid
 
     runs = [_read(path) for path in directories]
     if likwid_output is None:

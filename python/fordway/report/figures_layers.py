@@ -1,4 +1,4 @@
-"""The figures of ping-pong: rates and times over the size of messages, and what is left of the reference's rate."""
+"""The figures of ping-pong: rates and times over the size of messages, beside the reference."""
 
 from collections.abc import Callable
 

@@ -84,16 +84,17 @@ DRAWINGS = {
     ),
     "layers": Drawing(
         "What is left of the reference's rate",
-        "Further up is faster; the line at 1 is the reference. Each dot is the quotient of the medians of a class of "
-        "sizes, the band its 95 % interval by bootstrap. Dashed lines are multiples of TCP's first receive window; "
-        "a triangle on the upper edge is a size at which times jump, found without knowledge of the window.",
+        "Further up is faster; the line at 1 is the reference. Each dot is the quotient of the medians of a "
+        "class of sizes, the band its 95 % interval by bootstrap. Dashed lines are multiples of TCP's first "
+        "receive window; a triangle on the upper edge is a size at which times jump, found without "
+        "knowledge of the window.",
         figures_layers.layers,
     ),
     "transfer": Drawing(
         "Transfer rate by size",
-        "Content of one message divided by its time; each set-up beside the reference. The line is the median, the "
-        "denser band holds the middle half of the messages, the paler one nine in ten: exact quantiles of each class "
-        "of sizes. Dashed: multiples of TCP's first receive window.",
+        "Content of one message divided by its time; each set-up beside the reference. The line is the "
+        "median, the denser band holds the middle half of the messages, the paler one nine in ten: exact "
+        "quantiles of each class of sizes. Dashed: multiples of TCP's first receive window.",
         figures_layers.transfer,
     ),
     "requests": Drawing(

@@ -79,6 +79,7 @@ def variable(colour: str) -> str:
 
 
 def table(heads: Iterable[str], rows: Iterable[str]) -> str:
+    """A table of such heads; rows are their cells, as HTML."""
     head = "".join(text if text.startswith("<th") else f"<th>{text}</th>" for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,9 +1,9 @@
-"""Sizes at which the time of a message jumps, found without looking at any window; and whether they move with it.
+"""Sizes at which the time of a message jumps, found without looking at any window.
 
-The logarithm of the time is fitted by a smooth curve of the size. A jump at some size is a column more: ones from
-there on. What it would take off the sum of squares is known for all sizes at once, from running sums; the size that
-takes off most is the candidate. It is believed if residuals in random order hardly ever take off as much, and if the
-jump is one that matters. Then it belongs to the curve, and the next is looked for.
+The logarithm of the time is fitted by a smooth curve of the size. A jump at some size is a column more: ones
+from there on. What it would take off the sum of squares is known for all sizes at once, from running sums;
+the size that takes off most is the candidate. It is believed if residuals in random order hardly ever take off as
+much, and if the jump is one that matters. Then it belongs to the curve, and the next is looked for.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SIDE_SHARE = 0.02
 """And the share of all messages that must be there."""
 
 SIZES_MIN = 5
-"""Of so many different sizes at least: what lies between two sizes of a few is no jump, but their distance."""
+"""Different sizes that must be there: between two of a few there is no jump, but their distance."""
 
 KNOTS = 4
 BOOTSTRAPS = 100
@@ -93,8 +93,8 @@ def _apart(values: np.ndarray, curve: np.ndarray) -> np.ndarray:
 
 
 def _curve(size: np.ndarray, steps: list[int], kinks: list[int] | None = None) -> np.ndarray:
-    """An orthonormal basis of smooth curves of the size, with the jumps that are known. The slope may change where
-    there is one: a constant delay is less and less of the time behind it.
+    """An orthonormal basis of smooth curves of the size, with the jumps that are known. The slope may change
+    where there is one: a constant delay is less and less of the time behind it.
     """
     log = np.log1p(size)
     log = (log - log.min()) / max(float(np.ptp(log)), 1e-9)

@@ -41,8 +41,9 @@ class Classes:
 
 
 def bands(rows: pd.DataFrame, classes: Classes, values: pd.Series) -> pd.DataFrame:
-    """Exact quantiles of `values` (one for each of `rows`) in each class: a row for each class that has messages
-    enough, in order of `size_bytes`, with a column for each of `SHARES` and the number of `messages`.
+    """Exact quantiles of `values` (one for each of `rows`) in each class: a row for each class that has
+    messages enough, in order of `size_bytes`, with a column for each of `SHARES` and the number of
+    `messages`.
     """
     table = pd.DataFrame(
         {

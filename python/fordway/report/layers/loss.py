@@ -14,9 +14,9 @@ NEAR = 0.1
 
 
 def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.DataFrame:
-    """The rate of `lane` in units of the reference's (1 is as fast): a row for each class of size that has messages
-    enough in both, with `size_bytes`, the quotient of the medians as `ratio`, and its 95 % interval by bootstrap
-    (`low`, `high`).
+    """The rate of `lane` in units of the reference's (1 is as fast): a row for each class of size that has
+    messages enough in both, with `size_bytes`, the quotient of the medians as `ratio`, and its 95 % interval
+    by bootstrap (`low`, `high`).
     """
     rows = run.operations[run.operations["phase"] == phase]
     if rows.empty:

@@ -1,4 +1,4 @@
-"""Tables that others measured, as runs: what ppbench writes, and ApacheBench's rows of the sdvn-impact-database."""
+"""Tables that others measured, as runs: those of ppbench and of the sdvn-impact-database."""
 
 from pathlib import Path
 from typing import Any
@@ -91,21 +91,15 @@ def _info(path: Path, rows: pd.DataFrame, lanes: list[str]) -> dict[str, Any]:
     }
 
 
-MACHINE: dict[str, Any] = {
-    name: None
-    for name in (
-        "kernel",
-        "system",
-        "cpu_model",
-        "memory_bytes",
-        "cpu_governor",
-        "clock_source",
-        "is_virtual",
-        "load_1min",
-        "huge_pages",
-        "tcp_congestion_control",
-    )
-} | {"cpus": "an unknown number of", "file_systems": []}
+UNKNOWN = (
+    "kernel system cpu_model memory_bytes cpu_governor clock_source is_virtual load_1min huge_pages "
+    "tcp_congestion_control"
+)
+MACHINE: dict[str, Any] = dict.fromkeys(UNKNOWN.split()) | {
+    "cpus": "an unknown number of",
+    "file_systems": [],
+}
+"""What the tables tell of their machines: nothing."""
 
 
 def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:

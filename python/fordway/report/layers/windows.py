@@ -63,7 +63,7 @@ def all_changes(run: Run) -> list[Found]:
 
 
 def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
-    """For each jump of a sweep that was repeated with other windows, whether it moved; none for other runs."""
+    """For each jump of a sweep that was repeated with other windows, whether it moved."""
     groups: dict[tuple[str, str], dict[int, list[Change]]] = {}
     for phase in run.phases:
         named = WINDOW.search(phase)
