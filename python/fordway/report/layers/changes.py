@@ -2,8 +2,8 @@
 
 The logarithm of the time is fitted by a smooth curve of the size. A jump at some size is a column more: ones
 from there on. What it would take off the sum of squares is known for all sizes at once, from running sums;
-the size that takes off most is the candidate. It is believed if residuals in random order hardly ever take off as
-much, and if the jump is one that matters. Then it belongs to the curve, and the next is looked for.
+the size that takes off most is the candidate. It is believed if residuals in random order hardly ever take
+off as much, and if the jump is one that matters. Then it belongs to the curve, and the next is looked for.
 """
 
 from dataclasses import dataclass
