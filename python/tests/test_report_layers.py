@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from layers_data import messages, run_of
 from test_report import Page
+from test_report_kinds import bench
 
-from fordway.report import cli, figures, kinds
+from fordway.report import cli, figures, kinds, runfile
 from fordway.report.layers import changes, guidance, loss, published, windows
 from fordway.report.layers.classes import MESSAGES_MIN, Classes, bands
 from fordway.report.runfile import RunFileError
@@ -184,6 +185,47 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
     assert list(drawn) == ["layers", "transfer", "requests", "latency-by-size"]
     assert page.tags.count("svg") == len(drawn)
     assert "What to expect" in page.text
+
+
+def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) -> None:
+    ports = ["--set", "port=28280", "--set", "ping-port=28281"]
+    few = ["--rounds", "1", "--points", "80", "--warm-up", "0s", "--min", "0", "--seed", "1"]
+    run = bench(tmp_path, "pingpong", "--setup", "loopback", *ports, *few)
+    out = tmp_path / "page.html"
+    assert cli.main([str(run), "--out", str(out)]) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    # One set-up has nothing to be compared with.
+    assert page.tags.count("svg") == 3
+    rows = [row for row in page.rows if row[1:2] == ["loopback"] and len(row) == 6]
+    assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+@pytest.mark.parametrize(
+    ("option", "verdict"),
+    [("--delay-from=262144", windows.STAYS), ("--delay-from-windows=2", windows.MOVES)],
+)
+def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
+    sweep = ["--setup", "bare", "--connections", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
+    sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
+    # Longer than any stall of a busy machine that more than a few messages have.
+    delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]
+    run = runfile.read_run(bench(tmp_path, "pingpong", *sweep, *sizes, *delay))
+    found = windows.all_changes(run)
+    highest = max(found, key=lambda one: one.change.jump)
+    places = {87_380: 262_144, 131_072: 262_144}
+    if verdict == windows.MOVES:
+        places = {window: 2 * window for window in places}
+    window = windows.window_bytes(run, highest.phase)
+    assert highest.change.size_bytes == pytest.approx(places[window or 0], rel=0.02)
+    # Rounds of a busy machine differ, which may look like a small jump beside.
+    is_there = [
+        one
+        for one in windows.verdicts(run, found)
+        if one.sizes_bytes[87_380] == pytest.approx(places[87_380], rel=0.02)
+    ]
+    assert [one.verdict for one in is_there] == [verdict]
+    assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.02)
 
 
 DIRECTORY = os.environ.get("FORDWAY_SDVN")

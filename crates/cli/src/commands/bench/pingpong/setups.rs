@@ -1,6 +1,5 @@
 //! The set-ups of a run: which, and all of them up at once.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fordway_netlab::setup::{Programs, Running, Setup, Wire};
@@ -101,35 +100,43 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
 fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+    // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
+    let words = [("bind", setup.bind()), ("size", "{size}")];
+    Ok(Programs {
+        fordway,
+        pong: end(args, "pong", "port"),
+        ping: ping(args),
+        pong_options: args.pong_option.clone(),
+        variables: words.map(|(word, value)| (word.to_owned(), value.to_owned())).into(),
+        ports: (port(setup, "port", PORTS.0)?, port(setup, "ping-port", PORTS.1)?),
+    })
+}
+
+/// What starts one end; `port` is the word for where it listens.
+fn end(args: &PingpongBenchArgs, name: &str, port: &str) -> Vec<String> {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
     // Connections of the policy that was measured before may still be there.
     let workers = (u32::from(most) * 4 + 16).min(4096).to_string();
-    let end = |name: &str, port: &str| -> Vec<String> {
-        let listen = format!("{{bind}}:{{{port}}}");
-        let words =
-            ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", &workers, "--until-eof"];
-        words.map(str::to_owned).to_vec()
-    };
-    let mut ping = end("ping", "ping-port");
-    let pong_url = match &args.pong {
-        Some(url) => url.clone(),
-        None => "http://{pong-address}:{port}".to_owned(),
-    };
+    let listen = format!("{{bind}}:{{{port}}}");
+    let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", &workers, "--until-eof"];
+    words.map(str::to_owned).to_vec()
+}
+
+fn ping(args: &PingpongBenchArgs) -> Vec<String> {
+    let pong = args.pong.clone().unwrap_or_else(|| "http://{pong-address}:{port}".to_owned());
     let timeout = format!("{}us", args.timeout.as_micros());
-    ping.extend(["--pong".to_owned(), pong_url, "--retries".to_owned(), args.retries.to_string()]);
-    ping.extend(["--timeout".to_owned(), timeout]);
-    let mut variables = BTreeMap::from([("bind".to_owned(), setup.bind().to_owned())]);
-    variables.insert("size".to_owned(), "{size}".to_owned());
-    let port = |word: &str, usual: u16| {
-        let said = setup.variables.get(word).map(|text| text.parse::<u16>());
-        said.unwrap_or(Ok(usual)).map_err(|error| {
-            Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
-        })
-    };
-    let ports = (port("port", PORTS.0)?, port("ping-port", PORTS.1)?);
-    let pong_options = args.pong_option.clone();
-    let pong = end("pong", "port");
-    Ok(Programs { fordway, pong, ping, pong_options, variables, ports })
+    let mut words = end(args, "ping", "ping-port");
+    let options = [("--pong", pong), ("--retries", args.retries.to_string()), ("--timeout", timeout)];
+    words.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+    words
+}
+
+/// The port that `word` of a set-up stands for. Errors: `InvalidArgument` for what is none.
+fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
+    let said = setup.variables.get(word).map(|text| text.parse::<u16>());
+    said.unwrap_or(Ok(usual)).map_err(|error| {
+        Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
+    })
 }
 
 /// How long the first message may take to come through.
