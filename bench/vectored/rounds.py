@@ -38,6 +38,7 @@ def commands(directory, workload):
         "fordway": fordway(http, 1),
         "fordway-windowed": fordway(http, 16),
         "davix": [programs["davix"], http, ranges, PER_CALL],
+        "receive-loop": [sys.executable, str(Path(__file__).with_name("receive_loop.py")), http, ranges],
         "xrdcl": [programs["xrdcl"], xroot, ranges, PER_CALL, "1"],
         "xrdcl-4": [programs["xrdcl"], xroot, ranges, PER_CALL, "4"],
         "obstore": [*python, "obstore", http, ranges, PER_CALL],

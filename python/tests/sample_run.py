@@ -1,7 +1,7 @@
 """Makes a run as `fordway compare` would write it, from distributions that look like the real ones."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,13 @@ BLOCK_TYPES = {
         ["round", "block", "operations", "bytes", "elapsed_ns", "client_cpu_ns", "server_cpu_ns"], pa.uint64()
     ),
 }
+OBJECT_TYPES = {
+    "round": pa.uint16(),
+    "bytes": pa.uint64(),
+    "directories": pa.uint16(),
+    "made_directories": pa.uint16(),
+    "emptied_directories": pa.uint16(),
+}
 
 
 def write_sample_run(
@@ -66,9 +73,9 @@ def write_sample_run(
     operations = pd.concat(_operations(random, lane, fail, blocks) for lane in lanes)
     measured = pd.concat(_blocks(operations, lane) for lane in lanes)
     directory.mkdir(parents=True)
-    _write_arrow(directory / "operations.arrow", operations, OPERATION_TYPES)
-    _write_arrow(directory / "blocks.arrow", measured, BLOCK_TYPES)
-    info = _info(lanes, _summaries(operations, measured, list(lanes), random)) | changes
+    write_arrow(directory / "operations.arrow", operations, OPERATION_TYPES)
+    write_arrow(directory / "blocks.arrow", measured, BLOCK_TYPES)
+    info = run_info(lanes, _summaries(operations, measured, list(lanes), random)) | changes
     (directory / "run.json").write_text(json.dumps(info, indent=1), encoding="utf-8")
     return directory
 
@@ -116,7 +123,8 @@ def _blocks(operations: pd.DataFrame, lane: str) -> pd.DataFrame:
     return blocks
 
 
-def _write_arrow(path: Path, rows: pd.DataFrame, types: dict[str, pa.DataType]) -> None:
+def write_arrow(path: Path, rows: pd.DataFrame, types: dict[str, pa.DataType]) -> None:
+    """Writes `rows` as a file of a run."""
     schema = pa.schema(list(types.items()))
     table = pa.Table.from_pandas(rows, schema=schema, preserve_index=False)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -182,7 +190,8 @@ def _limit(lane: str) -> dict[str, str]:
     return {"name": "client cpu", "evidence": "client 96 % of one CPU"}
 
 
-def _info(lanes: Mapping[str, str], summaries: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def run_info(lanes: Mapping[str, str], summaries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The `run.json` of a comparison."""
     return {
         "schema": "fordway.run",
         "schema_version": 1,
@@ -191,7 +200,7 @@ def _info(lanes: Mapping[str, str], summaries: Iterator[dict[str, Any]]) -> dict
         "started": "2026-11-20T09:15:02Z",
         "elapsed_ns": 48_200_000_000,
         "command": ["fordway", "compare", "/usr/share/doc", "--out", "out/doc.run", "--seed", "1"],
-        "machine": _MACHINE,
+        "machine": dict(_MACHINE),
         "parameters": {
             "source": "/usr/share/doc",
             "objects": BLOCKS * OPERATIONS_PER_BLOCK,

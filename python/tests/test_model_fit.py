@@ -1,5 +1,6 @@
 """Fits recover what the measurements were made of, and say so where they cannot."""
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -228,3 +229,34 @@ def test_condition_and_inflation_of_known_columns() -> None:
     assert diagnostics.entangled(near) == [0, 1]
     assert diagnostics.condition(np.ones((4, 2))) > 1e12
     assert diagnostics.condition(np.zeros((4, 2))) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema_version": 2}, "of a newer version"),
+        ({"schema_version": "1"}, "of a newer version"),
+        ({"constants": ...}, "lacks constants"),
+        ({"coefficients": []}, "lacks numbers for its coefficients"),
+        ({"coefficients": [{"name": "t0", "value": None}]}, "lacks numbers for its coefficients"),
+    ],
+)
+def test_fits_that_were_changed_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], says: str
+) -> None:
+    table = data.write(tmp_path / "x.csv", data.by_size())
+    found = model(capsys, "fit", table, "--model", "linear") | change
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps({name: each for name, each in found.items() if each is not ...}))
+    assert says in refused(capsys, "predict", str(path), "--size", "4KiB")
+
+
+@pytest.mark.parametrize("words", [["--connections", "nan"], ["--connections", "0"], ["--size", "1e400B"]])
+def test_predictions_of_nothing_that_is_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    table = data.write(tmp_path / "x.csv", data.by_size())
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(model(capsys, "fit", table, "--model", "linear")))
+    said = refused(capsys, "predict", str(path), "--size", "4KiB", *words)
+    assert "too large a size" in said or "should be 1 or more" in said

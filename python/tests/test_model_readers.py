@@ -239,3 +239,27 @@ def test_quantities_have_units() -> None:
     for text in ("5900", "5900 parsecs", "-1us", ""):
         with pytest.raises(points.DataError):
             quantities.parse(text, "bandwidth")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("obj_size_B;lat_avg_us\n1;80,5\n", "parted by semicolons"),
+        ("obj_size_B,obj_size_B,lat_avg_us\n1,2,80\n", "the column obj_size_B twice"),
+        ("obj_size_B,lat_avg_us\n1e300,80\n", "beyond any request: check the units"),
+        ("obj_size_B,lat_avg_us\n1,1e308\n", "beyond any request: check the units"),
+        ('{"summaries": null}', "no request that succeeded"),
+        ('{"summaries": [{"load": {"rate_asked_per_s": 1}, "latency": {"mean_ns": 1}}]}', "lacks 'lane'"),
+    ],
+)
+def test_what_only_looks_like_measurements_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    assert says in refused(capsys, "fit", str(path))
+
+
+def test_comments_may_come_before_the_header(tmp_path: Path) -> None:
+    row = read(tmp_path, "# measured on a Monday\r\nobj_size_B,lat_avg_us\r\n4096,80\r\n")
+    assert (row["size_bytes"], row["time_us"]) == (4_096, 80)

@@ -21,7 +21,7 @@ pub use histogram::Latencies;
 pub use load::{Connections, Load};
 pub use load_table::load_table;
 pub use machine::{FileSystem, Machine};
-pub use record::{Block, Operation, RankRecord, Records};
+pub use record::{Block, ObjectRecord, Operation, RankRecord, Records};
 pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSION, Summary, Verdict};
 pub use score::{LaneScore, Scores};
 pub use stats::{Interval, Shuffle, median, median_interval};

@@ -77,6 +77,21 @@ pub struct RankRecord {
     pub cpu_ns: u64,
 }
 
+/// One object of one round of a comparison, and what it has to do with directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectRecord {
+    /// The round, from 0.
+    pub round: u16,
+    /// Its size.
+    pub bytes: u64,
+    /// Directories that its path goes through.
+    pub directories: u16,
+    /// Those of them that held no object of this round before it.
+    pub made_directories: u16,
+    /// Those of them that hold no object once it is removed.
+    pub emptied_directories: u16,
+}
+
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -84,6 +99,9 @@ pub struct Records {
     pub operations: Vec<Operation>,
     /// Every block, in order.
     pub blocks: Vec<Block>,
+    /// Every object of every round, in the order in which each phase takes them; none where a run is of
+    /// no tree.
+    pub objects: Vec<ObjectRecord>,
     /// What each rank did in each phase; none where a run has no ranks.
     pub ranks: Vec<RankRecord>,
 }

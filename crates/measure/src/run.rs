@@ -193,6 +193,11 @@ impl Run {
             let ranks = self.ranks_batch(records).map_err(|error| failed("ranks.arrow")(error.into()))?;
             replace(dir, "ranks.arrow", |file| write_arrow(file, &ranks)).map_err(failed("ranks.arrow"))?;
         }
+        if !records.objects.is_empty() {
+            let objects = objects_batch(records).map_err(|error| failed("objects.arrow")(error.into()))?;
+            replace(dir, "objects.arrow", |file| write_arrow(file, &objects))
+                .map_err(failed("objects.arrow"))?;
+        }
         // Last, so that a directory with a run.json is a whole run.
         replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
             .map_err(failed("run.json"))
@@ -284,6 +289,20 @@ impl Run {
     }
 }
 
+fn objects_batch(records: &Records) -> Result<RecordBatch, ArrowError> {
+    let all = &records.objects;
+    let count = |value: fn(&crate::ObjectRecord) -> u16| {
+        Arc::new(UInt16Array::from_iter_values(all.iter().map(value))) as ArrayRef
+    };
+    RecordBatch::try_from_iter([
+        ("round", count(|object| object.round)),
+        ("bytes", Arc::new(UInt64Array::from_iter_values(all.iter().map(|object| object.bytes))) as ArrayRef),
+        ("directories", count(|object| object.directories)),
+        ("made_directories", count(|object| object.made_directories)),
+        ("emptied_directories", count(|object| object.emptied_directories)),
+    ])
+}
+
 type Written = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 fn write_arrow(file: &File, batch: &RecordBatch) -> Written {
@@ -354,7 +373,19 @@ mod tests {
             client_cpu_ns: 6,
             server_cpu_ns: None,
         };
-        let records = Records { operations: vec![zero], blocks: vec![block], ranks: vec![] };
+        let object = crate::ObjectRecord {
+            round: 0,
+            bytes: 3,
+            directories: 2,
+            made_directories: 1,
+            emptied_directories: 0,
+        };
+        let records = Records {
+            operations: vec![zero],
+            blocks: vec![block],
+            objects: vec![object],
+            ..Records::default()
+        };
         run().write(&dir, &records).unwrap();
         assert_eq!(Run::read(&dir).unwrap(), run());
         let open = |name| FileReader::try_new(File::open(dir.join(name)).unwrap(), None).unwrap();
@@ -362,7 +393,9 @@ mod tests {
         assert_eq!((operations.num_rows(), operations.num_columns()), (1, 11));
         let blocks = open("blocks.arrow").next().unwrap().unwrap();
         assert_eq!(blocks.column_by_name("server_cpu_ns").unwrap().null_count(), 1);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+        let objects = open("objects.arrow").next().unwrap().unwrap();
+        assert_eq!((objects.num_rows(), objects.num_columns()), (1, 5));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
     }
 
     #[test]

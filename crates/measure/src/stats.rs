@@ -46,10 +46,18 @@ pub fn median_interval(values: &[f64], seed: u64) -> Option<Interval> {
             median(&resample)
         })
         .collect();
-    medians.sort_unstable_by(f64::total_cmp);
-    let at = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
-    let value = median(values)?;
-    Some(Interval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples: values.len() })
+    Interval::of_resamples(median(values)?, &mut medians, values.len())
+}
+
+impl Interval {
+    /// The 95 % percentile interval of an estimate, from the estimates of resamples of the `samples` values
+    /// it was made of. `None` of no resamples.
+    pub fn of_resamples(value: f64, resampled: &mut [f64], samples: usize) -> Option<Self> {
+        resampled.sort_unstable_by(f64::total_cmp);
+        let last = resampled.len().checked_sub(1)?;
+        let at = |share: f64| resampled[(last as f64 * share).round() as usize];
+        Some(Interval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples })
+    }
 }
 
 /// A small random generator (xorshift64*), for orders and resamples that a seed repeats exactly on

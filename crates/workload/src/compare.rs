@@ -11,7 +11,7 @@ use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
-use crate::{Item, Target, Tree};
+use crate::{Item, Target, Tree, directories};
 
 /// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
 const BLOCK_FILES: usize = 64;
@@ -169,6 +169,7 @@ impl Comparison<'_> {
         let mut items: Vec<&Item> = tree.items.iter().collect();
         self.random.shuffle(&mut items);
         let jobs: Vec<Job> = items.into_iter().map(|item| self.job(item)).collect();
+        self.note_objects(round, &jobs);
         let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
         let ranged: Vec<Job> = jobs.iter().copied().filter(|job| job.len > 0).collect();
         let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
@@ -187,6 +188,13 @@ impl Comparison<'_> {
             }
         }
         self.expect_nothing_left()
+    }
+
+    fn note_objects(&mut self, round: u16, jobs: &[Job]) {
+        if let Some(counted) = round.checked_sub(self.plan.warm_up) {
+            let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
+            self.outcome.records.objects.extend(directories::records(counted, objects));
+        }
     }
 
     fn job<'t>(&mut self, item: &'t Item) -> Job<'t> {

@@ -8,12 +8,16 @@
 //! [`Team`], at a [`Site`]; [`bench::describe`] makes a run of it, [`report`] tables.
 //!
 //! [`rest::run_block`] makes load on a server.
+//!
+//! [`ledger`] measures layers one by one, and whether they add up to a lane.
 
 pub mod bench;
 pub mod compare;
 mod delay;
+mod directories;
 pub mod io500;
 pub mod ior;
+pub mod ledger;
 pub mod mdtest;
 pub mod mdworkbench;
 mod pattern;

@@ -56,6 +56,18 @@ fn all_phases_run_and_verify() {
         assert_eq!(outcome.failures, Vec::<String>::new());
         let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
         assert_eq!(summaries.len(), 12);
+        let objects = &outcome.records.objects;
+        assert_eq!(objects.len(), 5 * 150);
+        assert_eq!(objects.iter().map(|object| object.bytes).sum::<u64>(), 5 * tree.bytes);
+        // Three directories, made and emptied in each round.
+        assert_eq!(objects.iter().map(|object| object.made_directories).sum::<u16>(), 5 * 3);
+        let sizes = |phase: u8| -> Vec<u64> {
+            let puts = outcome.records.operations.iter().filter(|op| (op.lane, op.phase) == (1, phase));
+            puts.map(|op| op.bytes).collect()
+        };
+        // What is put and got is what the objects say, in that order.
+        let said: Vec<u64> = objects.iter().map(|object| object.bytes).collect();
+        assert_eq!((sizes(0), sizes(3)), (said.clone(), said));
         for summary in &summaries {
             let files = if summary.phase == "list" { 3 } else { 150 - u64::from(summary.phase == "range") };
             assert_eq!((summary.operations, summary.errors), (5 * files, 0), "{}", summary.phase);

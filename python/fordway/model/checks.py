@@ -21,6 +21,8 @@ LINK_SLACK = 1.2
 IDLE_SHARE = 0.01
 HEAD_BYTES_MAX = 4_096
 """What may come with a body: its head and, in some counts of bodies, their framing."""
+SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
+"""What no file has, and a month, for which no request runs."""
 SENTENCES_MAX = 5
 """Rows that are named one by one; one mistake is often in all of them."""
 
@@ -86,6 +88,8 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
         yield f"the size is {row[SIZE]:g} B, below zero"
     if row[TIME] <= 0:
         yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
+    if row[SIZE] > SIZE_MAX or row[TIME] > TIME_MAX_US:
+        yield f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs is beyond any request: check the units"
     if row[REQUESTS] <= 0:
         yield "no request was answered, so there is nothing to divide counters by"
     for column in (

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
-        return {"fit": _fit, "check": _check, "predict": _predict}[chosen.command](chosen)
+        return {"fit": _fit, "check": _check, "predict": _predict, "advise": _advise}[chosen.command](chosen)
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     except DataError as error:
@@ -81,11 +81,30 @@ def _predict(chosen: Namespace) -> int:
     return 0
 
 
+def _advise(chosen: Namespace) -> int:
+    from fordway.model import plot
+    from fordway.model.advice import advise, draw, machine, text
+
+    if chosen.plot:
+        plot.check_form(chosen.plot)
+    objects, link = options.objects(chosen), options.network(chosen)
+    measured = machine.read(chosen.machine)
+    found = advise.advise(measured, objects, link, options.names(chosen.phase), options.names(chosen.lane))
+    if chosen.tree:
+        found["warnings"] += advise.file_system_doubt(found["machine"], chosen.tree)
+    shown = text.text(found)
+    if chosen.plot:
+        plot.write(draw.draw(found), "advice", shown, chosen.plot)
+    _print(chosen, found, shown)
+    return 0
+
+
 def _read(chosen: Namespace) -> "Points":
     from fordway.model import checks, plot, readers
 
     if chosen.plot:
         plot.check_form(chosen.plot)
+    options.take_probe(chosen)
     points = readers.read(chosen.files, options.choice(chosen))
     return checks.checked(points, options.link(chosen), skip_bad=chosen.skip_bad)
 

@@ -1,11 +1,14 @@
 """The options of `fordway-model`, and what they mean. Importing this takes no library that may be missing."""
 
+import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fordway.model import checks, readers, terms
+    from fordway.model.advice import link as network_link
+    from fordway.model.advice import objects as moved
 
 FITTED = [
     "auto",
@@ -25,6 +28,8 @@ EXAMPLES = """examples:
   fordway model fit load.run --lane http/1.1 --json > fit.json
   fordway model predict fit.json --size 4KiB,1MiB
   fordway model check runs.csv
+  fordway compare TREE --out one.run && fordway model advise --machine one.run --tree DIR
+  fordway model advise --machine one.run --sizes 4KiBx1000,1MiBx10 --rtt 30ms --bandwidth 1Gbit/s
   fordway model check runs.csv --model eq11 --memory-bandwidth 17444MB/s \\
       --network-bandwidth 5900MB/s --rtt 60us
 
@@ -66,7 +71,32 @@ def parser() -> ArgumentParser:
     )
     predict.add_argument("--connections", type=float, metavar="N", help="connections at once")
     predict.add_argument("--json", action="store_true", help="print JSON")
+    _advise(commands)
     return whole
+
+
+def _advise(commands: "object") -> None:
+    advise = _command(commands, "advise", "what a tree would take by each lane, and which to choose")
+    advise.add_argument(
+        "--machine",
+        required=True,
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="what the machine was measured with: runs of `fordway compare`",
+    )
+    moved = advise.add_mutually_exclusive_group(required=True)
+    moved.add_argument("--tree", type=Path, metavar="DIR", help="the files to be moved")
+    moved.add_argument("--histogram", type=Path, metavar="FILE", help="or a CSV of size_B and count")
+    moved.add_argument("--sizes", metavar="SIZExN,...", help="or sizes and counts, such as 4KiBx1000,1MiBx10")
+    advise.add_argument("--phase", metavar="NAME,...", help="phases (default: all that were measured)")
+    advise.add_argument("--lane", metavar="NAME,...", help="lanes (default: all that were measured)")
+    advise.add_argument(
+        "--rtt", metavar="T", help="round trip to the server, for lanes of HTTP, such as 30ms"
+    )
+    advise.add_argument("--bandwidth", metavar="BW", help="of the network there, such as 1Gbit/s or 100MB/s")
+    advise.add_argument("--json", action="store_true", help="print JSON")
+    advise.add_argument("--plot", type=Path, metavar="FILE", help="also draw it, into FILE.svg or FILE.html")
 
 
 def _command(commands: "object", name: str, about: str) -> ArgumentParser:
@@ -114,6 +144,12 @@ def _files(command: ArgumentParser) -> None:
 
 def _machine(command: ArgumentParser) -> None:
     machine = command.add_argument_group("what is known of the machines, with units")
+    machine.add_argument(
+        "--machine",
+        type=Path,
+        metavar="PROBE.json",
+        help="what `fordway machines probe --json` printed, for what is not given here",
+    )
     machine.add_argument("--clock", metavar="F", help="R, the nominal clock (default: the rows' own)")
     machine.add_argument(
         "--frequency", metavar="F", help="the client's frequency, where cycles were not counted"
@@ -132,6 +168,34 @@ def _machine(command: ArgumentParser) -> None:
     machine.add_argument(
         "--small-bytes", default="64KiB", metavar="SIZE", help="where k2 ends (default: 64KiB)"
     )
+
+
+PROBED = {
+    "R": "clock",
+    "mem_tp": "memory_bandwidth",
+    "eBW": "network_bandwidth",
+    "rtt": "rtt",
+    "mss": "mss",
+}
+"""The option that each quantity of a probe stands in for."""
+
+
+def take_probe(chosen: Namespace) -> None:
+    """Fills what was not given with what a probe of the machine found. Raises `DataError`."""
+    from fordway.model import points
+
+    if getattr(chosen, "machine", None) is None:
+        return
+    try:
+        probe = json.loads(chosen.machine.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise points.DataError(f"{chosen.machine} cannot be read: {error}") from error
+    if not isinstance(probe, dict) or probe.get("schema") != "fordway.probe":
+        raise points.DataError(f"{chosen.machine} is not what `fordway machines probe --json` prints")
+    for found in probe["quantities"]:
+        option = PROBED.get(found["name"])
+        if option and found["value"] is not None and getattr(chosen, option) is None:
+            setattr(chosen, option, f"{found['value']}{found['unit']}")
 
 
 def quantity(text: str | None, kind: str) -> float | None:
@@ -164,6 +228,27 @@ def link(chosen: Namespace) -> "checks.Link":
     from fordway.model import checks
 
     return checks.Link(quantity(chosen.network_bandwidth, "bandwidth"), quantity(chosen.asked_rate, "rate"))
+
+
+def objects(chosen: Namespace) -> "moved.Objects":
+    """What is to be moved. Raises `DataError`."""
+    from fordway.model.advice import objects as moved
+
+    if chosen.tree is not None:
+        return moved.of_tree(chosen.tree)
+    return moved.of_sizes(chosen.sizes) if chosen.histogram is None else moved.of_histogram(chosen.histogram)
+
+
+def network(chosen: Namespace) -> "network_link.Link":
+    """The network of the lanes of HTTP."""
+    from fordway.model.advice.link import Link
+
+    return Link(quantity(chosen.rtt, "time"), quantity(chosen.bandwidth, "bandwidth"))
+
+
+def names(text: str | None) -> list[str] | None:
+    """The names in a list with commas, if it is given."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def constants(chosen: Namespace) -> "terms.Constants":

@@ -23,9 +23,13 @@ def check_form(path: Path) -> None:
 
 def save(found: dict[str, Any], text: str, path: Path) -> None:
     """Writes the picture of a result; a page has the `text` below it."""
+    write(draw(found), f"{found['model']}: {found['rows']} rows", text, path)
+
+
+def write(figure: Figure, title: str, text: str, path: Path) -> None:
+    """Writes a picture; a page has the `text` below it. Raises `DataError` where it cannot."""
     check_form(path)
-    svg = _svg(found)
-    title = html.escape(f"{found['model']}: {found['rows']} rows")
+    svg, title = _svg(figure), html.escape(title)
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"<body>{svg[svg.index('<svg') :]}<pre>{html.escape(text)}</pre></body></html>\n"
@@ -36,10 +40,10 @@ def save(found: dict[str, Any], text: str, path: Path) -> None:
         raise DataError(f"{path} cannot be written: {error}") from error
 
 
-def _svg(found: dict[str, Any]) -> str:
+def _svg(figure: Figure) -> str:
     out = io.StringIO()
     with mpl.rc_context(figures.STYLE):
-        draw(found).savefig(out, format="svg", facecolor="white", metadata={"Date": None})
+        figure.savefig(out, format="svg", facecolor="white", metadata={"Date": None})
     return out.getvalue()
 
 

@@ -13,6 +13,8 @@ from fordway.model.points import DataError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION
 from fordway.model.terms import Constants, Terms
 
+FIELDS = ("break_bytes", "constants", "points", "leave_one_out", "reliable")
+"""What a document of a fit has, and predictions are made of."""
 AT_HAND = {"size", "mhz", "connections"}
 """What can be said of a request before it is made; counters cannot."""
 
@@ -25,9 +27,19 @@ def read_fit(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read as a fit: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "coefficients" not in found:
         raise DataError(f"{path} is no fit: give what `fordway model fit --json` printed")
-    if found["schema_version"] > SCHEMA_VERSION or found["model"] not in MODELS:
+    if found.get("schema_version") != SCHEMA_VERSION or found.get("model") not in MODELS:
         raise DataError(f"{path} is of a newer version: install a newer fordway to read it")
+    missing = [name for name in FIELDS if name not in found]
+    if missing or not _are_coefficients(found["coefficients"]):
+        what = ", ".join(missing) or "numbers for its coefficients"
+        raise DataError(f"{path} lacks {what}: it was changed or cut short, fit again")
     return found
+
+
+def _are_coefficients(found: Any) -> bool:  # noqa: ANN401 (any value JSON can hold)
+    """Whether each has a number."""
+    values = [each.get("value") if isinstance(each, dict) else None for each in found]
+    return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def coefficients(found: dict[str, Any]) -> tuple[Model, np.ndarray, Structure]:
@@ -46,6 +58,8 @@ def predict(
 ) -> dict[str, Any]:
     """Times at `sizes`. Raises `DataError` for models of counters, which nobody knows beforehand."""
     model, values, structure = coefficients(found)
+    if connections is not None and not 1 <= connections < float("inf"):
+        raise DataError(f"--connections is {connections:g}: it should be 1 or more")
     if not set(model.needs) <= AT_HAND:
         raise DataError(
             f"{model.name} needs counters of the run that it predicts: hold it against measurements with "

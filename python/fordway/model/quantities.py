@@ -2,6 +2,7 @@
 and bandwidths in bytes a µs (MB/s), so that quotients need no factors.
 """
 
+import math
 import re
 
 from fordway.model.points import DataError
@@ -47,7 +48,10 @@ def parse(text: str, kind: str) -> float:
     units = KINDS[kind]
     if found is None or found[2] not in units:
         raise DataError(f"{text!r} is no {kind}: write a number and a unit, such as {EXAMPLES[kind]}")
-    return float(found[1]) * units[found[2]]
+    value = float(found[1]) * units[found[2]]
+    if math.isinf(value):
+        raise DataError(f"{text!r} is too large a {kind} to reckon with")
+    return value
 
 
 def parse_tool(text: str, units: dict[str, float] = TOOL_UNITS) -> float | None:

@@ -4,6 +4,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -37,9 +38,9 @@ COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_
 
 def read(name: str, text: str, statistic: str) -> Points:
     """The rows of the table in `text`. Raises `DataError` if it is none, or lacks sizes or times."""
-    table = _table(name, text)
-    reader = _Table(name, table)
-    found = {"source": [f"{name} row {at}" for at in range(1, len(table) + 1)]}
+    rows = table(name, text)
+    reader = Table(name, rows)
+    found = {"source": [f"{name} row {at}" for at in range(1, len(rows) + 1)]}
     found |= {column: reader.first(names) for column, names in PLAIN.items()}
     found["time_us"], used = reader.time(statistic)
     found["duration_us"] = reader.with_unit(["dur", "duration"], "time", optional=True)
@@ -49,29 +50,46 @@ def read(name: str, text: str, statistic: str) -> Points:
     for side in SIDES:
         found |= reader.counters(side, found["requests"])
     points = from_records(pd.DataFrame(found).to_dict("records"), used)
-    return _marked(points, table, reader)
+    return _marked(points, rows, reader)
 
 
-def _table(name: str, text: str) -> pd.DataFrame:
+def table(name: str, text: str) -> pd.DataFrame:
+    """The table in `text`. Raises `DataError` if it is none, or has no row."""
+    head = header(text)
+    if ";" in head and "," not in head:
+        raise DataError(
+            f"{name} has its columns parted by semicolons: save it with commas, and a point in numbers"
+        )
+    twice = [
+        column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
+    ]
+    if twice:
+        raise DataError(f"{name} has the column {twice[0]} twice: leave one of them")
     try:
-        table = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
+        rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{name} is no table that can be read: {error}") from error
-    table.columns = [str(column).strip() for column in table.columns]
-    if not len(table):
+        raise DataError(f"{name} is no table that can be read: {str(error).strip()}") from error
+    rows.columns = [str(column).strip() for column in rows.columns]
+    if not len(rows):
         raise DataError(f"{name} has a header and no rows: there is nothing to fit")
-    return table
+    return rows
 
 
-def _marked(points: Points, table: pd.DataFrame, reader: "_Table") -> Points:
-    if "nreq_assumed" in table:
+def header(text: str) -> str:
+    """The first line that is no comment."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return next(lines, "")
+
+
+def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
+    if "nreq_assumed" in rows:
         points.notes.append(
             f"{reader.name} assumes how many requests the counters are of (nreq_assumed): a wrong number "
             "scales every counter"
         )
-    if "counters_valid" not in table:
+    if "counters_valid" not in rows:
         return points
-    valid = table["counters_valid"].astype(str).str.strip().str.lower().isin(["true", "1", "yes"])
+    valid = rows["counters_valid"].astype(str).str.strip().str.lower().isin(["true", "1", "yes"])
     if not valid.all():
         points.notes.append(
             f"{reader.name} marks the counters of {int((~valid).sum())} row(s) as not valid: left out"
@@ -79,7 +97,7 @@ def _marked(points: Points, table: pd.DataFrame, reader: "_Table") -> Points:
     return points.where(valid)
 
 
-class _Table:
+class Table:
     """A table's columns, found by name and turned into the package's units."""
 
     def __init__(self, name: str, table: pd.DataFrame) -> None:
@@ -103,9 +121,11 @@ class _Table:
         return self.missing() if there is None else self.number(there)
 
     def missing(self) -> pd.Series:
+        """A column that is not there."""
         return pd.Series(np.nan, index=self.table.index)
 
     def total(self, names: list[str]) -> pd.Series:
+        """The sum of those columns of `names` that are there."""
         there = [self.number(name) for name in names if name in self.table]
         return sum(there[1:], there[0]) if there else self.missing()
 

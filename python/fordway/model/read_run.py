@@ -35,17 +35,20 @@ def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
     for found in _documents(name, text):
         for part in found if isinstance(found, list) else [found]:
             if isinstance(part, dict):
-                summaries += part.get("summaries", [part])
+                summaries += part.get("summaries", [part]) or []
     return read_summaries(name, summaries, statistic, lane)
 
 
 def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:
     """One point for each summary under load. Raises `DataError` if there is none."""
     wanted = [row for row in summaries if isinstance(row, dict) and row.get("load") and row.get("latency")]
-    lanes = list(dict.fromkeys(row["lane"] for row in wanted))
-    chosen = _one_of(name, "lane", lanes, lane)
     statistic = "mean" if statistic == "auto" else statistic
-    records = [_summary(name, row, statistic) for row in wanted if row["lane"] == chosen]
+    try:
+        lanes = list(dict.fromkeys(row["lane"] for row in wanted))
+        chosen = _one_of(name, "lane", lanes, lane)
+        records = [_summary(name, row, statistic) for row in wanted if row["lane"] == chosen]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{name} is no whole run of `bench rest`: a summary lacks {error}") from error
     return from_records(records, statistic)
 
 
@@ -102,8 +105,11 @@ def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, 
 
 
 def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> Points:
-    """Operations of one lane and phase, by powers of two of their size."""
-    rows = run.operations[run.operations["phase"] == phase]
+    """Operations of one lane and phase, by powers of two of their size. The phases of a ledger are its sizes:
+    all of them count.
+    """
+    is_ledger = run.info["kind"] == "ledger"
+    rows = run.operations if is_ledger else run.operations[run.operations["phase"] == phase]
     phases = [found for found in run.phases if (run.operations["phase"] == found).any()]
     if not len(rows):
         raise DataError(

@@ -36,20 +36,26 @@ def read(paths: Sequence[Path], choice: Choice) -> Points:
     return joined(parts)
 
 
-def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
-    if path.is_dir():
-        return read_run.read_directory(path, choice.statistic, choice.lane, choice.phase)
+def text_of(path: Path) -> str:
+    """What the file says. Raises `DataError` if it cannot be read or is empty."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     if not text.strip():
         raise DataError(f"{path} is empty")
+    return text
+
+
+def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
+    if path.is_dir():
+        return read_run.read_directory(path, choice.statistic, choice.lane, choice.phase)
+    text = text_of(path)
     if text.lstrip()[0] in "{[":
         return read_run.read_json(path.name, text, choice.statistic, choice.lane)
     if read_text.is_load(text):
         return read_text.read(path.name, text, choice.statistic, choice.size_bytes, server)
-    if "," in text.splitlines()[0]:
+    if {",", ";"} & set(read_csv.header(text)):
         return read_csv.read(path.name, text, choice.statistic)
     raise DataError(
         f"{path} is nothing that is known: give a run directory, JSON of `bench rest`, a CSV with named "

@@ -124,14 +124,14 @@ def text(found: dict[str, Any]) -> str:
         f"{found['model']}: {found['equation'].removeprefix(found['model'].replace('eq', 'eq. ') + ': ')}",
         _how(found),
         "",
-        _table(_coefficient_rows(found)),
+        table(_coefficient_rows(found)),
         "",
         _quality(found),
         "",
-        _table(_point_rows(found)),
+        table(_point_rows(found)),
     ]
     if found["candidates"]:
-        parts += ["", _table(_candidate_rows(found["candidates"]))]
+        parts += ["", table(_candidate_rows(found["candidates"]))]
     parts += ["", *(f"warning: {sentence}." for sentence in found["warnings"])]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -291,7 +291,7 @@ def data_text(found: dict[str, Any]) -> str:
     }
     rows = [list(used)]
     rows += [[number(each[name]) for name in used.values()] for each in found["points"]]
-    parts = [_table(rows), ""]
+    parts = [table(rows), ""]
     parts += [f"no {name}: {why}." for name, why in found["missing"].items()]
     parts += [f"warning: {sentence}." for sentence in found["warnings"]]
     return "\n".join(parts).rstrip("\n") + "\n"
@@ -303,7 +303,7 @@ def predicted_text(found: dict[str, Any]) -> str:
     for each in found["predictions"]:
         names = ("connections", "frequency_mhz", "predicted_us")
         rows.append([f"{each['size_bytes']:,.0f}", *(number(each[name]) for name in names)])
-    parts = [found["equation"], "", _table(rows), ""]
+    parts = [found["equation"], "", table(rows), ""]
     if found["leave_one_out"]:
         parts.append(f"rows left out of the fit were off by: {_errors(found['leave_one_out'])}")
     parts += [f"warning: {sentence}." for sentence in found["warnings"]]
@@ -319,7 +319,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.3e}"
 
 
-def _table(rows: list[list[str]]) -> str:
+def table(rows: list[list[str]]) -> str:
     """Columns under their heads: numbers to the right, words to the left."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []

@@ -1,6 +1,7 @@
 """The command `fordway-report`."""
 
 import argparse
+import re
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -22,7 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
-        runs = read_runs(options.runs, options.likwid)
+        asked = sizes(options.size)
+        runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
+        missing = [run.name for run in runs if not _has_sizes(run)]
+        if missing:
+            return _fail(f"{missing[0]} has no way at a size of --size: name sizes that it measured")
         out = write_report(runs, options.out or _beside(options.runs), options.svg, options.png)
     except (runfile.RunFileError, likwid.LikwidError) as error:
         return _fail(str(error))
@@ -32,6 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.open:
         webbrowser.open(out.resolve().as_uri())
     return 0
+
+
+def sizes(text: str | None) -> tuple[int, ...]:
+    """Sizes in bytes of `4KiB,1MiB`. Raises `RunFileError`."""
+    from fordway.report import runfile
+
+    found = []
+    for part in (text or "").split(",") if text else ():
+        match = re.fullmatch(r"\s*(\d+)\s*(|[KMG]i)B?\s*", part)
+        if match is None:
+            raise runfile.RunFileError(f"--size {part!r} is no size: write 4KiB,1MiB")
+        found.append(int(match[1]) * 1024 ** ["", "Ki", "Mi", "Gi"].index(match[2]))
+    return tuple(found)
+
+
+def _has_sizes(run: "runfile.Run") -> bool:
+    if run.ledger is None:
+        return True
+    measured = {entry["size_bytes"] for entry in run.ledger["entries"]}
+    return not run.ledger["entries"] or measured.issuperset(run.sizes_bytes)
 
 
 def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
@@ -104,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="what likwid-perfctr printed about the run, as table or by -O",
+    )
+    parser.add_argument(
+        "--size", metavar="SIZE,...", help="of a ledger: the sizes to draw (default: those it printed)"
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--svg", type=Path, metavar="DIR", help="also write each figure as SVG into DIR")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from fordway.report import (
     figures,
     figures_layers,
+    figures_ledger,
     figures_load,
     figures_ranks,
     runfile,
@@ -107,6 +108,12 @@ DRAWINGS = {
         "From when a message is asked for until its last byte is there. Bands as above.",
         figures_layers.latency,
     ),
+    "waterfall": Drawing(
+        "What each way is made of",
+        "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
+        "left up to the whole way, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
+        figures_ledger.waterfall,
+    ),
     "cpu": Drawing(
         "CPU time per operation",
         "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
@@ -118,6 +125,7 @@ DRAWINGS = {
 RANKS = ("ratios", "density", "latency", "cpu")
 FIGURES = {
     "compare": ("ratios", "latency", "by-size", "cpu"),
+    "ledger": ("waterfall",),
     "rest": ("ratios", "sweep", "latency", "cpu"),
     "ior": RANKS,
     "mdtest": RANKS,

@@ -14,6 +14,9 @@ SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
 """The newest version this reader understands."""
 
+FIELDS = ("kind", "command", "machine", "parameters", "lanes", "phases", "summaries")
+"""What every run has; a file without them was made or cut short by something else."""
+
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """What the figures need of `operations.arrow`; the rest is not read into memory."""
 
@@ -38,6 +41,10 @@ class Run:
     the open loop, as the summaries count it) and `bytes`."""
     likwid: Counted | None = None
     """What likwid-perfctr counted meanwhile."""
+    ledger: dict[str, Any] | None = None
+    """The content of `ledger.json`, where the run is a ledger."""
+    sizes_bytes: tuple[int, ...] = ()
+    """The sizes that are asked for; none is those that the run printed."""
 
     @property
     def lanes(self) -> list[str]:
@@ -95,12 +102,22 @@ class Run:
 
 def read_run(directory: Path) -> Run:
     """Reads the run in `directory`. Raises `RunFileError`."""
-    info = _read_json(directory / "run.json")
+    info = read_info(directory)
     operations = _read_operations(directory / "operations.arrow")
-    return Run(directory.resolve().name.removesuffix(".run"), info, operations)
+    ledger = _read_ledger(directory / "ledger.json") if info["kind"] == "ledger" else None
+    return Run(directory.resolve().name.removesuffix(".run"), info, operations, ledger=ledger)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_ledger(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
+
+
+def read_info(directory: Path) -> dict[str, Any]:
+    """The `run.json` of the run in `directory`. Raises `RunFileError`."""
+    path = directory / "run.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -111,20 +128,27 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise RunFileError(f"{path} is not a run: its `schema` is not {SCHEMA!r}")
     if info.get("schema_version", 0) > SCHEMA_VERSION:
         raise RunFileError(f"{path} has version {info['schema_version']}: install a newer fordway to read it")
+    missing = [name for name in FIELDS if name not in info]
+    if missing:
+        raise RunFileError(f"{path} lacks {', '.join(missing)}: it is no whole run, measure again")
     return info
 
 
-def _read_operations(path: Path) -> pd.DataFrame:
+def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
+    """Columns of an Arrow file of a run, words as categories. Raises `RunFileError`."""
     try:
         with pa.OSFile(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
-            table = table.select(OPERATION_COLUMNS)
-            for name in ("lane", "phase"):
+            table = pa.ipc.open_file(source).read_all().select(columns)
+            for name in {"lane", "phase"} & set(columns):
                 at = table.schema.get_field_index(name)
                 table = table.set_column(at, name, table[name].dictionary_encode())
-            rows = table.to_pandas()
+            return table.to_pandas()
     except (OSError, pa.ArrowInvalid, KeyError) as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
+
+
+def _read_operations(path: Path) -> pd.DataFrame:
+    rows = read_table(path, OPERATION_COLUMNS)
     return _from_intended(rows[rows["ok"]].drop(columns="ok"))
 
 

@@ -6,7 +6,9 @@ mod care;
 mod compare;
 mod dav;
 mod filters;
+mod ledger;
 mod listing;
+mod machines;
 mod netlab;
 mod node;
 mod pingpong;
@@ -30,7 +32,9 @@ pub(crate) use bench::{
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
+pub(crate) use ledger::{LedgerArgs, PathArg, PlacementArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
+pub(crate) use machines::{MachinesAction, MachinesArgs, ProbeArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
 pub(crate) use pingpong::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
@@ -134,6 +138,10 @@ pub enum Command {
     Node(NodeArgs),
     /// Measure what S3 costs here: one real directory down every lane
     Compare(CompareArgs),
+    /// Measure what each layer costs by itself, and whether the layers add up to the lanes
+    Ledger(LedgerArgs),
+    /// Measure what cost models want to know of a machine
+    Machines(MachinesArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them

@@ -127,6 +127,16 @@ impl GatewayProcess {
         })
     }
 
+    /// The address with its port, and the keys, where HTTP is spoken.
+    pub(super) fn place(&self) -> Option<(&str, &Identity)> {
+        match &self.speaks {
+            Speaks::Http { endpoint, identity, .. } => {
+                Some((endpoint.split_once("://").map_or(endpoint, |(_, place)| place), identity))
+            }
+            Speaks::Node { .. } => None,
+        }
+    }
+
     /// Ends it. Errors: `Internal` if it did not end well.
     pub(super) fn stop(mut self) -> Result<()> {
         drop(self.process.stdin.take());

@@ -9,7 +9,9 @@ mod du;
 mod fsck;
 mod gateway;
 mod gc;
+mod ledger;
 mod ls;
+mod machines;
 mod man;
 mod mb;
 mod metalink;
@@ -77,6 +79,8 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Serve(args) => serve::run(&args, context),
         Command::Node(args) => node::run(&args, context),
         Command::Compare(args) => compare::run(&args, context),
+        Command::Ledger(args) => ledger::run(&args, context),
+        Command::Machines(args) => machines::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
         Command::Pingpong(args) => pingpong::run(&args, context),

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     pub(super) received_bytes: u64,
     /// Whether calls wait for the other side; if not, they fail with `WouldBlock` and are made again.
     is_blocking: bool,
+    /// Whether the last call that did not wait brought less than it had room for.
+    is_drained: bool,
     /// Whether an earlier answer was received on it.
     pub(super) is_reused: bool,
 }
@@ -77,6 +79,7 @@ impl Connection {
             buffer: vec![0; BUFFER_BYTES],
             used: 0,
             filled: 0,
+            is_drained: false,
             request_head: Vec::with_capacity(1024),
             sent: 0,
             received_bytes: 0,
@@ -122,7 +125,7 @@ impl Connection {
     /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
     /// once. Cost: none.
     pub(super) fn set_waiting(&mut self, waits: bool) {
-        self.is_blocking = waits;
+        (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
             Transport::Plain(socket) => socket.set_waiting(waits),
             Transport::Tls(stream) => stream.sock.set_waiting(waits),
@@ -130,6 +133,24 @@ impl Connection {
             #[cfg(feature = "http2")]
             Transport::Http2(_) => {}
         }
+    }
+
+    /// Looks whether more has arrived where the last call that did not wait had taken all that there was.
+    pub(super) fn look_again(&mut self) {
+        self.is_drained = false;
+    }
+
+    /// Counts what a call brought, and keeps in mind what that tells of what is left: a plain socket gives
+    /// all that it has.
+    fn received(&mut self, got: usize, room: usize) {
+        self.received_bytes += got as u64;
+        let is_plain = matches!(self.transport, Transport::Plain(_));
+        self.is_drained = is_plain && !self.is_blocking && got < room;
+    }
+
+    /// Fails where a call would only be told that there is nothing.
+    fn check_drained(&self) -> io::Result<()> {
+        if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
     /// See [`Socket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
@@ -318,12 +339,13 @@ impl Connection {
     /// of what follows a full `target`, which then wait. Returns what is in `target`; 0 is the end.
     pub(super) fn read_through(&mut self, target: &mut [u8], behind_bytes: usize) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left() && behind_bytes <= self.buffer.len());
+        self.check_drained()?;
         let Transport::Plain(socket) = &mut self.transport else { return self.read(target) };
         let wanted = target.len();
         let mut pieces = [IoSliceMut::new(target), IoSliceMut::new(&mut self.buffer[..behind_bytes])];
         let got = retry(|| socket.read_vectored(&mut pieces))?;
         (self.used, self.filled) = (0, got.saturating_sub(wanted));
-        self.received_bytes += got as u64;
+        self.received(got, wanted + behind_bytes);
         Ok(got.min(wanted))
     }
 
@@ -410,7 +432,9 @@ impl Connection {
             }
             self.buffer.resize(2 * self.buffer.len(), 0);
         }
+        self.check_drained()?;
         let room = &mut self.buffer[self.filled..];
+        let room_bytes = room.len();
         let got = retry(|| match &mut self.transport {
             Transport::Plain(socket) => socket.read(room),
             Transport::Tls(stream) => stream.read(room),
@@ -418,7 +442,7 @@ impl Connection {
             Transport::Http2(connection) => connection.read(room),
         })?;
         self.filled += got;
-        self.received_bytes += got as u64;
+        self.received(got, room_bytes);
         Ok(got)
     }
 

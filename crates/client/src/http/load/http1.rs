@@ -340,6 +340,7 @@ impl Line {
 
     fn advance(&mut self, requests: &Requests, scratch: &mut [u8]) -> Result<Step> {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
+        connection.look_again();
         if self.state == State::Sending {
             match connection.send_rest(requests.body()) {
                 Ok(()) => self.state = State::Head,

@@ -123,11 +123,11 @@ impl RemoteFile {
         let mut engine = Engine::new(self.source.clone());
         engine.add(0, Batch::new(&wanted, fragments));
         loop {
-            let moved = engine.turn();
+            let goes_on = engine.turn();
             if let Some((_, result)) = engine.take_ended().pop() {
                 return result.map(|_| ()).map_err(|error| self.named(error));
             }
-            if !moved {
+            if !goes_on {
                 engine.wait(None, None);
             }
         }

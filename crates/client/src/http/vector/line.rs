@@ -25,7 +25,7 @@ const HEAD_BYTES: usize = 16 * 1024;
 
 /// In the midst of an answer we are woken up for so many bytes, not for each segment: a server that sends
 /// every part by itself would wake us for each.
-const GATHERED_BYTES: usize = 256 * 1024;
+const GATHERED_BYTES: usize = 1024 * 1024;
 /// For so long, and only where bytes came as recently.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 
@@ -65,8 +65,8 @@ pub(super) enum Event {
     Broken(Error),
     /// The proxy at its other end refuses us.
     Forbidden(Error),
-    /// Nothing more to be done now; so many bytes came.
-    Pending(u64),
+    /// All that came was taken, and more is to come.
+    Pending,
 }
 
 /// A request and what came of it.
@@ -190,12 +190,12 @@ impl Line {
         version: &FileVersion,
     ) -> Event {
         let before = self.connection.received_bytes;
+        self.connection.look_again();
         let event = self.step(batches, version).unwrap_or_else(Event::Broken);
-        let received = self.connection.received_bytes - before;
-        if received > 0 {
+        if self.connection.received_bytes > before {
             self.moved = Instant::now();
         }
-        if let Event::Pending(_) = event { Event::Pending(received) } else { event }
+        event
     }
 
     fn step<S: Sink>(
@@ -203,14 +203,14 @@ impl Line {
         batches: &mut BTreeMap<BatchId, Batch<S>>,
         version: &FileVersion,
     ) -> Result<Event, Error> {
-        let Some(request) = self.requests.front_mut() else { return Ok(Event::Pending(0)) };
+        let Some(request) = self.requests.front_mut() else { return Ok(Event::Pending) };
         let Some(batch) = batches.get_mut(&request.batch) else { return Ok(Event::Useless) };
         let answer = match &mut self.answer {
             Some(answer) => answer,
             None if batch.has_ended() => return Ok(Event::Useless),
             None => {
                 if !receive_head(&mut self.connection, &mut self.head)? {
-                    return Ok(Event::Pending(0));
+                    return Ok(Event::Pending);
                 }
                 let waited = request.sent.elapsed();
                 if !request.is_pipelined {
@@ -229,14 +229,14 @@ impl Line {
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
-            Ok(false) => Ok(Event::Pending(0)),
+            Ok(false) => Ok(Event::Pending),
             Err(error) => Err(cut(error, "receiving an answer")),
         }
     }
 
     fn finish(&mut self) -> Event {
         let (Some(request), Some(answer)) = (self.requests.pop_front(), self.answer.take()) else {
-            return Event::Pending(0);
+            return Event::Pending;
         };
         self.answered += 1;
         self.received_bytes_before = self.connection.received_bytes;

@@ -166,7 +166,7 @@ impl Window {
     /// Does the work of all batches until that of `id` is done, or it is `limit`.
     fn drive(&self, engine: &mut Engine<Landing>, id: BatchId, limit: Option<Instant>) {
         loop {
-            let moved = engine.turn();
+            let goes_on = engine.turn();
             let (has_new, bell) = self.exchange(engine);
             if !engine.has(id) {
                 return;
@@ -174,12 +174,12 @@ impl Window {
             if limit.is_some_and(|limit| limit <= Instant::now()) {
                 return;
             }
-            if moved || has_new {
+            if goes_on || has_new {
                 continue;
             }
             let ringing = bell.as_ref().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
-            engine.wait(ringing, limit);
-            if let Some(bell) = &bell {
+            let rings = engine.wait(ringing, limit);
+            if let Some(bell) = bell.as_ref().filter(|_| rings) {
                 // It says only that there is something to fetch.
                 let _not_rung = rustix::io::read(bell, &mut [0; 8]);
             }

@@ -113,18 +113,21 @@ impl<S: Sink> Engine<S> {
         }
     }
 
-    /// Takes what has arrived and sends what may be sent, without waiting; whether anything arrived.
+    /// Takes what has arrived and sends what may be sent, without waiting; whether there may be more to do
+    /// at once.
     pub(super) fn turn(&mut self) -> bool {
-        let received = self.receive();
+        let goes_on = self.receive();
         self.send();
         if self.batches.values().all(Batch::is_settled) {
             self.release();
         }
-        received
+        goes_on
     }
 
-    /// Waits until there is something to do, or too much time has passed; not beyond `limit`.
-    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) {
+    /// Waits until there is something to do, or too much time has passed; not beyond `limit`. Returns whether
+    /// it was `also` that has something to do.
+    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) -> bool {
+        let has_also = also.is_some();
         let gathers = self.lines.iter_mut().fold(false, |any, line| line.gather() | any);
         let look = gathers.then(|| Instant::now() + GATHERING_TIME);
         let deadlines = self.lines.iter().filter_map(|line| self.deadline(line));
@@ -136,6 +139,7 @@ impl<S: Sink> Engine<S> {
             self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
         // It fails only when a signal came, or for want of memory: then all is looked at again.
         let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
+        let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
         drop(polled);
         // What has arrived meanwhile is in time, however late we look; few bytes are noticed only when
         // they are looked for.
@@ -143,11 +147,12 @@ impl<S: Sink> Engine<S> {
             self.give_up_late_lines();
         }
         self.end_late_batches();
+        is_also
     }
 
-    /// Takes what has arrived on all connections.
+    /// Takes what has arrived on all connections; whether more than bytes came of it.
     fn receive(&mut self) -> bool {
-        let (mut moved, mut index) = (false, 0);
+        let (mut goes_on, mut index) = (false, 0);
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
@@ -155,17 +160,14 @@ impl<S: Sink> Engine<S> {
                 self.server = self.place.learn(Learned::range_ignored);
             }
             match event {
-                Event::Pending(received_bytes) => {
-                    moved |= received_bytes > 0;
-                    index += 1;
-                }
+                Event::Pending => index += 1,
                 event => {
-                    moved = true;
+                    goes_on = true;
                     self.handle(index, event);
                 }
             }
         }
-        moved
+        goes_on
     }
 
     fn handle(&mut self, index: usize, event: Event) {
@@ -182,7 +184,7 @@ impl<S: Sink> Engine<S> {
                 let concerned = self.close(index);
                 self.fail(&concerned, error);
             }
-            Event::Pending(_) => {}
+            Event::Pending => {}
         }
     }
 

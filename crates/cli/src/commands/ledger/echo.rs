@@ -1,0 +1,230 @@
+//! The other side of round trips: a process that answers with as many bytes as it is asked for, on the
+//! socket and by the system calls that a gateway answers with, and does nothing else.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fordway_store::Result;
+use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
+use rustix::event::epoll;
+
+use crate::exit::{Exit, file_error};
+
+/// How long both sides of the node lane look out before they sleep.
+const LOOKOUT: Duration = Duration::from_micros(20);
+/// So often in a row that may be in vain, before it is done rarely.
+const MISSES_MAX: u32 = 4;
+/// How rarely.
+const RARELY: u32 = 64;
+/// What a request begins with.
+pub(super) const ORDER_BYTES: usize = 24;
+/// Requests and heads are shorter.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// How an answer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// From memory.
+    Bytes,
+    /// By `sendfile`, behind a head.
+    File,
+    /// The head alone, with the descriptor of the file.
+    Descriptor,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    /// Bytes of the whole request; at least [`ORDER_BYTES`].
+    pub(super) request_bytes: usize,
+    /// Bytes of the answer's head.
+    pub(super) head_bytes: usize,
+    /// Bytes of its body.
+    pub(super) body_bytes: usize,
+    pub(super) form: Form,
+}
+
+impl Order {
+    /// The request: the order, and zeros up to its length.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let form = match self.form {
+            Form::Bytes => 0u32,
+            Form::File => 1,
+            Form::Descriptor => 2,
+        };
+        let mut bytes = Vec::with_capacity(self.request_bytes);
+        bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
+        bytes.extend_from_slice(&form.to_le_bytes());
+        bytes.extend_from_slice(&(self.head_bytes as u64).to_le_bytes());
+        bytes.extend_from_slice(&(self.body_bytes as u64).to_le_bytes());
+        bytes.resize(self.request_bytes.max(ORDER_BYTES), 0);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (order, _) = bytes.split_first_chunk::<ORDER_BYTES>()?;
+        let number = |at: usize, len: usize| {
+            order[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+        };
+        let form = match number(4, 4) {
+            0 => Form::Bytes,
+            1 => Form::File,
+            _ => Form::Descriptor,
+        };
+        Some(Order { request_bytes: number(0, 4), form, head_bytes: number(8, 8), body_bytes: number(16, 8) })
+    }
+}
+
+/// Answers at `address` (`unix:PATH` or `tcp:HOST:PORT`, where the measuring process listens) until that
+/// hangs up. Errors: the address, the file and the socket.
+pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
+    let served = File::open(file).and_then(|file| match address.split_once(':') {
+        Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
+        Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    });
+    served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
+}
+
+/// Waits as either side of the node lane does: awake for a moment, unless that was in vain lately, then
+/// asleep.
+#[derive(Default)]
+pub(super) struct Lookout {
+    misses: u32,
+}
+
+impl Lookout {
+    pub(super) fn wait<T>(&mut self, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
+            let since = Instant::now();
+            while since.elapsed() < LOOKOUT {
+                match receive(Wait::No) {
+                    Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
+                    done => {
+                        self.misses = 0;
+                        return done;
+                    }
+                }
+            }
+        }
+        self.misses = self.misses.wrapping_add(1);
+        receive(Wait::Yes)
+    }
+}
+
+/// As the gateway of a node: a thread that looks out and sleeps in `recv`.
+fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let answer = vec![1; 1 << 20];
+    let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
+    loop {
+        let mut filled = 0;
+        let order = loop {
+            let room = &mut buffer[filled..];
+            let got = match last {
+                Form::Descriptor => receive(socket, room, Wait::Yes)?,
+                _ => lookout.wait(|wait| receive(socket, &mut *room, wait))?,
+            };
+            if got == 0 {
+                return Ok(());
+            }
+            filled += got;
+            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
+            {
+                break order;
+            }
+        };
+        let (head, body) = answer.split_at(order.head_bytes);
+        match order.form {
+            Form::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
+            _ => send_all(socket, head, &body[..order.body_bytes], None)?,
+        }
+        last = order.form;
+    }
+}
+
+/// As the gateway of HTTP: `epoll_wait`, `recv`, `send` or `sendfile`, on a socket that does not block.
+fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
+    socket.set_nonblocking(true)?;
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+    epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
+    let mut server = Server { socket, file, poll, answer: Vec::new() };
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let mut filled = 0;
+        let order = loop {
+            server.wait()?;
+            let got = match receive(socket, &mut buffer[filled..], Wait::No) {
+                Err(Errno::WOULDBLOCK) => continue,
+                got => got?,
+            };
+            if got == 0 {
+                return Ok(());
+            }
+            filled += got;
+            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
+            {
+                break order;
+            }
+        };
+        server.answer(order)?;
+    }
+}
+
+struct Server<'s> {
+    socket: &'s TcpStream,
+    file: &'s File,
+    poll: std::os::fd::OwnedFd,
+    answer: Vec<u8>,
+}
+
+impl Server<'_> {
+    /// Until something happens to the socket.
+    fn wait(&self) -> io::Result<()> {
+        let mut events = [MaybeUninit::uninit(); 8];
+        epoll::wait(&self.poll, &mut events, None).map(drop).or_else(|errno| match errno {
+            Errno::INTR => Ok(()),
+            errno => Err(errno.into()),
+        })
+    }
+
+    fn answer(&mut self, order: Order) -> io::Result<()> {
+        let in_memory = order.head_bytes + if order.form == Form::Bytes { order.body_bytes } else { 0 };
+        if self.answer.len() < in_memory {
+            self.answer.resize(in_memory, 1);
+        }
+        let answer = &self.answer[..in_memory];
+        if order.form != Form::File {
+            return self.all(in_memory, |at| {
+                rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
+            });
+        }
+        self.all(in_memory, |at| send_more(self.socket, &answer[at..]))?;
+        let body_bytes = order.body_bytes;
+        self.all(body_bytes, |at| send_file(self.socket, self.file, at as u64, body_bytes - at))
+    }
+
+    /// Calls `send` from where it left off, until all of `bytes` are with the kernel.
+    fn all(&self, bytes: usize, send: impl Fn(usize) -> Result<usize, Errno>) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            match send(done) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(Errno::AGAIN) => self.wait()?,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}

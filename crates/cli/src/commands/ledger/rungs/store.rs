@@ -1,0 +1,80 @@
+//! What is done by a store, on any lane.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use fordway_store::{Bucket, GetOptions, Key, Result, Store};
+use fordway_workload::ledger::Rung;
+
+use super::files::name;
+use super::{Contents, same};
+
+/// A store and the object at hand.
+#[derive(Clone)]
+pub(in super::super) struct Objects {
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    key: Key,
+    size_bytes: u64,
+    contents: Contents,
+}
+
+impl Objects {
+    pub(in super::super) fn new(store: Arc<dyn Store>, bucket: &Bucket, contents: &Contents) -> Result<Self> {
+        let (key, contents) = (Key::new(name(0))?, contents.clone());
+        Ok(Objects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
+    }
+
+    fn take(&mut self, size_bytes: u64) -> Result<()> {
+        self.key = Key::new(name(size_bytes))?;
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+}
+
+/// Reading a whole object into memory that was used before.
+pub(in super::super) struct Get {
+    objects: Objects,
+    buffer: Vec<u8>,
+    server_pid: Option<u32>,
+}
+
+impl Get {
+    pub(in super::super) fn new(objects: Objects, server_pid: Option<u32>) -> Self {
+        Get { objects, buffer: Vec::new(), server_pid }
+    }
+}
+
+impl Rung for Get {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.objects.take(size_bytes)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Objects { store, bucket, key, .. } = &self.objects;
+        store.read(bucket, key, &GetOptions::default(), &mut self.buffer).map(drop)
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.buffer, self.objects.contents.of(self.objects.size_bytes))
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        self.server_pid
+    }
+}
+
+/// Opening an object and describing it, without its content: what a gateway does before it sends.
+pub(in super::super) struct Describe(pub(in super::super) Objects);
+
+impl Rung for Describe {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.0.take(size_bytes)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let object = self.0.store.get(&self.0.bucket, &self.0.key, &GetOptions::default())?;
+        black_box(object.content.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! The ledger's engine, on rungs that cost what they are told to, by a clock that they move.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use fordway_measure::{Lane, Records};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::ledger::{Account, MeasuredRung, Path, Plan, Rung, entry_table, measure, rung_table};
+
+const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// Moves the clock by a + b S, and by a little more or less from one operation to the next.
+struct Fake {
+    clock: Rc<Cell<u64>>,
+    per_operation_ns: u64,
+    bytes_per_ns: u64,
+    size_bytes: u64,
+    runs: u64,
+    is_broken: bool,
+}
+
+impl Rung for Fake {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.size_bytes = size_bytes;
+        // Time that passes here is nobody's.
+        self.clock.set(self.clock.get() + 77_777);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.runs += 1;
+        let noise_ns = [0, 0, 5, 0, 0][(self.runs % 5) as usize];
+        let ns = self.per_operation_ns + self.size_bytes / self.bytes_per_ns + noise_ns;
+        self.clock.set(self.clock.get() + ns);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.is_broken {
+            true => Err(Error::new(ErrorKind::Corrupt, "other bytes than were written")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> MeasuredRung {
+    let lane = Lane { name: name.into(), description: String::new() };
+    let clock = clock.clone();
+    let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
+    MeasuredRung { lane, rung: Box::new(fake) }
+}
+
+fn plan() -> Plan {
+    Plan { sizes: SIZES.to_vec(), duration: Duration::from_millis(100), seed: 3 }
+}
+
+fn run(rungs: &mut [MeasuredRung], clock: &Rc<Cell<u64>>) -> Result<Records> {
+    measure(&plan(), rungs, &|| clock.get(), &AtomicBool::new(false), &mut |_| {})
+}
+
+/// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
+fn account(whole_ns: u64) -> Account {
+    let clock = Rc::new(Cell::new(0));
+    let mut rungs = [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
+    let records = run(&mut rungs, &clock).unwrap();
+    let names: Vec<String> = rungs.iter().map(|rung| rung.lane.name.clone()).collect();
+    let path = Path::new("way").with("socket").with("copy").with_over("copy", 64 << 10);
+    Account::of(&names, &SIZES, &[path], &records, 1).unwrap()
+}
+
+/// As long as socket and copy, over 64 KiB two copies, and `more_ns` besides.
+fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> MeasuredRung {
+    struct Whole(Fake, u64);
+    impl Rung for Whole {
+        fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+            self.0.prepare(size_bytes)
+        }
+        fn run(&mut self) -> Result<()> {
+            let size = self.0.size_bytes;
+            let copies = if size > 64 << 10 { 2 } else { 1 };
+            let ns = 3_000 + size + copies * (100 + size / 4) + self.1;
+            self.0.clock.set(self.0.clock.get() + ns);
+            Ok(())
+        }
+    }
+    let clock = clock.clone();
+    let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
+    let lane = Lane { name: "way".into(), description: String::new() };
+    MeasuredRung { lane, rung: Box::new(Whole(fake, more_ns)) }
+}
+
+#[test]
+fn costs_are_recovered() {
+    let account = account(0);
+    let socket = &account.rungs[0];
+    let fit = socket.fit.as_ref().unwrap();
+    let [piece] = fit.pieces[..] else { panic!("{fit:?}") };
+    assert!(
+        (piece.per_operation_ns - 3_000.0).abs() < 1.0 && (piece.per_byte_ns - 1.0).abs() < 1e-3,
+        "{fit:?}"
+    );
+    assert!(fit.left_out_max.unwrap() < 0.01, "{fit:?}");
+    let interval = socket.per_operation_ns[0];
+    assert!(interval.low <= interval.value && interval.value <= interval.high, "{interval:?}");
+    assert_eq!(socket.costs.len(), SIZES.len());
+    assert!(rung_table(&account).contains("socket"));
+}
+
+#[test]
+fn a_whole_that_is_the_sum_leaves_nothing() {
+    let account = account(0);
+    for size in SIZES {
+        let entry = account.entry("way", size).unwrap();
+        assert!(entry.residual_ns.value.abs() <= 5.0, "{size}: {entry:?}");
+        assert_eq!(entry.parts.len(), if size > 64 << 10 { 3 } else { 2 });
+        assert!((entry.fitted_sum_ns.unwrap() / entry.sum_ns.value - 1.0).abs() < 0.01, "{size}: {entry:?}");
+    }
+}
+
+#[test]
+fn a_hidden_cost_is_the_residual() {
+    let account = account(1_500);
+    for size in SIZES {
+        let entry = account.entry("way", size).unwrap();
+        let residual = entry.residual_ns;
+        assert!((residual.value - 1_500.0).abs() <= 10.0 && residual.low > 1_400.0, "{size}: {residual:?}");
+    }
+    let entry = account.entry("way", 1).unwrap();
+    assert!((entry.residual_share.value - 1_500.0 / 4_601.0).abs() < 0.01, "{entry:?}");
+    let table = entry_table(entry);
+    assert!(table.contains("residual") && table.contains("1.50 µs") && table.contains("32."), "{table}");
+}
+
+#[test]
+fn every_round_has_every_rung_at_every_size() {
+    let clock = Rc::new(Cell::new(0));
+    let mut rungs = [fake("a", &clock, 10, 1), fake("b", &clock, 20, 1)];
+    let records = run(&mut rungs, &clock).unwrap();
+    let rounds = 1 + records.blocks.iter().map(|block| block.round).max().unwrap();
+    assert!(rounds >= 5, "{rounds}");
+    for round in 0..rounds {
+        for lane in 0..2 {
+            let mut phases: Vec<u8> = records
+                .blocks
+                .iter()
+                .filter(|block| block.round == round && block.lane == lane)
+                .map(|block| block.phase)
+                .collect();
+            phases.sort_unstable();
+            assert_eq!(phases, [0, 1, 2, 3, 4, 5], "round {round}, rung {lane}");
+        }
+    }
+    let order: Vec<u8> = records.blocks.iter().map(|block| block.lane).collect();
+    assert!(order.chunks(2).any(|pair| pair == [0, 1]) && order.chunks(2).any(|pair| pair == [1, 0]));
+}
+
+#[test]
+fn what_goes_wrong_ends_it_and_is_named() {
+    let clock = Rc::new(Cell::new(0));
+    let broken = Fake {
+        clock: clock.clone(),
+        per_operation_ns: 1,
+        bytes_per_ns: 1,
+        size_bytes: 0,
+        runs: 0,
+        is_broken: true,
+    };
+    let lane = Lane { name: "bad".into(), description: String::new() };
+    let error = run(&mut [MeasuredRung { lane, rung: Box::new(broken) }], &clock).expect_err("it is broken");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("the rung bad at "), "{error}");
+
+    let stopped = AtomicBool::new(true);
+    let mut rungs = [fake("a", &clock, 10, 1)];
+    let error = measure(&plan(), &mut rungs, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+
+    let records = run(&mut rungs, &clock).unwrap();
+    let path = Path::new("a").with("none");
+    let error = Account::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such rung");
+    assert!(error.to_string().contains("the rung none"), "{error}");
+}

@@ -1,0 +1,157 @@
+"""What was measured of a machine: the operations of its runs, each with what it cost and what it did."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fordway.model.points import DataError
+from fordway.report import runfile
+
+OPERATION_COLUMNS = ["lane", "phase", "round", "block", "duration_ns", "bytes", "ok"]
+BLOCK_COLUMNS = ["lane", "phase", "block", "elapsed_ns"]
+OBJECT_COLUMNS = ["round", "bytes", "directories", "made_directories", "emptied_directories"]
+DIRECTORIES = OBJECT_COLUMNS[2:]
+LIST = "list"
+OF_ALL = ("put", "head", "get", "delete")
+"""Phases with one operation for each object, in the order of `objects.arrow`."""
+OF_CONTENT = "range"
+"""The phase that leaves out objects without a byte."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, as its runs have it."""
+
+    runs: list[dict[str, Any]]
+    """Each run's `run.json`."""
+    lanes: list[str]
+    phases: list[str]
+    operations: pd.DataFrame
+    """One row for each operation that succeeded: `run`, `lane`, `phase`, `round`, `block`, `time_us` (its
+    share of the time of its block), `bytes` (of the object; of the range, where a range was read), the counts
+    of directories, and for a listing `objects`.
+    """
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def threads(self) -> int:
+        """Calls at once."""
+        return int(self.runs[0]["parameters"].get("threads", 1))
+
+    @property
+    def range_bytes_max(self) -> float:
+        """The most that was read as a range."""
+        return float(self.runs[0]["parameters"].get("range_bytes_max", np.inf))
+
+
+def read(paths: list[Path]) -> Machine:
+    """The runs in `paths`, which should be of one machine. Raises `DataError` where they cannot be used."""
+    infos, parts, notes = [], [], []
+    for number, path in enumerate(paths):
+        try:
+            info = runfile.read_info(path)
+            parts.append(_operations(path, info, notes).assign(run=number))
+        except runfile.RunFileError as error:
+            raise DataError(str(error)) from error
+        infos.append(info)
+    _alike(paths, infos)
+    operations = pd.concat(parts, ignore_index=True)
+    lanes = _in_order(infos, operations, "lane", lambda info: [lane["name"] for lane in info["lanes"]])
+    phases = _in_order(infos, operations, "phase", lambda info: info["phases"])
+    return Machine(infos, lanes, phases, operations, notes)
+
+
+def _in_order(infos: list[dict[str, Any]], operations: pd.DataFrame, column: str, names: Any) -> list[str]:  # noqa: ANN401
+    there = set(operations[column])
+    return [name for name in dict.fromkeys(name for info in infos for name in names(info)) if name in there]
+
+
+def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFrame:
+    if info["kind"] != "compare":
+        raise DataError(
+            f"{path} is a run of {info['kind']}: what a tree takes needs the phases of `fordway compare`"
+        )
+    rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
+    rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
+    rows = _with_objects(path, _with_shares(path, rows), notes)
+    failed = int((~rows["ok"]).sum())
+    if failed:
+        notes.append(f"{path.name}: {failed} operation(s) failed and are left out: their times say nothing")
+    rows = rows[rows["ok"]]
+    if rows.empty:
+        raise DataError(f"{path} has no operation that succeeded: there is nothing to learn from")
+    return rows.drop(columns=["ok", "duration_ns"])
+
+
+def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Each operation with its share of the time of its block, which threads spend together."""
+    blocks = runfile.read_table(path / "blocks.arrow", BLOCK_COLUMNS)
+    keys = BLOCK_COLUMNS[:3]
+    blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
+    rows = rows.merge(blocks, on=keys, how="left")
+    if rows["elapsed_ns"].isna().any():
+        raise DataError(f"{path}: blocks.arrow and operations.arrow are not of the same run: measure again")
+    whole_ns = rows.groupby(keys, sort=False)["duration_ns"].transform("sum")
+    share = rows["duration_ns"] / whole_ns.where(whole_ns > 0, 1)
+    return rows.assign(time_us=share * rows["elapsed_ns"] / 1e3).drop(columns="elapsed_ns")
+
+
+def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Each operation with its object: every phase takes the objects of a round in the same order."""
+    file = path / "objects.arrow"
+    if not file.exists():
+        notes.append(
+            f"{path.name} has no objects.arrow (it is of an older fordway): what directories cost, and how "
+            "head and delete depend on the size, is not known"
+        )
+        return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
+    objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")
+    parts = []
+    for (_, phase, number), group in rows.groupby(["lane", "phase", "round"], sort=False):
+        own = objects[objects["round"] == number]
+        parts.append(_listing(group, own) if phase == LIST else _each(path, group, own, phase))
+    return pd.concat(parts)
+
+
+def _listing(rows: pd.DataFrame, objects: pd.DataFrame) -> pd.DataFrame:
+    made = objects["made_directories"].sum()
+    return rows.assign(objects=len(objects), directories=made, made_directories=0.0, emptied_directories=0.0)
+
+
+def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> pd.DataFrame:
+    if phase == OF_CONTENT:
+        objects = objects[objects["bytes"] > 0]
+    moved = rows["bytes"].to_numpy()
+    whole = phase in ("put", "get")
+    if len(objects) != len(rows) or (whole and (moved != objects["bytes"])[rows["ok"].to_numpy()].any()):
+        raise DataError(f"{path}: objects.arrow and operations.arrow are not of the same run: measure again")
+    size = moved if phase == OF_CONTENT else objects["bytes"].to_numpy()
+    counts = {name: objects[name].to_numpy() for name in DIRECTORIES}
+    return rows.assign(bytes=size, objects=np.nan, **counts)
+
+
+def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
+    """Raises `DataError` for runs that cannot be of one machine in one state."""
+    for path, info in zip(paths[1:], infos[1:], strict=True):
+        for what, value in (
+            ("machine", lambda one: (one["machine"].get("cpu_model"), one["machine"].get("cpus"))),
+            ("file system", _root),
+            ("threads", lambda one: one["parameters"].get("threads")),
+            ("durability", lambda one: one["parameters"].get("durability")),
+            ("range size", lambda one: one["parameters"].get("range_bytes_max")),
+        ):
+            first, other = value(infos[0]), value(info)
+            if first != other:
+                raise DataError(
+                    f"{path} has another {what} than {paths[0]} ({other}, not {first}): advise "
+                    "on each by itself"
+                )
+
+
+def _root(info: dict[str, Any]) -> str | None:
+    """The kind of file system that the lanes worked on."""
+    systems = info["machine"].get("file_systems") or []
+    return next((each["kind"] for each in systems if each["role"] == "root"), None)

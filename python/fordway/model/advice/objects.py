@@ -1,0 +1,147 @@
+"""What is to be moved: sizes and directories, from a tree, a histogram or a list of sizes."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fordway.model import quantities, read_csv, readers
+from fordway.model.points import DataError
+
+COUNT_MAX = 10**15
+"""More objects than any file system holds: a column of the wrong unit."""
+
+COLUMNS = ["bytes", "count", "directories", "made_directories", "emptied_directories"]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects to be moved, those that are alike in one row."""
+
+    name: str
+    rows: pd.DataFrame
+    """`COLUMNS`: of each object its size and how many directories it goes through, makes first and empties
+    last.
+    """
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many objects there are."""
+        return int(self.rows["count"].sum())
+
+    @property
+    def bytes(self) -> float:
+        """Their content."""
+        return float((self.rows["bytes"] * self.rows["count"]).sum())
+
+    @property
+    def directories(self) -> int:
+        """Directories that hold objects, or directories that do."""
+        return round(float((self.rows["made_directories"] * self.rows["count"]).sum()))
+
+
+def of_tree(path: Path) -> Objects:
+    """The regular files below `path`; links are not followed. Raises `DataError` if there are none."""
+    if not path.is_dir():
+        raise DataError(
+            f"{path} is no directory: give the tree that is to be moved, or --histogram, or --sizes"
+        )
+    unreadable: list[OSError] = []
+    sizes, depths = [], []
+    for size, depth in _files(path, unreadable):
+        sizes.append(size)
+        depths.append(depth)
+    if not sizes:
+        raise DataError(f"{path} holds no regular file: there is nothing to move")
+    rows = pd.DataFrame({"bytes": sizes, "directories": depths}, dtype="float64")
+    share = _directories(path, unreadable) / len(rows)
+    rows = rows.groupby(["bytes", "directories"]).size().rename("count").reset_index()
+    found = Objects(str(path), _complete(rows, share))
+    if unreadable:
+        found.notes.append(
+            f"{len(unreadable)} file(s) or director(ies) of {path} could not be read: left out"
+        )
+    return found
+
+
+def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, int]]:
+    """The size of each file, and how many directories it is below `path`."""
+    for directory, _, names in os.walk(path, onerror=unreadable.append):
+        depth = len(Path(directory).relative_to(path).parts)
+        for name in names:
+            file = Path(directory, name)
+            try:
+                if file.is_file() and not file.is_symlink():
+                    yield file.stat().st_size, depth
+            except OSError as error:
+                unreadable.append(error)
+
+
+def _directories(path: Path, unreadable: list[OSError]) -> int:
+    """Directories below `path` with a file at any depth: those that putting its files makes."""
+    holding: set[Path] = set()
+    for directory, _, names in os.walk(path, topdown=False, onerror=unreadable.append):
+        here = Path(directory)
+        if here != path and (here in holding or any((here / name).is_file() for name in names)):
+            holding |= {here, here.parent}
+    return len(holding - {path})
+
+
+def of_histogram(path: Path) -> Objects:
+    """A CSV of sizes (`size_B`, `size_KiB`, ...) and `count`. Raises `DataError`."""
+    if path.is_dir():
+        raise DataError(f"{path} is a directory: give it with --tree")
+    table = read_csv.table(path.name, readers.text_of(path))
+    reader = read_csv.Table(path.name, table)
+    if "count" not in table:
+        raise DataError(
+            f"{path.name} has no column 'count': a histogram has sizes (such as size_B) and counts"
+        )
+    rows = pd.DataFrame({"bytes": reader.with_unit(read_csv.SIZES, "size"), "count": reader.number("count")})
+    return of_counts(path.name, rows)
+
+
+def of_sizes(text: str) -> Objects:
+    """`SIZExCOUNT,...`, such as `4KiBx1000,1MiB`. Raises `DataError`."""
+    pairs = [_pair(part) for part in text.split(",")]
+    return of_counts("the sizes", pd.DataFrame(pairs, columns=["bytes", "count"]))
+
+
+def _pair(part: str) -> tuple[float, float]:
+    found = re.fullmatch(r"\s*(.*?)\s*(?:[x×*]\s*([0-9]+))?\s*", part)
+    size = quantities.parse(found[1], "size")
+    return size, float(found[2] or 1)
+
+
+def of_counts(name: str, rows: pd.DataFrame) -> Objects:
+    """The same from a table of `bytes` and `count`; of directories nothing is known."""
+    for at, (size, count) in enumerate(rows.itertuples(index=False), 1):
+        _check_row(f"{name} row {at}", size, count)
+    rows = rows[rows["count"] > 0].groupby("bytes", as_index=False)["count"].sum()
+    if rows.empty:
+        raise DataError(f"{name}: all counts are 0: there is nothing to move")
+    note = f"{name} says nothing of directories: what making and listing them costs is left out; give --tree"
+    return Objects(name, _complete(rows.assign(directories=0.0), 0.0), [note])
+
+
+def _check_row(where: str, size: float, count: float) -> None:
+    for what, value in (("size", size), ("count", count)):
+        if not np.isfinite(value):
+            raise DataError(f"{where}: the {what} is missing or no finite number")
+        if value < 0 or value != np.floor(value):
+            raise DataError(f"{where}: the {what} is {value:g}, and should be a whole number from 0 up")
+        if value > (2**63 if what == "size" else COUNT_MAX):
+            raise DataError(
+                f"{where}: the {what} is {value:g}, more than any file system holds: check its unit"
+            )
+
+
+def _complete(rows: pd.DataFrame, directories_each: float) -> pd.DataFrame:
+    """Directories are made and emptied once; which objects do is of no matter to a sum."""
+    each = {"made_directories": directories_each, "emptied_directories": directories_each}
+    return rows.assign(**each)[COLUMNS].astype("float64")

@@ -1,0 +1,225 @@
+"""How long a phase takes on each lane: the fitted costs summed over the objects, and many draws of the sum.
+
+A draw takes the machine's rounds at random, and blocks of those; fits the cost to them; and adds what differs
+from one pass to the next: a round's own state, the scatter of single operations, and the error of sizes that
+the fit did not see. Lanes are drawn together, because blocks of the same number ran side by side.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from fordway.model.advice import cost
+from fordway.model.advice.cost import Cost
+from fordway.model.advice.link import Link, crosses
+from fordway.model.advice.machine import LIST, OF_CONTENT, Machine
+from fordway.model.advice.objects import Objects
+
+DRAWS = 500
+SEED = 1
+LEVEL = 0.95
+"""Of all intervals."""
+SMALL_BYTES = 1_024
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a phase, or of all, on one lane."""
+
+    seconds: float
+    draws: np.ndarray
+    """The same, as often as it was drawn."""
+    left_out: float | None = None
+    """The error of sizes that were left out of the fit, as a share."""
+    outside: float = 0.0
+    """The share of the time that is of sizes outside those that were measured."""
+    rounds: float = 1.0
+    """How many times as long as the shortest round the longest was, for the same work."""
+    cost: Cost | None = None
+
+    def interval(self) -> tuple[float, float]:
+        """Where the middle `LEVEL` of the draws are."""
+        low, high = np.quantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds of one phase, over all runs, and how often each draw takes their blocks."""
+
+    number: np.ndarray
+    """The round of each operation, and"""
+    block: np.ndarray
+    """the block."""
+    block_draws: np.ndarray
+    """How often each block is in each draw."""
+    new: np.ndarray
+    """The round whose state each draw has."""
+    widen: float
+    """How much farther draws must lie apart, because few rounds say little of how far rounds do."""
+
+
+def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict[str, Times]:
+    """The times of `phase` on each lane that has it."""
+    rows = machine.operations[machine.operations["phase"] == phase]
+    rounds = _rounds(rows, phase)
+    moved = _moved(objects, phase, machine.range_bytes_max)
+    found = {}
+    for at, lane in enumerate(machine.lanes):
+        own = (rows["lane"] == lane).to_numpy()
+        if own.any():
+            random = np.random.default_rng([SEED, at, *phase.encode()])
+            found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random)
+            if link.is_given and crosses(lane):
+                found[lane] = _over(link, found[lane], moved, phase)
+    return found
+
+
+def _rounds(rows: pd.DataFrame, phase: str) -> _Rounds:
+    random = np.random.default_rng([SEED, *phase.encode()])
+    number = rows.groupby(["run", "round"]).ngroup().to_numpy()
+    block = rows.groupby(["run", "block"]).ngroup().to_numpy()
+    count = number.max() + 1
+    of_block = np.zeros(block.max() + 1, dtype=int)
+    of_block[block] = number
+    taken = random.multinomial(count, np.full(count, 1 / count), DRAWS)
+    block_draws = random.poisson(taken[:, of_block]).astype(float)
+    widen = np.sqrt(count / (count - 1)) * student.ppf(0.975, count - 1) / 1.96 if count > 1 else 1.0
+    return _Rounds(number, block, block_draws, random.integers(count, size=DRAWS), widen)
+
+
+def _moved(objects: Objects, phase: str, range_bytes_max: float) -> pd.DataFrame:
+    """What a phase does for each object, and how often; for a listing the whole tree in one row."""
+    rows = objects.rows
+    if phase == LIST:
+        whole = {"bytes": 0.0, "count": 1.0, "objects": objects.count, "directories": objects.directories}
+        return pd.DataFrame([whole], dtype="float64")
+    if phase == OF_CONTENT:
+        rows = rows[rows["bytes"] > 0]
+        rows = rows.assign(bytes=rows["bytes"].clip(upper=range_bytes_max))
+    return rows
+
+
+def _of_lane(
+    rows: pd.DataFrame,
+    own: np.ndarray,
+    rounds: _Rounds,
+    phase: str,
+    moved: pd.DataFrame,
+    random: np.random.Generator,
+) -> Times:
+    fitted = cost.fit(rows, phase, rounds.block[own])
+    work = fitted.form.columns(moved) * moved["count"].to_numpy()[:, None]
+    values, draws = fitted.values, _drawn(fitted, rounds)
+    if phase == LIST:
+        values, draws = _apart(rows, fitted, values, draws, random)
+    state = _states(rows, fitted, rounds.number[own])
+    total_us = float((work @ values).sum())
+    drawn_us = (draws @ work.sum(axis=0)) * state[rounds.new % len(state)]
+    drawn_us = drawn_us * _noise(fitted, work @ values, moved, random)
+    drawn_us = _wider(drawn_us, total_us, rounds.widen)
+    return Times(
+        total_us / 1e6,
+        drawn_us / 1e6,
+        fitted.left_out if phase != LIST else None,
+        _outside(fitted, moved, work @ values, phase),
+        float(state.max() / state.min()),
+        fitted,
+    )
+
+
+def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
+    """Draws farther from the total: upwards by time, downwards as a factor, so that none falls below 0."""
+    if total_us <= 0:
+        return np.zeros_like(drawn_us)
+    share = np.maximum(drawn_us, 0) / total_us
+    return total_us * np.where(share > 1, 1 + widen * (share - 1), share**widen)
+
+
+def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
+    """The coefficients of each draw."""
+    found = np.empty((DRAWS, len(fitted.values)))
+    for at, times in enumerate(rounds.block_draws[:, fitted.block_of]):
+        found[at] = fitted.blocks.weighted(times).solve() if times.any() else fitted.values
+    return found
+
+
+def _apart(
+    rows: pd.DataFrame, fitted: Cost, values: np.ndarray, draws: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of listings of one tree, nothing says what is of objects and what of directories: half each, and in
+    draws any share.
+    """
+    counts = rows[list(fitted.form.others)]
+    if len(fitted.form.others) < 2 or len(counts.drop_duplicates()) > 1:
+        return values, draws
+    measured = counts.iloc[0].to_numpy()
+    share = random.random(DRAWS)
+    shares = np.column_stack([share, 1 - share])
+    return 0.5 * (values @ measured) / measured, (draws @ measured)[:, None] * shares / measured
+
+
+def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
+    """How many times as long as fitted each round was."""
+    expected = np.bincount(number, fitted.form.columns(rows) @ fitted.values)
+    there = expected > 0
+    return np.bincount(number, rows["time_us"])[there] / expected[there]
+
+
+def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
+    """The factors by which scatter of operations and the error of unseen sizes change the sum."""
+    count = moved["count"].to_numpy()
+    each_us = work_us / np.maximum(count, 1)
+    scatter_us = fitted.scatter * np.sqrt((count * each_us**2).sum())
+    by_class = np.bincount(cost.classes(moved["bytes"]), work_us)
+    unseen_us = fitted.left_out * np.sqrt((by_class**2).sum())
+    share = np.hypot(scatter_us, unseen_us) / max(work_us.sum(), 1e-12)
+    return np.exp(share * random.standard_normal(DRAWS))
+
+
+def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str) -> float:
+    if phase == LIST or fitted.form.nodes is None:
+        return 0.0
+    outside = is_outside(moved["bytes"], *fitted.bytes_range)
+    total_us = work_us.sum()
+    return float(work_us[outside.to_numpy()].sum() / total_us) if total_us else 0.0
+
+
+def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
+    """Which sizes lie outside what was measured; the bytes of small ones cost nearly nothing anyway."""
+    return ((size < low) & (low > SMALL_BYTES)) | (size > high)
+
+
+def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
+    """The same over a network: what it adds is as sure as the link's own figures."""
+    if phase == LIST:
+        more_us = link.listing_us(moved["objects"].iloc[0])
+    else:
+        nothing = moved.assign(bytes=0.0)
+        form, values = times.cost.form, times.cost.values
+        byte_us = (form.columns(moved) - form.columns(nothing)) @ values
+        size = moved["bytes"].to_numpy()
+        more_us = float(link.operation_us(size, byte_us, phase) @ moved["count"].to_numpy())
+        more_us += link.slow_start_us(float(size.max(initial=0)), phase)
+    return Times(
+        times.seconds + more_us / 1e6,
+        times.draws + more_us / 1e6,
+        times.left_out,
+        times.outside,
+        times.rounds,
+        times.cost,
+    )
+
+
+def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
+    """The sum of all phases for each lane that has them all."""
+    lanes = [lane for lane in phases[0] if all(lane in phase for phase in phases)]
+    found = {}
+    for lane in lanes:
+        parts = [phase[lane] for phase in phases]
+        seconds = sum(part.seconds for part in parts)
+        outside = sum(part.outside * part.seconds for part in parts) / seconds if seconds else 0.0
+        found[lane] = Times(seconds, np.sum([part.draws for part in parts], axis=0), None, outside)
+    return found
