@@ -39,3 +39,9 @@ fn missing(name: &str) -> Error {
     };
     Error::new(ErrorKind::InvalidArgument, why)
 }
+
+/// The file called `name` in a directory of PATH.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}

@@ -13,7 +13,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, LaneScore, Load, Machine, Records, Transfer};
+use crate::{Interval, LaneScore, Load, Machine, Parallel, Records, Transfer};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -98,6 +98,9 @@ pub struct Summary {
     /// What only a benchmark of transports knows; `null` for other kinds of run.
     #[serde(default)]
     pub transfer: Option<Transfer>,
+    /// What only a measurement of speed-up knows; `null` for other kinds of run.
+    #[serde(default)]
+    pub parallel: Option<Parallel>,
 }
 
 /// Latencies in nanoseconds.

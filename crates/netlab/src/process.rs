@@ -44,8 +44,14 @@ impl Namespace {
 }
 
 impl Process {
+    /// Starts a program in the network of this process that is to leave nothing behind, as
+    /// [`Namespace::start_contained`] does. Errors: `NotImplemented` where this process may not.
+    pub fn start_contained_here(command: Command) -> Result<Self> {
+        Process::start(None, None, command, true)
+    }
+
     /// Starts a program in the network of this process.
-    pub(crate) fn start_here(command: Command) -> Result<Self> {
+    pub fn start_here(command: Command) -> Result<Self> {
         Process::start(None, None, command, false)
     }
 

@@ -201,6 +201,7 @@ impl LaneResults {
             limit: limit(client_ns, server_ns, sum(PhaseResult::wall_ns) as f64 / 1e9, capacity),
             load: None,
             transfer: None,
+            parallel: None,
         }
     }
 }

@@ -11,6 +11,8 @@
 //!
 //! [`ledger`] measures layers one by one, and whether they add up to a lane.
 //!
+//! [`speedup::measure`] runs one job on several numbers of ranks in several set-ups.
+//!
 //! [`transport::run`] asks every transport there is for messages of many sizes.
 
 pub mod bench;
@@ -29,6 +31,7 @@ pub mod report;
 pub mod rest;
 mod result;
 mod site;
+pub mod speedup;
 pub mod summary;
 mod target;
 pub mod team;

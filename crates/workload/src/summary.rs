@@ -94,6 +94,7 @@ impl<'r> Row<'r> {
             ),
             load: None,
             transfer: None,
+            parallel: None,
         }
     }
 

@@ -15,6 +15,7 @@ mod pingpong;
 mod read;
 mod replicas;
 mod serve;
+mod speedup;
 mod transfer;
 mod versions;
 
@@ -41,6 +42,7 @@ pub(crate) use pingpong::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongA
 pub(crate) use read::{CallArgs, ReadArgs};
 pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
 pub(crate) use serve::{ConditionsArg, ServeArgs};
+pub(crate) use speedup::{SpeedupArgs, TimeArg};
 pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
 pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
 
@@ -142,6 +144,8 @@ pub enum Command {
     Ledger(LedgerArgs),
     /// Measure what cost models want to know of a machine
     Machines(MachinesArgs),
+    /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
+    Speedup(SpeedupArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them

@@ -28,6 +28,7 @@ mod read;
 mod rm;
 mod serve;
 mod source;
+mod speedup;
 mod stat;
 mod sync;
 mod tag;
@@ -82,6 +83,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Compare(args) => compare::run(&args, context),
         Command::Ledger(args) => ledger::run(&args, context),
         Command::Machines(args) => machines::run(&args, context),
+        Command::Speedup(args) => speedup::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
         Command::Pingpong(args) => pingpong::run(&args, context),

@@ -2,6 +2,7 @@
 //! TOML file ([how to write one](../../../docs/layers.md)); the usual ones are built in.
 
 mod container;
+mod ends;
 mod log;
 mod running;
 mod step;
@@ -14,6 +15,7 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
+pub use ends::{End, Ends};
 pub use running::{Programs, Running, Side};
 pub use wire::Wire;
 

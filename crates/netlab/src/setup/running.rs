@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,21 @@ pub struct Programs {
     pub ports: (u16, u16),
 }
 
+impl Programs {
+    /// For a set-up whose networks alone are wanted.
+    pub(super) fn none(fordway: &Path) -> Self {
+        Programs {
+            fordway: fordway.to_path_buf(),
+            pong: Vec::new(),
+            ping: Vec::new(),
+            pong_options: Vec::new(),
+            variables: BTreeMap::new(),
+            // Some set-ups write rules for ports.
+            ports: (18_080, 18_081),
+        }
+    }
+}
+
 /// One of the two sides of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -68,10 +83,7 @@ impl Running {
     /// Errors: `NotImplemented` where a program or a right is missing, `InvalidArgument` for a word that stands for
     /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
     pub fn start(setup: &Setup, wire: &Wire, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Self> {
-        if let [need, ..] = setup.missing()[..] {
-            let detail = format!("there is no program `{}`; install {}", need.program, need.package);
-            return Err(Error::new(ErrorKind::NotImplemented, detail));
-        }
+        Running::check_programs(setup)?;
         match setup.on {
             Ground::Machine => Site::machine(setup, programs).start(setup, programs, stop),
             Ground::Namespaces => {
@@ -79,6 +91,12 @@ impl Running {
                 Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
         }
+    }
+
+    pub(super) fn check_programs(setup: &Setup) -> Result<()> {
+        let [need, ..] = setup.missing()[..] else { return Ok(()) };
+        let detail = format!("there is no program `{}`; install {}", need.program, need.package);
+        Err(Error::new(ErrorKind::NotImplemented, detail))
     }
 
     /// The network from which ping is asked; `None` for that of this process.
@@ -133,12 +151,12 @@ impl Running {
 }
 
 /// A place where programs can be started.
-struct Site {
-    words: Words,
+pub(super) struct Site {
+    pub(super) words: Words,
     networks: BTreeMap<String, Namespace>,
     mounts: Option<Mounts>,
-    lab: Option<Lab>,
-    daemons: Vec<(Side, Daemon)>,
+    pub(super) lab: Option<Lab>,
+    pub(super) daemons: Vec<(Side, Daemon)>,
 }
 
 impl Site {
@@ -147,7 +165,7 @@ impl Site {
         Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() }
     }
 
-    fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
+    pub(super) fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
         let mounts = Mounts::new()?;
         let mut networks = BTreeMap::from([
             ("ping".to_owned(), lab.client.clone()),
@@ -188,7 +206,7 @@ impl Site {
         Ok(Running { ping, pong, daemons, networks, ping_network: asker, lab, ping_address })
     }
 
-    fn network_of(&self, part: &Part) -> Option<&Namespace> {
+    pub(super) fn network_of(&self, part: &Part) -> Option<&Namespace> {
         self.networks.get(part.network.as_deref()?)
     }
 

@@ -78,6 +78,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
         limit: limit(&of.settings, &reached),
         load: Some(load(&of.settings, &total)),
         transfer: None,
+        parallel: None,
     }
 }
 

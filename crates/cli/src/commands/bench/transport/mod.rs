@@ -6,7 +6,6 @@ mod process;
 mod setup;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use fordway_measure::{Machine, Run, transfer_table};
@@ -89,10 +88,4 @@ fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
     }
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(if is_wrong { Exit::Corrupt } else { Exit::Ok })
-}
-
-/// The file called `name` in a directory of PATH.
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }

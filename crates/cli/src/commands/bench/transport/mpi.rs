@@ -7,8 +7,8 @@ use fordway_store::Result;
 use fordway_workload::transport::Remote;
 
 use super::process::{Door, Program};
-use super::program;
 use crate::args::TransportArgs;
+use crate::external::program;
 
 /// Where Debian has it, for those who have not.
 const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` builds it for Debian's Open MPI \

@@ -10,8 +10,8 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_store::{Result, Store};
 
 use super::process::Program;
-use super::program;
 use crate::exit::file_error;
+use crate::external::program;
 
 /// Where it is on Debian, which only root's PATH has.
 const AT_DEBIAN: &str = "/usr/sbin/nginx";

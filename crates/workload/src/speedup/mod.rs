@@ -1,0 +1,300 @@
+//! One parallel job on several numbers of ranks in several set-ups: how much faster more ranks are, and what
+//! they spend on communication. How a job is launched is the caller's affair.
+
+mod fit;
+mod published;
+mod summary;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+pub use fit::Fit;
+pub use published::{RICHTER, Row, check};
+pub use summary::{Fitted, Header, describe, fits};
+
+/// What is run, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Numbers of ranks, rising, from 1 on. One rank is run in the first lane only, which is the reference.
+    pub ranks: Vec<u32>,
+    /// Lanes that there are.
+    pub lanes: usize,
+    /// Jobs of each kind that count; one more comes before them and does not.
+    pub repeat: u16,
+    /// Decides about the order in each round.
+    pub seed: u64,
+    /// Which time speed-up is made of.
+    pub time: Time,
+}
+
+/// Which time of a job counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// All of it, its launch included.
+    Wall,
+    /// From when the first rank could communicate until the last had nothing more to say.
+    Work,
+}
+
+/// What one rank reports of its job. Times are of the monotonic clock, which all ranks of a machine share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankReport {
+    /// The rank, from 0.
+    pub rank: u32,
+    /// When it could communicate, ns.
+    pub start_ns: u64,
+    /// When it had nothing more to say, ns.
+    pub end_ns: u64,
+    /// How long it was in calls of MPI between the two, ns.
+    pub mpi_ns: u64,
+}
+
+/// A job that ended well.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Its wall time.
+    pub elapsed_ns: u64,
+    /// What its ranks reported; none if they did not.
+    pub ranks: Vec<RankReport>,
+}
+
+impl Job {
+    /// From the first rank's start to the last one's end.
+    pub fn work_ns(&self) -> Option<u64> {
+        let start = self.ranks.iter().map(|rank| rank.start_ns).min()?;
+        self.ranks.iter().map(|rank| rank.end_ns).max()?.checked_sub(start)
+    }
+
+    /// From the first rank's end to the last one's; `None` of a single rank.
+    pub fn late_ns(&self) -> Option<u64> {
+        let ends = || self.ranks.iter().map(|rank| rank.end_ns);
+        Some(ends().max()? - ends().min()?).filter(|_| self.ranks.len() > 1)
+    }
+
+    /// The share of the ranks' time that they were in calls of MPI.
+    pub fn communication_share(&self) -> Option<f64> {
+        let time: u64 = self.ranks.iter().map(|rank| rank.end_ns.saturating_sub(rank.start_ns)).sum();
+        let mpi: u64 = self.ranks.iter().map(|rank| rank.mpi_ns).sum();
+        (time > 0).then(|| mpi as f64 / time as f64)
+    }
+
+    fn time_ns(&self, time: Time) -> Option<u64> {
+        match time {
+            Time::Wall => Some(self.elapsed_ns),
+            Time::Work => self.work_ns(),
+        }
+    }
+}
+
+/// Who launches jobs.
+pub trait Launch {
+    /// Runs one job to its end. Errors: `Interrupted` ends all; any other is a job that failed.
+    fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job>;
+}
+
+/// A job that counts, and where it belongs.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Index into the lanes.
+    pub lane: usize,
+    /// Index into the numbers of ranks.
+    pub phase: usize,
+    /// The round, from 0.
+    pub round: u16,
+    /// The job.
+    pub job: Job,
+}
+
+/// All that was found.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Every job that counts and ended well.
+    pub samples: Vec<Sample>,
+    /// Every job that counts or failed.
+    pub records: Records,
+    /// Combinations that failed, with the reason; they were not tried again.
+    pub failures: Vec<(usize, usize, Error)>,
+}
+
+/// How far it is: jobs done, all jobs, and the one at work.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
+
+/// Runs all combinations in each round in random order, the first round for warming up. A combination that
+/// fails is left out from then on. Errors: `Interrupted` alone.
+pub fn measure(
+    plan: &Plan,
+    launch: &mut dyn Launch,
+    stop: &AtomicBool,
+    progress: Progress<'_>,
+) -> Result<Outcome> {
+    let clock = Clock::start();
+    let mut random = Shuffle::new(plan.seed);
+    let mut outcome = Outcome::default();
+    let mut combinations = plan.combinations();
+    let total = combinations.len() as u64 * (u64::from(plan.repeat) + 1);
+    let mut done = 0;
+    for round in 0..=plan.repeat {
+        random.shuffle(&mut combinations);
+        for &(lane, phase) in &combinations {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
+            }
+            progress(done, total, lane, plan.ranks[phase]);
+            done += 1;
+            let start_ns = clock.now_ns();
+            let launched = launch.launch(lane, plan.ranks[phase]);
+            outcome.add(plan, (lane, phase, round), (start_ns, clock.now_ns()), launched)?;
+        }
+        combinations.retain(|(lane, phase)| !outcome.has_failed(*lane, *phase));
+    }
+    Ok(outcome)
+}
+
+impl Plan {
+    /// Pairs of lane and number of ranks.
+    fn combinations(&self) -> Vec<(usize, usize)> {
+        let all = (0..self.lanes).flat_map(|lane| (0..self.ranks.len()).map(move |phase| (lane, phase)));
+        all.filter(|(lane, phase)| *lane == 0 || self.ranks[*phase] > 1).collect()
+    }
+}
+
+impl Outcome {
+    fn has_failed(&self, lane: usize, phase: usize) -> bool {
+        self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
+    }
+
+    fn add(
+        &mut self,
+        plan: &Plan,
+        (lane, phase, round): (usize, usize, u16),
+        (start_ns, end_ns): (u64, u64),
+        launched: Result<Job>,
+    ) -> Result<()> {
+        let counted = round.checked_sub(1);
+        let ok = launched.is_ok();
+        let duration_ns = launched.as_ref().map_or(end_ns - start_ns, |job| job.elapsed_ns);
+        if counted.is_some() || !ok {
+            let round = counted.unwrap_or_default();
+            let block = u32::from(round) * plan.ranks.len() as u32 + phase as u32;
+            self.record((lane as u8, phase as u8, round, block), (start_ns, duration_ns), ok);
+        }
+        match (launched, counted) {
+            (Err(error), _) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            (Err(error), _) => self.failures.push((lane, phase, error)),
+            (Ok(job), Some(round)) => self.samples.push(Sample { lane, phase, round, job }),
+            (Ok(_), None) => {}
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        (lane, phase, round, block): (u8, u8, u16, u32),
+        (start_ns, duration_ns): (u64, u64),
+        ok: bool,
+    ) {
+        self.records.operations.push(Operation {
+            lane,
+            phase,
+            round,
+            block,
+            thread: 0,
+            start_ns,
+            duration_ns,
+            bytes: 0,
+            ok,
+            intended_ns: None,
+            first_byte_ns: None,
+        });
+        if ok {
+            self.records.blocks.push(Block {
+                lane,
+                phase,
+                round,
+                block,
+                operations: 1,
+                bytes: 0,
+                elapsed_ns: duration_ns,
+                // Launching a job takes none of ours worth the name; that of the ranks is not ours.
+                client_cpu_ns: 0,
+                server_cpu_ns: None,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs of a known law: 1 s serial, 8 s shared, 0.5 s for each further rank; the second lane half as fast.
+    pub(super) struct Law {
+        pub(super) failing: Option<(usize, u32)>,
+        pub(super) launched: Vec<(usize, u32)>,
+    }
+
+    impl Launch for Law {
+        fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job> {
+            self.launched.push((lane, ranks));
+            if self.failing == Some((lane, ranks)) {
+                return Err(Error::new(ErrorKind::Timeout, "it hangs"));
+            }
+            let n = f64::from(ranks);
+            let elapsed_ns = ((1.0 + 8.0 / n + 0.5 * (n - 1.0)) * 1e9) as u64 * (lane as u64 + 1);
+            let rank = |rank| RankReport {
+                rank,
+                start_ns: 100 + u64::from(rank),
+                end_ns: elapsed_ns - 1_000 + u64::from(rank) * 10,
+                mpi_ns: elapsed_ns / 4,
+            };
+            Ok(Job { elapsed_ns, ranks: (0..ranks).map(rank).collect() })
+        }
+    }
+
+    pub(super) fn plan(ranks: &[u32]) -> Plan {
+        Plan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: Time::Wall }
+    }
+
+    pub(super) fn measured(plan: &Plan, law: &mut Law) -> Outcome {
+        measure(plan, law, &AtomicBool::new(false), &mut |_, _, _, _| ()).unwrap()
+    }
+
+    #[test]
+    fn every_round_has_every_combination_and_the_first_does_not_count() {
+        let mut law = Law { failing: None, launched: Vec::new() };
+        let outcome = measured(&plan(&[1, 2, 4]), &mut law);
+        assert_eq!(law.launched.len(), 6 * 5);
+        for round in law.launched.chunks(5) {
+            let mut round = round.to_vec();
+            round.sort_unstable();
+            assert_eq!(round, [(0, 1), (0, 2), (0, 4), (1, 2), (1, 4)], "one rank only in the reference");
+        }
+        assert_eq!((outcome.samples.len(), outcome.records.operations.len()), (25, 25));
+    }
+
+    #[test]
+    fn what_fails_is_told_and_not_tried_again() {
+        let mut law = Law { failing: Some((1, 2)), launched: Vec::new() };
+        let outcome = measured(&plan(&[1, 2]), &mut law);
+        assert_eq!(law.launched.iter().filter(|at| **at == (1, 2)).count(), 1);
+        assert_eq!(outcome.records.operations.iter().filter(|operation| !operation.ok).count(), 1);
+        let [(1, 1, error)] = &outcome.failures[..] else { panic!("{:?}", outcome.failures) };
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(outcome.samples.len(), 10);
+    }
+
+    #[test]
+    fn a_job_is_made_of_its_ranks() {
+        let rank = |rank, start_ns, end_ns, mpi_ns| RankReport { rank, start_ns, end_ns, mpi_ns };
+        let job = Job { elapsed_ns: 900, ranks: vec![rank(0, 100, 500, 100), rank(1, 150, 550, 300)] };
+        assert_eq!(
+            (job.work_ns(), job.late_ns(), job.communication_share()),
+            (Some(450), Some(50), Some(0.5))
+        );
+        let silent = Job { elapsed_ns: 900, ranks: Vec::new() };
+        assert_eq!((silent.work_ns(), silent.late_ns(), silent.communication_share()), (None, None, None));
+    }
+}

@@ -1,0 +1,258 @@
+//! Tables of others: whether the speed-ups and efficiencies that they print follow from their own times.
+
+use std::fmt;
+
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+/// Table 1 of H. Richter, "About the suitability of clouds in high-performance computing" (2015): `OpenFOAM`'s
+/// damBreak on 7,700 points. Set-up 3 did not run.
+pub const RICHTER: &str = "\
+set-up,ranks,wall_s,speedup,efficiency_percent
+\"1a: 1 core, bare metal\",1,144,1,100
+\"1b: 4 cores, 2 CPUs, 1 server, bare metal\",4,46,3.1,78
+\"2a: 1 core, 1 KVM\",1,180,0.8,80
+\"2b: 4 cores, 2 CPUs, 1 server, 1 KVM\",4,62,2.3,58
+\"4a: 1 core, 1 KVM, OpenStack\",1,154,0.94,94
+\"4b: 4 cores, 2 CPUs, 1 server, 4 KVMs, OpenStack\",4,60,2.4,60
+\"5: 4 cores, 4 servers, Ethernet, 4 KVMs, OpenStack\",4,320,0.45,11
+\"6: 16 cores, 4 servers, Ethernet, 16 KVMs, OpenStack\",16,670,0.21,5
+\"7a: 4 cores, 4 servers, Infiniband, 4 KVMs, OpenStack\",4,237,0.61,15
+\"7b: 16 cores, 4 servers, Infiniband, 16 KVMs, OpenStack\",16,998,0.14,4
+";
+
+const COLUMNS: [&str; 5] = ["set-up", "ranks", "wall_s", "speedup", "efficiency_percent"];
+
+/// A number as it is printed, which is right within half of its last digit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Printed {
+    value: f64,
+    half_digit: f64,
+}
+
+impl Printed {
+    fn parse(text: &str) -> Option<Self> {
+        let value = text.parse().ok().filter(|value: &f64| value.is_finite())?;
+        let decimals = text.split_once('.').map_or(0, |(_, behind)| behind.len());
+        Some(Printed { value, half_digit: 0.5 / 10f64.powi(i32::try_from(decimals).ok()?) })
+    }
+}
+
+/// One row, with what follows from its time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The set-up, as the table calls it.
+    pub set_up: String,
+    /// Ranks (cores).
+    pub ranks: u32,
+    /// Wall time, s.
+    pub wall_s: f64,
+    /// Speed-up as printed; `None` where it is not.
+    pub printed_speedup: Option<f64>,
+    /// The first row's time, divided by this one's.
+    pub speedup: f64,
+    /// Efficiency as printed, percent; `None` where it is not.
+    pub printed_efficiency_percent: Option<f64>,
+    /// `speedup / ranks`, percent.
+    pub efficiency_percent: f64,
+    /// Whether the printed speed-up follows, within the rounding of all that was printed; `None` where none is.
+    pub speedup_is_right: Option<bool>,
+    /// Whether the printed efficiency follows, likewise.
+    pub efficiency_is_right: Option<bool>,
+}
+
+/// Recomputes a table in CSV with the columns `set-up,ranks,wall_s` and, if it has them, `speedup` and
+/// `efficiency_percent` (empty where nothing is printed). The first row is the reference.
+/// Errors: `InvalidArgument` for what is no such table, with the line.
+pub fn check(csv: &str) -> Result<Vec<Row>> {
+    let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
+    let at = |name: &str| headings.iter().position(|heading| heading == name);
+    let mut places = [None; COLUMNS.len()];
+    for (place, (number, name)) in places.iter_mut().zip(COLUMNS.iter().enumerate()) {
+        *place = at(name);
+        if place.is_none() && number < 3 {
+            return Err(wrong(1, &format!("there is no column {name:?}; the first line names {COLUMNS:?}")));
+        }
+    }
+    let lines = lines.map(|(number, line)| Line::parse(number + 1, &cells(line), &places));
+    let lines = lines.collect::<Result<Vec<Line>>>()?;
+    match lines.first() {
+        Some(reference) if reference.ranks == 1 => {
+            Ok(lines.iter().map(|line| line.against(reference)).collect())
+        }
+        Some(_) => Err(wrong(2, "the first row is the reference, so it must have 1 rank")),
+        None => Err(wrong(2, "there is no row")),
+    }
+}
+
+fn wrong(line: usize, why: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("line {line} of the table: {why}"))
+}
+
+/// The cells of a line; one in quotation marks may hold commas.
+fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut is_quoted = false;
+    for letter in line.chars() {
+        match (letter, cells.last_mut()) {
+            ('"', _) => is_quoted = !is_quoted,
+            (',', _) if !is_quoted => cells.push(String::new()),
+            (_, Some(cell)) => cell.push(letter),
+            (_, None) => {}
+        }
+    }
+    cells.into_iter().map(|cell| cell.trim().to_owned()).collect()
+}
+
+struct Line {
+    set_up: String,
+    ranks: u32,
+    wall_s: Printed,
+    speedup: Option<Printed>,
+    efficiency_percent: Option<Printed>,
+}
+
+impl Line {
+    fn parse(number: usize, cells: &[String], places: &[Option<usize>; 5]) -> Result<Self> {
+        let cell = |column: usize| {
+            places[column].and_then(|at| cells.get(at)).map(String::as_str).filter(|text| !text.is_empty())
+        };
+        let needed =
+            |column: usize| cell(column).ok_or_else(|| wrong(number, &format!("no {}", COLUMNS[column])));
+        let figure = |column: usize, text: &str| {
+            let parsed = Printed::parse(text).filter(|printed| printed.value > 0.0);
+            parsed.ok_or_else(|| wrong(number, &format!("{} is {text:?}, not above 0", COLUMNS[column])))
+        };
+        let optional = |column: usize| cell(column).map(|text| figure(column, text)).transpose();
+        let ranks = needed(1)?;
+        let parsed = ranks.parse().ok().filter(|ranks| *ranks > 0);
+        Ok(Line {
+            set_up: needed(0)?.to_owned(),
+            ranks: parsed
+                .ok_or_else(|| wrong(number, &format!("ranks is {ranks:?}, not a number above 0")))?,
+            wall_s: figure(2, needed(2)?)?,
+            speedup: optional(3)?,
+            efficiency_percent: optional(4)?,
+        })
+    }
+
+    fn against(&self, reference: &Line) -> Row {
+        let (own, first) = (self.wall_s, reference.wall_s);
+        let speedup = first.value / own.value;
+        // What rounded times leave open.
+        let least = (first.value - first.half_digit) / (own.value + own.half_digit);
+        let most = (first.value + first.half_digit) / (own.value - own.half_digit).max(f64::MIN_POSITIVE);
+        let percent = 100.0 / f64::from(self.ranks);
+        let follows = |printed: Printed, factor: f64| {
+            let (low, high) = (printed.value - printed.half_digit, printed.value + printed.half_digit);
+            low <= most * factor && least * factor <= high
+        };
+        // An efficiency may have been made from the rounded speed-up.
+        let from_speedup = |efficiency: Printed| {
+            let speedup = self.speedup.filter(|printed| follows(*printed, 1.0));
+            speedup.is_some_and(|printed| {
+                let [low, high] =
+                    [-1.0, 1.0].map(|sign| (printed.value + sign * printed.half_digit) * percent);
+                low <= efficiency.value + efficiency.half_digit
+                    && efficiency.value - efficiency.half_digit <= high
+            })
+        };
+        Row {
+            set_up: self.set_up.clone(),
+            ranks: self.ranks,
+            wall_s: own.value,
+            printed_speedup: self.speedup.map(|printed| printed.value),
+            speedup,
+            printed_efficiency_percent: self.efficiency_percent.map(|printed| printed.value),
+            efficiency_percent: speedup * percent,
+            speedup_is_right: self.speedup.map(|printed| follows(printed, 1.0)),
+            efficiency_is_right: self
+                .efficiency_percent
+                .map(|printed| follows(printed, percent) || from_speedup(printed)),
+        }
+    }
+}
+
+impl Row {
+    /// What is wrong with it, in a sentence.
+    pub fn problem(&self) -> Option<String> {
+        let wrong = |name: &str, printed: String, right: String| {
+            format!("{name} is printed as {printed}, but is {right}")
+        };
+        let speedup = self
+            .printed_speedup
+            .filter(|_| self.speedup_is_right == Some(false))
+            .map(|printed| wrong("S", printed.to_string(), format!("{:.2}", self.speedup)));
+        let efficiency = self
+            .printed_efficiency_percent
+            .filter(|_| self.efficiency_is_right == Some(false))
+            .map(|printed| {
+                wrong("E", format!("{printed} %"), format!("{:.1} % (S/n)", self.efficiency_percent))
+            });
+        let all: Vec<String> = [speedup, efficiency].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let printed = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+        write!(
+            f,
+            "{:<54} {:>4} {:>7} {:>7} {:>7.2} {:>7} {:>7.1}  {}",
+            self.set_up,
+            self.ranks,
+            self.wall_s,
+            printed(self.printed_speedup),
+            self.speedup,
+            printed(self.printed_efficiency_percent),
+            self.efficiency_percent,
+            self.problem().unwrap_or_default()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn richter_has_two_rows_that_do_not_follow() {
+        let rows = check(RICHTER).unwrap();
+        assert_eq!(rows.len(), 10);
+        let bad: Vec<_> = rows.iter().filter_map(|row| Some((row.ranks, row.problem()?))).collect();
+        assert_eq!(bad.len(), 2, "{bad:?}");
+        assert!(bad.iter().all(|(ranks, _)| *ranks == 16));
+        assert_eq!(bad[0].1, "E is printed as 5 %, but is 1.3 % (S/n)");
+        assert_eq!(bad[1].1, "E is printed as 4 %, but is 0.9 % (S/n)");
+        assert!(rows.iter().all(|row| row.speedup_is_right == Some(true)), "{rows:#?}");
+    }
+
+    #[test]
+    fn what_is_not_printed_is_not_judged() {
+        let rows = check("set-up,wall_s,ranks\nalone,10,1\nfour,5,4\n").unwrap();
+        assert_eq!((rows[1].speedup, rows[1].efficiency_percent), (2.0, 50.0));
+        assert_eq!((rows[1].speedup_is_right, rows[1].efficiency_is_right), (None, None));
+        assert_eq!(rows[1].problem(), None);
+        let wrong = check("set-up,ranks,wall_s,speedup\na,1,10,1\nb,2,8,1.4\n").unwrap();
+        assert_eq!(wrong[1].problem().unwrap(), "S is printed as 1.4, but is 1.25");
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_with_its_line() {
+        for (text, why) in [
+            ("", "no column \"set-up\""),
+            ("set-up,ranks\na,1\n", "no column \"wall_s\""),
+            ("set-up,ranks,wall_s\n", "there is no row"),
+            ("set-up,ranks,wall_s\na,4,10\n", "must have 1 rank"),
+            ("set-up,ranks,wall_s\na,1,10\nb,0,5\n", "line 3 of the table: ranks is \"0\""),
+            ("set-up,ranks,wall_s\na,1,-3\n", "line 2 of the table: wall_s is \"-3\""),
+            ("set-up,ranks,wall_s\na,1\n", "no wall_s"),
+        ] {
+            let error = check(text).expect_err(text);
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(why), "{text:?}: {error}");
+        }
+    }
+}

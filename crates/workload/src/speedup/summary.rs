@@ -1,0 +1,222 @@
+//! From jobs to the run.
+
+use std::time::Duration;
+
+use fordway_measure::{
+    Interval, Lane, Limit, Machine, Parallel, Run, SCHEMA, SCHEMA_VERSION, Summary, median, median_interval,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Fit, Job, Outcome, Plan, Sample};
+use crate::summary::{Capacity, summarise_phase};
+
+/// What a run says besides its figures.
+pub struct Header {
+    /// The machine, looked at before the work.
+    pub machine: Machine,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// What was chosen, by name.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// Why a result may be doubted, or is not there.
+    pub warnings: Vec<String>,
+}
+
+/// What the costs of a set-up are by the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fitted {
+    /// The set-up.
+    pub lane: String,
+    /// The fit; `None` of fewer than two numbers of ranks.
+    pub fit: Option<Fit>,
+}
+
+/// The run of `outcome`, found on `lanes` by `plan`.
+pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header) -> Run {
+    let phases: Vec<String> = plan.ranks.iter().map(|ranks| phase(*ranks)).collect();
+    let summaries = (0..plan.ranks.len()).flat_map(|at| of_phase(plan, &lanes, at, outcome, &header.machine));
+    let summaries: Vec<Summary> = summaries.collect();
+    let mut warnings = header.warnings;
+    let told = |(lane, phase, error): &(usize, usize, fordway_store::Error)| {
+        format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
+    };
+    warnings.extend(outcome.failures.iter().map(told));
+    warnings.extend(doubts(plan, &summaries, &header.machine));
+    Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "speedup".into(),
+        started: header.started,
+        elapsed_ns: header.elapsed.as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine: header.machine,
+        parameters: header.parameters,
+        phases,
+        lanes,
+        summaries,
+        scores: Vec::new(),
+        warnings,
+    }
+}
+
+fn phase(ranks: u32) -> String {
+    if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") }
+}
+
+/// One summary for each lane that took part.
+fn of_phase(plan: &Plan, lanes: &[Lane], at: usize, outcome: &Outcome, machine: &Machine) -> Vec<Summary> {
+    let ranks = plan.ranks[at];
+    let capacity = Capacity { threads: ranks as usize, cpus: machine.cpus };
+    let mut summaries =
+        summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
+    for (lane, summary) in summaries.iter_mut().enumerate() {
+        summary.parallel = Some(parallel(plan, outcome, (lane, at)));
+        // Ranks that wait are as busy as ranks that work, so their CPU time says nothing; ours is not theirs.
+        summary.client_cpu_ns_per_op = None;
+        let evidence = "ranks poll while they wait, so that CPU time does not tell";
+        summary.limit = Limit { name: "cannot tell".into(), evidence: evidence.into() };
+    }
+    summaries.retain(|summary| summary.operations + summary.errors > 0);
+    summaries
+}
+
+fn parallel(plan: &Plan, outcome: &Outcome, place: (usize, usize)) -> Parallel {
+    let samples: Vec<&Sample> =
+        outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == place).collect();
+    let of = |value: &dyn Fn(&Job) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter_map(|sample| value(&sample.job)).collect();
+        median_interval(&values, plan.seed)
+    };
+    let ranks = plan.ranks[place.1];
+    let speedup = median_interval(&speedups(plan, outcome, &samples), plan.seed);
+    Parallel {
+        ranks,
+        wall_ns: of(&|job| Some(job.elapsed_ns as f64)),
+        work_ns: of(&|job| job.work_ns().map(|ns| ns as f64)),
+        speedup,
+        efficiency: speedup.map(|speedup| divided(&speedup, f64::from(ranks))),
+        communication_share: of(&Job::communication_share),
+        late_ns: of(&|job| job.late_ns().map(|ns| ns as f64)),
+    }
+}
+
+/// The reference's time, divided by the job's, in each round that has both.
+fn speedups(plan: &Plan, outcome: &Outcome, samples: &[&Sample]) -> Vec<f64> {
+    let reference = |round: u16| {
+        let mut all = outcome.samples.iter();
+        all.find(|sample| (sample.lane, sample.phase, sample.round) == (0, 0, round))?.job.time_ns(plan.time)
+    };
+    let ratio =
+        |sample: &&Sample| Some(reference(sample.round)? as f64 / sample.job.time_ns(plan.time)? as f64);
+    samples.iter().filter_map(ratio).collect()
+}
+
+fn divided(interval: &Interval, by: f64) -> Interval {
+    let Interval { value, low, high, .. } = interval;
+    Interval { value: value / by, low: low / by, high: high / by, ..*interval }
+}
+
+/// The model's costs in each lane, from medians; the reference's time on one rank is that of all.
+pub fn fits(plan: &Plan, lanes: &[Lane], outcome: &Outcome) -> Vec<Fitted> {
+    let time = |lane: usize, phase: usize| {
+        let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
+        let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
+        median(&times.map(|ns| ns as f64).collect::<Vec<_>>())
+    };
+    let points = |lane: usize| -> Vec<(u32, f64)> {
+        let of =
+            |(phase, ranks): (usize, &u32)| Some((*ranks, time(if *ranks == 1 { 0 } else { lane }, phase)?));
+        plan.ranks.iter().enumerate().filter_map(of).collect()
+    };
+    let fitted = |(at, lane): (usize, &Lane)| Fitted { lane: lane.name.clone(), fit: Fit::of(&points(at)) };
+    lanes.iter().enumerate().map(fitted).collect()
+}
+
+/// Why speed-ups may be doubted.
+fn doubts(plan: &Plan, summaries: &[Summary], machine: &Machine) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let most = plan.ranks.iter().copied().max().unwrap_or(1);
+    if most as usize > machine.cpus {
+        doubts.push(format!(
+            "{most} ranks share {} processors: what is slower may be the sharing, not the set-up; compare with \
+             NAME+yield, where ranks give way while they wait",
+            machine.cpus
+        ));
+    }
+    if summaries.iter().all(|summary| summary.parallel.as_ref().is_none_or(|of| of.work_ns.is_none())) {
+        doubts.push(
+            "the ranks did not report, so that their work and communication are not measured; `make mpi` builds \
+             what has them report (libfordway-pmpi.so)"
+                .to_owned(),
+        );
+    }
+    doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Time;
+    use super::super::tests::{Law, measured, plan};
+    use super::*;
+
+    fn run(time: Time) -> (Run, Vec<Fitted>) {
+        let plan = Plan { time, ..plan(&[1, 2, 4, 8]) };
+        let outcome = measured(&plan, &mut Law { failing: Some((1, 8)), launched: Vec::new() });
+        let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+        let lanes = vec![lane("a"), lane("b")];
+        let fits = fits(&plan, &lanes, &outcome);
+        let header = Header {
+            machine: Machine { cpus: 2, ..Machine::observe(&[]) },
+            started: String::new(),
+            elapsed: Duration::ZERO,
+            parameters: serde_json::Map::new(),
+            warnings: Vec::new(),
+        };
+        (describe(&plan, lanes, &outcome, header), fits)
+    }
+
+    fn of<'r>(run: &'r Run, lane: &str, ranks: u32) -> &'r Parallel {
+        let all = run.summaries.iter().filter(|row| row.lane == lane);
+        all.filter_map(|row| row.parallel.as_ref()).find(|of| of.ranks == ranks).unwrap()
+    }
+
+    #[test]
+    fn speed_up_and_efficiency_are_the_laws() {
+        let (run, _) = run(Time::Wall);
+        let four = of(&run, "a", 4);
+        let speedup = four.speedup.unwrap();
+        // 9 s, divided by 1 + 2 + 1.5.
+        assert_eq!((speedup.value, speedup.low, speedup.high, speedup.samples), (2.0, 2.0, 2.0, 5));
+        assert_eq!(four.efficiency.unwrap().value, 0.5);
+        assert_eq!(of(&run, "b", 4).speedup.unwrap().value, 1.0, "against the first lane");
+        assert_eq!(of(&run, "a", 1).speedup.unwrap().value, 1.0);
+        assert_eq!((of(&run, "a", 1).late_ns, four.late_ns.unwrap().value), (None, 30.0));
+        assert!((four.communication_share.unwrap().value - 0.25).abs() < 1e-3);
+        let table = fordway_measure::parallel_table(&run);
+        assert!(table.contains("2.00 [2.00, 2.00]") && table.contains("50.0 % [50.0, 50.0]"), "{table}");
+    }
+
+    #[test]
+    fn what_failed_has_no_figures_and_is_told() {
+        let (run, fits) = run(Time::Wall);
+        let failed = of(&run, "b", 8);
+        assert_eq!((&failed.speedup, &failed.efficiency, &failed.wall_ns), (&None, &None, &None));
+        assert!(run.warnings.iter().any(|told| told.contains("b with 8 ranks: ") && told.contains("hangs")));
+        assert!(run.warnings.iter().any(|told| told.contains("8 ranks share 2 processors")));
+        let points = fits.iter().map(|fitted| fitted.fit.as_ref().unwrap().points);
+        assert_eq!(points.collect::<Vec<_>>(), [4, 3]);
+        assert!((fits[0].fit.as_ref().unwrap().serial_ns - 1e9).abs() < 1e3, "{fits:?}");
+    }
+
+    #[test]
+    fn work_can_be_what_counts() {
+        let (run, _) = run(Time::Work);
+        let two = of(&run, "a", 2);
+        let expected = (9e9 - 1_100.0) / (5.5e9 - 1_000.0 + 10.0 - 100.0);
+        assert!((two.speedup.unwrap().value - expected).abs() < 1e-9);
+        assert!(two.work_ns.unwrap().value < two.wall_ns.unwrap().value);
+    }
+}
