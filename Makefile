@@ -52,6 +52,7 @@ mpi: export MPICC := $(MPICC)
 mpi: export MPIRUN := $(MPIRUN)
 mpi: setup ## build fordway-mpi for the MPI of MPICC and MPIRUN (Debian's Open MPI if there is none), and test it
 	cargo build --release --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
+	$(MPICC) -O2 -Wall -Wextra -fPIC -shared crates/mpi/pmpi/report.c -o $(MPI_TARGET)/release/libfordway-pmpi.so
 	cargo test --locked --manifest-path crates/mpi/Cargo.toml --target-dir $(MPI_TARGET)
 
 test: setup libs3 capi ## run all tests, those in Rust and those in Python

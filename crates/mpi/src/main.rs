@@ -1,5 +1,6 @@
 //! The workloads of `fordway bench` on the ranks of an MPI job: `mpirun -n 4 fordway-mpi ior DIRECTORY`.
 
+mod stencil;
 mod team;
 mod transport;
 
@@ -22,6 +23,7 @@ use fordway_workload::{Crew, Site, Team, Watch};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 
+use self::stencil::StencilArgs;
 use self::team::MpiTeam;
 use self::transport::TransportArgs;
 
@@ -51,6 +53,8 @@ enum Benchmark {
     Io500(Job<Io500Plan>),
     /// Latency and bandwidth between two ranks, for messages of many sizes
     Transport(TransportArgs),
+    /// Heat on a plate: a program of neighbours, to measure speed-up with
+    Stencil(StencilArgs),
 }
 
 #[derive(Args)]
@@ -70,6 +74,7 @@ impl Benchmark {
             Benchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
             Benchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
             Benchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
+            Benchmark::Stencil(args) => return stencil::run(&args, &world),
         };
         run(&workload, &setting, &MpiTeam::new(world))
     }

@@ -29,7 +29,12 @@ pub struct SpeedupArgs {
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: Vec<u32>,
     /// Where ranks run and what carries their messages, the reference first
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "default,shm,loopback,bare,vxlan")]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "default,shm,loopback,bare,vxlan"
+    )]
     pub setup: Vec<String>,
     /// Jobs of each kind that count; one more comes before them and does not
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]

@@ -144,9 +144,11 @@ pub fn measure(
             }
             progress(done, total, lane, plan.ranks[phase]);
             done += 1;
-            let start_ns = clock.now_ns();
+            let turn = Turn { lane, phase, round, start_ns: clock.now_ns() };
+            let cpu_ns = own_cpu_ns();
             let launched = launch.launch(lane, plan.ranks[phase]);
-            outcome.add(plan, (lane, phase, round), (start_ns, clock.now_ns()), launched)?;
+            let spent = Spent { elapsed_ns: clock.now_ns() - turn.start_ns, cpu_ns: own_cpu_ns() - cpu_ns };
+            outcome.add(plan, &turn, &spent, launched)?;
         }
         combinations.retain(|(lane, phase)| !outcome.has_failed(*lane, *phase));
     }
@@ -166,21 +168,14 @@ impl Outcome {
         self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
     }
 
-    fn add(
-        &mut self,
-        plan: &Plan,
-        (lane, phase, round): (usize, usize, u16),
-        (start_ns, end_ns): (u64, u64),
-        launched: Result<Job>,
-    ) -> Result<()> {
-        let counted = round.checked_sub(1);
-        let ok = launched.is_ok();
-        let duration_ns = launched.as_ref().map_or(end_ns - start_ns, |job| job.elapsed_ns);
-        if counted.is_some() || !ok {
-            let round = counted.unwrap_or_default();
-            let block = u32::from(round) * plan.ranks.len() as u32 + phase as u32;
-            self.record((lane as u8, phase as u8, round, block), (start_ns, duration_ns), ok);
+    fn add(&mut self, plan: &Plan, turn: &Turn, spent: &Spent, launched: Result<Job>) -> Result<()> {
+        let counted = turn.round.checked_sub(1);
+        if counted.is_some() || launched.is_err() {
+            let place = Turn { round: counted.unwrap_or_default(), ..*turn };
+            let elapsed_ns = launched.as_ref().map_or(spent.elapsed_ns, |job| job.elapsed_ns);
+            self.record(plan, &place, &Spent { elapsed_ns, ..*spent }, launched.is_ok());
         }
+        let Turn { lane, phase, .. } = *turn;
         match (launched, counted) {
             (Err(error), _) if error.kind() == ErrorKind::Interrupted => return Err(error),
             (Err(error), _) => self.failures.push((lane, phase, error)),
@@ -190,20 +185,17 @@ impl Outcome {
         Ok(())
     }
 
-    fn record(
-        &mut self,
-        (lane, phase, round, block): (u8, u8, u16, u32),
-        (start_ns, duration_ns): (u64, u64),
-        ok: bool,
-    ) {
+    fn record(&mut self, plan: &Plan, turn: &Turn, spent: &Spent, ok: bool) {
+        let (lane, phase, round) = (turn.lane as u8, turn.phase as u8, turn.round);
+        let block = u32::from(round) * plan.ranks.len() as u32 + u32::from(phase);
         self.records.operations.push(Operation {
             lane,
             phase,
             round,
             block,
             thread: 0,
-            start_ns,
-            duration_ns,
+            start_ns: turn.start_ns,
+            duration_ns: spent.elapsed_ns,
             bytes: 0,
             ok,
             intended_ns: None,
@@ -217,13 +209,33 @@ impl Outcome {
                 block,
                 operations: 1,
                 bytes: 0,
-                elapsed_ns: duration_ns,
-                // Launching a job takes none of ours worth the name; that of the ranks is not ours.
-                client_cpu_ns: 0,
+                elapsed_ns: spent.elapsed_ns,
+                client_cpu_ns: spent.cpu_ns,
                 server_cpu_ns: None,
             });
         }
     }
+}
+
+/// Which job it is, and when it began.
+#[derive(Clone, Copy)]
+struct Turn {
+    lane: usize,
+    phase: usize,
+    round: u16,
+    start_ns: u64,
+}
+
+/// What it took, with the CPU time of this process, which only waits.
+#[derive(Clone, Copy)]
+struct Spent {
+    elapsed_ns: u64,
+    cpu_ns: u64,
+}
+
+fn own_cpu_ns() -> u64 {
+    let usage = fordway_sys::process_usage();
+    usage.user_ns + usage.system_ns
 }
 
 #[cfg(test)]

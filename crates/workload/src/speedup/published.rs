@@ -235,7 +235,7 @@ mod tests {
         assert_eq!((rows[1].speedup, rows[1].efficiency_percent), (2.0, 50.0));
         assert_eq!((rows[1].speedup_is_right, rows[1].efficiency_is_right), (None, None));
         assert_eq!(rows[1].problem(), None);
-        let wrong = check("set-up,ranks,wall_s,speedup\na,1,10,1\nb,2,8,1.4\n").unwrap();
+        let wrong = check("set-up,ranks,wall_s,speedup\na,1,10.00,1\nb,2,8.00,1.4\n").unwrap();
         assert_eq!(wrong[1].problem().unwrap(), "S is printed as 1.4, but is 1.25");
     }
 

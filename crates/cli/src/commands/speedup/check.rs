@@ -17,10 +17,9 @@ pub(super) fn run(table: &str, context: &Context) -> Result<Exit> {
     };
     let rows = check(&text)?;
     let [ranks, wall, s, e, computed] = ["n", "wall s", "S", "E %", "= "];
-    context.output.text(&format!(
-        "{:<54} {ranks:>4} {wall:>7} {s:>7} {computed:>7} {e:>7} {computed:>7}",
-        "set-up"
-    ))?;
+    context
+        .output
+        .text(&format!("{:<54} {ranks:>4} {wall:>7} {s:>7} {computed:>7} {e:>7} {computed:>7}", "set-up"))?;
     for row in &rows {
         context.output.record(row)?;
     }

@@ -56,7 +56,14 @@ impl<'a> Jobs<'a> {
 
     fn command(&self, way: &Way, ranks: u32, paper: &Paper) -> Result<Command> {
         let mut command = Command::new(&self.launcher.program);
-        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+        command.args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-n",
+            &ranks.to_string(),
+        ]);
         let scratch = self.scratch.path().display().to_string();
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),

@@ -2,8 +2,8 @@
 
 mod check;
 mod enter;
-mod launch;
 mod lanes;
+mod launch;
 mod launcher;
 
 use std::time::Instant;
@@ -94,13 +94,15 @@ fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<Strin
     all.as_object().cloned().unwrap_or_default()
 }
 
+/// The run, with the fits beside it; `run.json` comes last.
 fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) -> Result<()> {
-    run.write(&args.out, &outcome.records)
-        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
     let path = args.out.join("speedup.json");
+    let failed = |error| file_error("writing", path.display(), error);
     let text = serde_json::to_string_pretty(&json!({ "fits": fitted }))
-        .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits").caused_by(error))?;
-    std::fs::write(&path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
+        .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?;
+    std::fs::create_dir_all(&args.out).map_err(failed)?;
+    std::fs::write(&path, text + "\n").map_err(failed)?;
+    run.write(&args.out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -> Result<()> {

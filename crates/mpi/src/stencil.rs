@@ -1,0 +1,139 @@
+//! A small parallel program to measure speed-up with: heat that spreads over a plate, by Jacobi's method.
+//!
+//! The plate is cut into strips of rows, one for each rank. In each step a rank exchanges its outer rows with
+//! its neighbours, and replaces every cell by the mean of the four around it. At the end the heat is added up.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fordway_store::{Error, ErrorKind, Result};
+use mpi::collective::SystemOperation;
+use mpi::point_to_point::send_receive_into;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::{Communicator, CommunicatorCollectives};
+
+/// The upper edge of the plate is so warm, and all else begins at 0.
+const EDGE: f64 = 1.0;
+
+/// Options of `stencil`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  mpirun -n 2 fordway-mpi stencil --cells 1000000 --steps 200
+  fordway speedup --ranks 1,2 --setup shm,bare,vxlan -- fordway-mpi stencil
+
+Every rank prints a line of JSON: the time of all steps, and how much of it was communication. The heat
+at the end does not depend on the number of ranks, but for rounding.")]
+pub(crate) struct StencilArgs {
+    /// Cells of the plate, which is a square: the root is rounded
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(16..=1 << 32))]
+    cells: u64,
+    /// Steps
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Have this rank fail before the first step
+    #[arg(long, value_name = "RANK", hide = true)]
+    fail: Option<i32>,
+    /// Have this rank never take the first step
+    #[arg(long, value_name = "RANK", hide = true)]
+    hang: Option<i32>,
+}
+
+/// Runs it on all ranks. Errors: `InvalidArgument` for more ranks than rows.
+pub(crate) fn run(args: &StencilArgs, world: &SimpleCommunicator) -> Result<bool> {
+    let side = (args.cells as f64).sqrt().round() as usize;
+    let mut strip = Strip::new(world, side)?;
+    assert!(args.fail != Some(world.rank()), "the stencil was told to fail on this rank");
+    while args.hang == Some(world.rank()) {
+        std::thread::park();
+    }
+    world.barrier();
+    let started = Instant::now();
+    for _ in 0..args.steps {
+        strip.exchange(world);
+        strip.relax();
+    }
+    let heat = strip.heat(world);
+    let (all, communication) = (started.elapsed(), strip.communication);
+    println!(
+        "{{\"rank\": {}, \"ranks\": {}, \"cells\": {}, \"steps\": {}, \"elapsed_ns\": {}, \"communication_ns\": {}, \
+         \"heat\": {heat:.9e}}}",
+        world.rank(),
+        world.size(),
+        side * side,
+        args.steps,
+        all.as_nanos(),
+        communication.as_nanos()
+    );
+    Ok(true)
+}
+
+/// The rows of one rank, with a row of each neighbour above and below.
+struct Strip {
+    width: usize,
+    rows: usize,
+    now: Vec<f64>,
+    next: Vec<f64>,
+    communication: Duration,
+}
+
+impl Strip {
+    fn new(world: &SimpleCommunicator, side: usize) -> Result<Self> {
+        let (rank, ranks) = (world.rank() as usize, world.size() as usize);
+        if ranks > side {
+            let why = format!("{ranks} ranks are more than the plate's {side} rows; give it more --cells");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let rows = side / ranks + usize::from(rank < side % ranks);
+        let mut now = vec![0.0; (rows + 2) * side];
+        if rank == 0 {
+            now[..side].fill(EDGE);
+        }
+        Ok(Strip { width: side, rows, next: now.clone(), now, communication: Duration::ZERO })
+    }
+
+    /// Sends the outer rows to the neighbours and takes theirs; the edges of the plate stay.
+    fn exchange(&mut self, world: &SimpleCommunicator) {
+        let started = Instant::now();
+        let (rank, last, width) = (world.rank(), world.size() - 1, self.width);
+        // Even ranks exchange with the one below first, odd ranks with the one above, so that nobody waits
+        // for a chain.
+        for turn in 0..2 {
+            let is_below = (rank + turn) % 2 == 0;
+            let (other, own, theirs) = match is_below {
+                true if rank < last => (rank + 1, self.rows, self.rows + 1),
+                false if rank > 0 => (rank - 1, 1, 0),
+                _ => continue,
+            };
+            let out = self.now[own * width..(own + 1) * width].to_vec();
+            let other = world.process_at_rank(other);
+            send_receive_into(&out[..], &other, &mut self.now[theirs * width..(theirs + 1) * width], &other);
+        }
+        self.communication += started.elapsed();
+    }
+
+    /// Every cell that is not at the left or right edge becomes the mean of the four around it.
+    fn relax(&mut self) {
+        let width = self.width;
+        for row in 1..=self.rows {
+            let at = row * width;
+            let (above, own, below) =
+                (&self.now[at - width..at], &self.now[at..at + width], &self.now[at + width..at + 2 * width]);
+            let next = &mut self.next[at + 1..at + width - 1];
+            for (x, cell) in next.iter_mut().enumerate() {
+                *cell = 0.25 * (above[x + 1] + below[x + 1] + own[x] + own[x + 2]);
+            }
+        }
+        // The rows of the neighbours are taken anew in each step; the edges of the plate are in both.
+        std::mem::swap(&mut self.now, &mut self.next);
+    }
+
+    /// The sum over the whole plate.
+    fn heat(&mut self, world: &SimpleCommunicator) -> f64 {
+        let own: f64 = self.now[self.width..(self.rows + 1) * self.width].iter().sum();
+        let started = Instant::now();
+        let mut all = 0.0;
+        world.all_reduce_into(&own, &mut all, SystemOperation::sum());
+        self.communication += started.elapsed();
+        all
+    }
+}
