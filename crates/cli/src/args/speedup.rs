@@ -50,7 +50,7 @@ pub struct SpeedupArgs {
     pub mpirun: Option<PathBuf>,
     /// What has ranks report [default: libfordway-pmpi.so beside this program, if it is there]
     #[arg(long, value_name = "FILE")]
-    pub profile: Option<PathBuf>,
+    pub pmpi: Option<PathBuf>,
     /// Decides in which order the jobs of a round come
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

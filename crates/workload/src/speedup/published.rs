@@ -200,7 +200,7 @@ impl fmt::Display for Row {
         let printed = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         write!(
             f,
-            "{:<54} {:>4} {:>7} {:>7} {:>7.2} {:>7} {:>7.1}  {}",
+            "{:<56} {:>2} {:>6} {:>5} {:>5.2} {:>4} {:>6.1}{}",
             self.set_up,
             self.ranks,
             self.wall_s,
@@ -208,7 +208,7 @@ impl fmt::Display for Row {
             self.speedup,
             printed(self.printed_efficiency_percent),
             self.efficiency_percent,
-            self.problem().unwrap_or_default()
+            self.problem().map(|problem| format!("  {problem}")).unwrap_or_default()
         )
     }
 }

@@ -16,16 +16,18 @@ pub(super) fn run(table: &str, context: &Context) -> Result<Exit> {
         file => std::fs::read_to_string(file).map_err(|error| file_error("reading", file, error))?,
     };
     let rows = check(&text)?;
-    let [ranks, wall, s, e, computed] = ["n", "wall s", "S", "E %", "= "];
-    context
-        .output
-        .text(&format!("{:<54} {ranks:>4} {wall:>7} {s:>7} {computed:>7} {e:>7} {computed:>7}", "set-up"))?;
+    let headings = ["n", "wall s", "S", "= S", "E %", "= E %"];
+    let [ranks, wall, speedup, own_speedup, efficiency, own_efficiency] = headings;
+    context.output.text(&format!(
+        "{:<56} {ranks:>2} {wall:>6} {speedup:>5} {own_speedup:>5} {efficiency:>4} {own_efficiency:>6}",
+        "set-up"
+    ))?;
     for row in &rows {
         context.output.record(row)?;
     }
     let wrong = rows.iter().filter(|row| row.problem().is_some()).count();
     context.output.text(&format!(
-        "\n=: T(first row) / T, and that / n. {wrong} of {} rows are not what their times say.",
+        "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows are not what their times say.",
         rows.len()
     ))?;
     // A published table is not ours to fail by.

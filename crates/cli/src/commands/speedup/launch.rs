@@ -75,8 +75,8 @@ impl<'a> Jobs<'a> {
         }
         self.carry(&mut command, way, ranks);
         command.arg("-x").arg(assignment(REPORTS, paper.reports.as_os_str()));
-        if let Some(profile) = &self.launcher.profile {
-            command.arg("-x").arg(assignment("LD_PRELOAD", profile.as_os_str()));
+        if let Some(library) = &self.launcher.pmpi {
+            command.arg("-x").arg(assignment("LD_PRELOAD", library.as_os_str()));
         }
         command.args(self.args.command.iter().map(|word| filled(word, ranks)));
         command.stdin(Stdio::null()).stdout(paper.stream()?).stderr(paper.stream()?);

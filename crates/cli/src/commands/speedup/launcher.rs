@@ -9,8 +9,8 @@ use crate::args::SpeedupArgs;
 use crate::exit::file_error;
 use crate::external::program;
 
-/// What has the ranks of any C program report.
-const PROFILE: &str = "libfordway-pmpi.so";
+/// What has the ranks of any program in C or C++ report.
+const PMPI: &str = "libfordway-pmpi.so";
 
 /// `mpirun`, and what is put between the program and MPI.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub(super) struct Launcher {
     pub(super) program: PathBuf,
     /// What it says of itself.
     pub(super) version: String,
-    pub(super) profile: Option<PathBuf>,
+    pub(super) pmpi: Option<PathBuf>,
 }
 
 impl Launcher {
     /// Errors: `NotImplemented` where there is no Open MPI of a version that we know how to ask; `Io` for a
-    /// profile that is not there.
+    /// library that is not there.
     pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
         let found = ["mpirun.openmpi", "mpirun"].iter().find_map(|name| program(name));
         let Some(program) = args.mpirun.clone().or(found) else {
@@ -31,7 +31,7 @@ impl Launcher {
             return Err(Error::new(ErrorKind::NotImplemented, detail));
         };
         let version = version(&program)?;
-        Ok(Launcher { program, version, profile: profile(args)? })
+        Ok(Launcher { program, version, pmpi: pmpi(args)? })
     }
 }
 
@@ -40,7 +40,8 @@ fn version(program: &PathBuf) -> Result<String> {
     let told = told.map_err(|error| file_error("starting", program.display(), error))?;
     let text = String::from_utf8_lossy(&told.stdout);
     let line = text.lines().next().unwrap_or_default().trim().to_owned();
-    match line.contains("(Open MPI) 4.") {
+    // Some builds name its run-time.
+    match line.contains("(Open MPI) 4.") || line.contains("(OpenRTE) 4.") {
         true => Ok(line),
         false => {
             let detail = format!(
@@ -53,9 +54,9 @@ fn version(program: &PathBuf) -> Result<String> {
     }
 }
 
-fn profile(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
-    let Some(named) = &args.profile else {
-        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PROFILE)));
+fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
+    let Some(named) = &args.pmpi else {
+        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
     // The loader of the ranks would go on without it, and in silence.

@@ -89,7 +89,7 @@ fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<Strin
         "deadline_ns": args.deadline.as_nanos() as u64,
         "time": time,
         "launcher": launcher.version,
-        "profile": launcher.profile.as_ref().map(|path| path.display().to_string()),
+        "pmpi": launcher.pmpi.as_ref().map(|path| path.display().to_string()),
     });
     all.as_object().cloned().unwrap_or_default()
 }
