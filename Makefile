@@ -79,6 +79,7 @@ soak: build ## run the long tests: many random operations on every lane
 	PROPTEST_CASES=20000 cargo test --release --locked -p fordway-testkit -p fordway-posix -p fordway-store -p fordway-wire
 	tools/soak-fuse
 	tools/soak-srun
+	tools/soak-speedup
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
 clean: ## remove everything that was built or measured

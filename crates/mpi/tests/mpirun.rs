@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::Run;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_workload::speedup::RankReport;
 use fordway_workload::transport::{Exchange, Order, Remote, Transport};
 
 const RANKS: u64 = 2;
@@ -176,4 +177,61 @@ fn transport_is_for_two() {
     let output = command.args(["transport", "--sizes", "1"]).current_dir(dir.path()).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks and has 1"), "{output:?}");
+}
+
+/// What every rank of the stencil printed.
+fn stencil_lines(output: &Output) -> Vec<serde_json::Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn the_stencil_has_the_same_heat_on_any_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["stencil", "--cells", "10000", "--steps", "50"];
+    let alone = Command::new(env!("CARGO_BIN_EXE_fordway-mpi")).args(words).output().unwrap();
+    assert!(alone.status.success(), "{alone:?}");
+    let alone = stencil_lines(&alone);
+    assert_eq!((alone.len(), &alone[0]["ranks"], &alone[0]["cells"]), (1, &1.into(), &10_000.into()));
+    let heat = alone[0]["heat"].as_f64().unwrap();
+    assert!(heat > 100.0, "the edge warms the plate: {heat}");
+    let (output, all) = finished(mpirun(dir.path(), &words));
+    assert!(output.status.success(), "{all}");
+    let lines = stencil_lines(&output);
+    assert_eq!(lines.len(), RANKS as usize, "{all}");
+    for line in &lines {
+        assert!((line["heat"].as_f64().unwrap() / heat - 1.0).abs() < 1e-7, "{line} for {heat}");
+        let time = |name: &str| line[name].as_u64().unwrap();
+        assert!(time("communication_ns") > 0 && time("communication_ns") <= time("elapsed_ns"), "{line}");
+    }
+}
+
+#[test]
+fn a_stencil_that_fails_on_one_rank_ends_on_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, all) = finished(mpirun(dir.path(), &["stencil", "--steps", "1000000000", "--fail", "1"]));
+    assert!(!output.status.success());
+    assert!(all.contains("rank 1 failed, which ends the job"), "{all}");
+}
+
+/// What is preloaded sees the calls of a program that knows nothing of it.
+#[test]
+fn ranks_report_their_communication() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("report.so");
+    let compiler = std::env::var_os("MPICC").unwrap_or_else(|| "mpicc".into());
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/pmpi/report.c");
+    let mut compile = Command::new(compiler);
+    compile.args(["-O2", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o"]).arg(&library);
+    assert!(compile.status().unwrap().success());
+    let mut job = mpirun(dir.path(), &["stencil", "--cells", "10000", "--steps", "50"]);
+    job.env("LD_PRELOAD", &library).env("FORDWAY_RANK_REPORTS", dir.path());
+    let (output, all) = finished(job);
+    assert!(output.status.success(), "{all}");
+    for rank in 0..RANKS {
+        let text = std::fs::read(dir.path().join(format!("rank-{rank}.json"))).expect(&all);
+        let report: RankReport = serde_json::from_slice(&text).unwrap();
+        assert_eq!(u64::from(report.rank), rank);
+        assert!(report.mpi_ns > 0 && report.mpi_ns <= report.end_ns - report.start_ns, "{report:?}");
+    }
 }

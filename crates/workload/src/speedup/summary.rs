@@ -7,8 +7,11 @@ use fordway_measure::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Fit, Job, Outcome, Plan, Sample};
+use super::{Fit, Job, Outcome, Plan, Sample, Time};
 use crate::summary::{Capacity, summarise_phase};
+
+/// The share of one rank's time that its launch may take unmentioned.
+const LAUNCH_SHARE_MAX: f64 = 0.1;
 
 /// What a run says besides its figures.
 pub struct Header {
@@ -137,7 +140,7 @@ pub fn fits(plan: &Plan, lanes: &[Lane], outcome: &Outcome) -> Vec<Fitted> {
 
 /// Why speed-ups may be doubted.
 fn doubts(plan: &Plan, summaries: &[Summary], machine: &Machine) -> Vec<String> {
-    let mut doubts = Vec::new();
+    let mut doubts: Vec<String> = launch_doubt(plan, summaries).into_iter().collect();
     let most = plan.ranks.iter().copied().max().unwrap_or(1);
     if most as usize > machine.cpus {
         doubts.push(format!(
@@ -156,9 +159,21 @@ fn doubts(plan: &Plan, summaries: &[Summary], machine: &Machine) -> Vec<String> 
     doubts
 }
 
+/// A launch that takes long hides what ranks gain.
+fn launch_doubt(plan: &Plan, summaries: &[Summary]) -> Option<String> {
+    let reference = summaries.first()?.parallel.as_ref()?;
+    let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
+    (plan.time == Time::Wall && share > LAUNCH_SHARE_MAX).then(|| {
+        format!(
+            "{:.0} % of the time of one rank is the launch, which differs between set-ups; take a longer job, or \
+             --time work",
+            100.0 * share
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Time;
     use super::super::tests::{Law, measured, plan};
     use super::*;
 
@@ -209,6 +224,21 @@ mod tests {
         let points = fits.iter().map(|fitted| fitted.fit.as_ref().unwrap().points);
         assert_eq!(points.collect::<Vec<_>>(), [4, 3]);
         assert!((fits[0].fit.as_ref().unwrap().serial_ns - 1e9).abs() < 1e3, "{fits:?}");
+    }
+
+    #[test]
+    fn a_long_launch_is_told() {
+        let plan = plan(&[1, 2]);
+        let mut outcome = measured(&plan, &mut Law { failing: None, launched: Vec::new() });
+        let told = |outcome: &Outcome| {
+            let lane = |name: &str| Lane { name: name.into(), description: String::new() };
+            let machine = Machine::observe(&[]);
+            let rows = of_phase(&plan, &[lane("a"), lane("b")], 0, outcome, &machine);
+            launch_doubt(&plan, &rows)
+        };
+        assert_eq!(told(&outcome), None);
+        outcome.samples.iter_mut().for_each(|sample| sample.job.elapsed_ns *= 2);
+        assert!(told(&outcome).unwrap().starts_with("50 % of the time of one rank is the launch"));
     }
 
     #[test]
