@@ -14,7 +14,7 @@ import pytest
 import sample_run
 from test_report import Page
 
-from fordway.report import cli, figures_ranks, figures_transport, kinds, likwid, runfile
+from fordway.report import cli, figures_ranks, figures_speedup, figures_transport, kinds, likwid, runfile
 
 FORDWAY = os.environ.get("FORDWAY_BIN") or shutil.which("fordway")
 LANES = ["posix", "embedded", "node", "http"]
@@ -130,6 +130,31 @@ def test_a_run_of_one_round_has_no_intervals_to_draw(tmp_path: Path) -> None:
     assert all(row["transfer"]["time_ns"] is None for row in info["summaries"])
     assert "too few blocks" in page.text
     assert page.tags.count("svg") == 4
+
+
+REPORTING_RANK = (
+    "r=$OMPI_COMM_WORLD_RANK; e=$((11000000 / OMPI_COMM_WORLD_SIZE + r * 1000000)); "
+    'echo "{\\"rank\\": $r, \\"start_ns\\": 1000000, \\"end_ns\\": $e, \\"mpi_ns\\": 1000000}" '
+    "> $FORDWAY_RANK_REPORTS/rank-$r.json"
+)
+"""A job that reports 10 ms on one rank and 5.5 ms on two, of which each was 1 ms in MPI."""
+
+
+def test_speedup_is_drawn_over_the_ranks(tmp_path: Path) -> None:
+    if FORDWAY is None or shutil.which("mpirun") is None:
+        pytest.skip("there is no fordway, or no mpirun of Open MPI (Debian: openmpi-bin)")
+    run = tmp_path / "x.run"
+    words = ["speedup", "--setup", "shm,loopback", "--time", "work", "--no-report", "--out", str(run)]
+    command = [str(FORDWAY), *words, "--", "sh", "-c", REPORTING_RANK]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    page, info = report(run)
+    assert_says(page, info, ["speedup", "communication"])
+    read = runfile.read_run(run)
+    assert figures_speedup.run_ranks(read) == [1, 2]
+    figure = figures_speedup.speedup(read, dict.fromkeys(read.lanes, "#000000"))
+    assert figure is not None
+    drawn = [line.get_ydata()[-1] for line in figure.axes[0].get_lines() if len(line.get_xdata()) <= 2]
+    assert 10 / 5.5 in [pytest.approx(value) for value in drawn]
 
 
 def test_io500_has_a_radar_and_a_table_with_scores(tmp_path: Path) -> None:

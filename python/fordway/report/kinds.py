@@ -12,6 +12,7 @@ from fordway.report import (
     figures_ledger,
     figures_load,
     figures_ranks,
+    figures_speedup,
     figures_transport,
     runfile,
     tables,
@@ -142,6 +143,19 @@ DRAWINGS = {
         "others leave to other programs.",
         figures_transport.transfer_cpu,
     ),
+    "speedup": Drawing(
+        "How much faster more ranks are",
+        "S is the time of one rank in the first set-up, divided by the time here, over pairs of jobs of the "
+        "same round; the dotted line is what n ranks could bring at most. E is S / n. Dots are medians, bars "
+        "95 % intervals; a number of ranks with fewer than five good jobs is left out.",
+        figures_speedup.speedup,
+    ),
+    "communication": Drawing(
+        "What ranks spend on communication",
+        "The share of the ranks' time that they were in calls of MPI, waiting for others included, and how "
+        "much later than the first the last rank came to its end. Not measured where ranks did not report.",
+        figures_speedup.communication,
+    ),
     "cpu": Drawing(
         "CPU time per operation",
         "Processor time, not waiting: solid is the calling process, pale on top of it the lane's "
@@ -160,6 +174,7 @@ FIGURES = {
     "mdworkbench": RANKS,
     "transport": ("transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"),
     "pingpong": ("layers", "transfer", "requests", "latency-by-size", "ratios"),
+    "speedup": ("speedup", "communication"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
 """The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""
