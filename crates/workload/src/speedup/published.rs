@@ -36,6 +36,32 @@ impl Printed {
         let decimals = text.split_once('.').map_or(0, |(_, behind)| behind.len());
         Some(Printed { value, half_digit: 0.5 / 10f64.powi(i32::try_from(decimals).ok()?) })
     }
+
+    fn range(self) -> Range {
+        Range { low: self.value - self.half_digit, high: self.value + self.half_digit }
+    }
+}
+
+/// What rounding leaves open.
+#[derive(Clone, Copy)]
+struct Range {
+    low: f64,
+    high: f64,
+}
+
+impl Range {
+    fn divided_by(self, other: Range) -> Range {
+        // A time that was rounded to nothing bounds nothing.
+        Range { low: self.low / other.high, high: self.high / other.low.max(f64::MIN_POSITIVE) }
+    }
+
+    fn times(self, factor: f64) -> Range {
+        Range { low: self.low * factor, high: self.high * factor }
+    }
+
+    fn meets(self, other: Range) -> bool {
+        self.low <= other.high && other.low <= self.high
+    }
 }
 
 /// One row, with what follows from its time.
@@ -138,38 +164,26 @@ impl Line {
     }
 
     fn against(&self, reference: &Line) -> Row {
-        let (own, first) = (self.wall_s, reference.wall_s);
-        let speedup = first.value / own.value;
-        // What rounded times leave open.
-        let least = (first.value - first.half_digit) / (own.value + own.half_digit);
-        let most = (first.value + first.half_digit) / (own.value - own.half_digit).max(f64::MIN_POSITIVE);
+        let speedup = reference.wall_s.value / self.wall_s.value;
+        let possible = reference.wall_s.range().divided_by(self.wall_s.range());
         let percent = 100.0 / f64::from(self.ranks);
-        let follows = |printed: Printed, factor: f64| {
-            let (low, high) = (printed.value - printed.half_digit, printed.value + printed.half_digit);
-            low <= most * factor && least * factor <= high
-        };
+        let speedup_is_right = self.speedup.map(|printed| printed.range().meets(possible));
         // An efficiency may have been made from the rounded speed-up.
-        let from_speedup = |efficiency: Printed| {
-            let speedup = self.speedup.filter(|printed| follows(*printed, 1.0));
-            speedup.is_some_and(|printed| {
-                let [low, high] =
-                    [-1.0, 1.0].map(|sign| (printed.value + sign * printed.half_digit) * percent);
-                low <= efficiency.value + efficiency.half_digit
-                    && efficiency.value - efficiency.half_digit <= high
-            })
+        let right_speedup = self.speedup.filter(|_| speedup_is_right == Some(true)).map(Printed::range);
+        let follows = |printed: Printed| {
+            let mut sources = [Some(possible), right_speedup].into_iter().flatten();
+            sources.any(|source| printed.range().meets(source.times(percent)))
         };
         Row {
             set_up: self.set_up.clone(),
             ranks: self.ranks,
-            wall_s: own.value,
+            wall_s: self.wall_s.value,
             printed_speedup: self.speedup.map(|printed| printed.value),
             speedup,
             printed_efficiency_percent: self.efficiency_percent.map(|printed| printed.value),
             efficiency_percent: speedup * percent,
-            speedup_is_right: self.speedup.map(|printed| follows(printed, 1.0)),
-            efficiency_is_right: self
-                .efficiency_percent
-                .map(|printed| follows(printed, percent) || from_speedup(printed)),
+            speedup_is_right,
+            efficiency_is_right: self.efficiency_percent.map(follows),
         }
     }
 }
