@@ -35,10 +35,14 @@ def communication(run: Run, colours: dict[str, str]) -> Figure | None:
         return None
     figure, (left, right) = _panels(run, colours)
     _draw(left, run, colours, "communication_share")
-    _draw(right, run, colours, "late_ns")
     left.set(title="share of time in MPI", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1))
-    right.set(title="last rank after the first", yscale="log")
+    # Limits come first: a single point without an interval leaves nothing to choose them by.
+    late = [interval for lane in run.lanes for _, interval in _of_lane(run, lane, "late_ns")]
+    least = max(min((interval["low"] for interval in late), default=1), 1)
+    most = max((interval["high"] for interval in late), default=1)
+    right.set(title="last rank after the first", yscale="log", ylim=(least / 2, max(most, 1) * 2))
+    _draw(right, run, colours, "late_ns")
     figures.time_axis(right.yaxis)
     return figure
 
