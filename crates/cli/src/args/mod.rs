@@ -32,7 +32,7 @@ pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
 pub(crate) use ledger::{LedgerArgs, PathArg, PlacementArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use machines::{MachinesAction, MachinesArgs, ProbeArgs};
+pub(crate) use machines::{MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
 pub(crate) use read::{CallArgs, ReadArgs};
