@@ -80,6 +80,9 @@ pub struct MeasureArgs {
     /// Measure GETs over the node lane and over loopback HTTP too
     #[arg(long)]
     pub lanes: bool,
+    /// Measure this feature alone, with its program; may be given several times [default: all]
+    #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
+    pub features: Vec<Feature>,
     /// How often each is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,

@@ -54,6 +54,9 @@ pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
     // Before a minute is spent on it.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
+    if cfg!(debug_assertions) {
+        context.output.note("built without optimisation: triad and GETs are slower than the machine");
+    }
     let features = measure(args, &machine, context)?;
     let measured = Measured { schema: SCHEMA, name, machine, features };
     if let Some(file) = &args.catalogue {
@@ -74,7 +77,10 @@ fn measure(args: &MeasureArgs, machine: &Machine, context: &Context) -> Result<V
             .map(|bytes| count(Feature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")),
     );
     let mut benchmarks = benchmarks(args, machine, &disk, context);
+    let is_asked = |feature: &Feature| args.features.is_empty() || args.features.contains(feature);
+    benchmarks.retain(|benchmark| benchmark.features.iter().any(is_asked));
     features.extend(in_turn(&mut benchmarks, args.rounds, context)?);
+    features.retain(|measurement| is_asked(&measurement.feature));
     features.sort_by_key(|measurement| measurement.feature);
     Ok(features)
 }
