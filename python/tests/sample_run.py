@@ -143,7 +143,7 @@ def _summaries(
             yield (
                 {"lane": lane, "phase": phase}
                 | _figures(ran, own)
-                | {"ratio": compared, "limit": _limit(lane), "load": None}
+                | {"ratio": compared, "limit": _limit(lane), "load": None, "transfer": None}
             )
 
 

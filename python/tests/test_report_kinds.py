@@ -14,7 +14,7 @@ import pytest
 import sample_run
 from test_report import Page
 
-from fordway.report import cli, figures_ranks, kinds, likwid, runfile
+from fordway.report import cli, figures_ranks, figures_transport, kinds, likwid, runfile
 
 FORDWAY = os.environ.get("FORDWAY_BIN") or shutil.which("fordway")
 LANES = ["posix", "embedded", "node", "http"]
@@ -47,14 +47,16 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def bench(directory: Path, *words: str) -> Path:
-    """Runs `fordway bench WORDS`, and returns the run. Skips for want of a binary, but not in CI."""
+def bench(directory: Path, *words: str, out: str = "--run") -> Path:
+    """Runs `fordway bench WORDS`, and returns the run, which the option `out` names. Skips for want of a
+    binary, but not in CI.
+    """
     if FORDWAY is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "FORDWAY_BIN is not set, and no fordway is in PATH"
         )
     run = directory / f"{words[0]}.run"
-    command = [str(FORDWAY), "bench", *words, "--run", str(run)]
+    command = [str(FORDWAY), "bench", *words, out, str(run)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return run
 
@@ -103,6 +105,31 @@ def test_workloads_have_densities_and_ratios(tmp_path: Path, words: list[str], p
     assert posix is not None
     assert read.speed(row) == pytest.approx(row["ops_per_s"] / posix["ops_per_s"])
     assert read.speed(posix) is None
+
+
+def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
+    words = ["--transport", "tcp,http,embedded", "--sizes", "1,4096,100000", "--messages", "5", "--no-report"]
+    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "5", out="--out")
+    page, info = report(run)
+    assert info["kind"] == "transport"
+    assert_says(page, info, ["transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"])
+    figure = figures_transport.transfer_latency(
+        runfile.read_run(run), dict.fromkeys(LANES, "#000000") | {"tcp": "#000000"}
+    )
+    assert figure is not None
+    assert [axes.get_title() for axes in figure.axes] == ["latency", "half-round-trip"]
+    # Only a link has a half round trip.
+    lines = [[line for line in axes.get_lines() if len(line.get_xdata()) == 3] for axes in figure.axes]
+    assert [len(of) for of in lines] == [3, 1]
+
+
+def test_a_run_of_one_round_has_no_intervals_to_draw(tmp_path: Path) -> None:
+    words = ["--transport", "tcp,embedded", "--sizes", "1,64", "--messages", "3", "--no-report"]
+    run = bench(tmp_path, "transport", *words, "--root", str(tmp_path), "--rounds", "1", out="--out")
+    page, info = report(run)
+    assert all(row["transfer"]["time_ns"] is None for row in info["summaries"])
+    assert "too few blocks" in page.text
+    assert page.tags.count("svg") == 4
 
 
 def test_io500_has_a_radar_and_a_table_with_scores(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ mod run;
 mod score;
 mod stats;
 mod table;
+mod transfer;
+mod transfer_table;
 mod units;
 
 pub use counters::{Counters, NotCovered, ProcessCounters};
@@ -26,6 +28,8 @@ pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSI
 pub use score::{LaneScore, Scores};
 pub use stats::{Interval, Shuffle, median, median_interval};
 pub use table::table;
+pub use transfer::Transfer;
+pub use transfer_table::transfer_table;
 pub use units::{bytes_text, ns_text, parse_bytes, rate_text};
 
 use std::time::Instant;

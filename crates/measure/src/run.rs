@@ -13,7 +13,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, LaneScore, Load, Machine, Records};
+use crate::{Interval, LaneScore, Load, Machine, Records, Transfer};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -95,6 +95,9 @@ pub struct Summary {
     /// What only a load generator knows; `null` for other kinds of run.
     #[serde(default)]
     pub load: Option<Load>,
+    /// What only a benchmark of transports knows; `null` for other kinds of run.
+    #[serde(default)]
+    pub transfer: Option<Transfer>,
 }
 
 /// Latencies in nanoseconds.

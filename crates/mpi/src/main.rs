@@ -1,6 +1,7 @@
 //! The workloads of `fordway bench` on the ranks of an MPI job: `mpirun -n 4 fordway-mpi ior DIRECTORY`.
 
 mod team;
+mod transport;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,9 +19,11 @@ use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::report::table;
 use fordway_workload::{Crew, Site, Team, Watch};
+use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 
 use self::team::MpiTeam;
+use self::transport::TransportArgs;
 
 /// Raised by SIGINT and SIGTERM, which `mpirun` passes on.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -46,6 +49,8 @@ enum Benchmark {
     Mdworkbench(Job<MdworkbenchPlan>),
     /// IO500's phases in their order, and its scores
     Io500(Job<Io500Plan>),
+    /// Latency and bandwidth between two ranks, for messages of many sizes
+    Transport(TransportArgs),
 }
 
 #[derive(Args)]
@@ -57,18 +62,25 @@ struct Job<P: Args> {
 }
 
 impl Benchmark {
-    fn parts(self) -> (Workload, Setting) {
-        match self {
+    /// Runs on the ranks of `world`; answers whether every operation succeeded.
+    fn run(self, world: SimpleCommunicator) -> Result<bool> {
+        let (workload, setting) = match self {
             Benchmark::Ior(job) => (Workload::Ior(job.plan), job.setting),
             Benchmark::Mdtest(job) => (Workload::Mdtest(job.plan), job.setting),
             Benchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
             Benchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
-        }
+            Benchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
+        };
+        run(&workload, &setting, &MpiTeam::new(world))
     }
 }
 
 fn main() -> ExitCode {
-    let (workload, setting) = Cli::parse().benchmark.parts();
+    let benchmark = Cli::parse().benchmark;
+    if matches!(&benchmark, Benchmark::Transport(args) if args.which) {
+        println!("{}", transport::library());
+        return ExitCode::SUCCESS;
+    }
     let Some(universe) = mpi::initialize() else {
         eprintln!(
             "fordway-mpi: MPI could not be started; run it with mpirun or srun of the MPI it was built for"
@@ -76,22 +88,17 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let world = universe.world();
-    end_the_job_on_panic(world.rank());
+    let rank = world.rank();
+    end_the_job_on_panic(rank);
     if let Err(error) = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed)) {
         eprintln!("fordway-mpi: signals are not handled: {error}");
     }
-    let team = MpiTeam::new(world);
-    match run(&workload, &setting, &team) {
-        Ok(is_good) => {
-            if is_good {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
+    match benchmark.run(world) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             // Every rank has the same error; one of them tells.
-            if team.rank() == 0 {
+            if rank == 0 {
                 eprintln!("fordway-mpi: {error}");
             }
             ExitCode::FAILURE

@@ -1,6 +1,6 @@
 //! The binary as it is used: under `mpirun`, on every lane, and when a rank dies.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fordway_measure::Run;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_workload::transport::{Exchange, Order, Remote, Transport};
 
 const RANKS: u64 = 2;
 
@@ -131,4 +132,48 @@ fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     // The words of Open MPI, and of MPICH.
     let is_told = told.contains("rank 1") && told.contains("signal 9") || told.contains("EXIT CODE: 9");
     assert!(is_told, "{told}");
+}
+
+/// Messages between two ranks by themselves: every size, both ways of counting, right bytes.
+#[test]
+fn transport_makes_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let words =
+        ["transport", "--sizes", "1,5000,300000", "--messages", "5", "--rounds", "5", "--out", "x.run"];
+    let (output, all) = finished(mpirun(dir.path(), &words));
+    assert!(output.status.success() && all.contains("half-round-trip 5000 B"), "{all}");
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    assert_eq!((run.kind.as_str(), run.summaries.len()), ("transport", 9));
+    for row in &run.summaries {
+        let of = row.transfer.as_ref().unwrap();
+        assert_eq!((row.errors, row.bytes), (0, of.messages * of.size_bytes), "{}", row.phase);
+        assert!(of.server_cpu_ns_per_message.is_some());
+    }
+}
+
+#[test]
+fn transport_takes_orders_until_nobody_gives_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let control = listener.local_addr().unwrap().to_string();
+    let mut job = mpirun(dir.path(), &["transport", "--control", &control]).spawn().unwrap();
+    let (mut remote, hello) = Remote::greet(listener.accept().unwrap().0, "mpi").unwrap();
+    assert!(hello.library.contains("MPI"), "{hello:?}");
+    assert_ne!(hello.sides[0].pid, hello.sides[1].pid);
+    for (exchange, window) in [(Exchange::Fetch, 1), (Exchange::Stream, 64), (Exchange::PingPong, 1)] {
+        let order = Order { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
+        assert!(remote.carry_out(&order).unwrap().is_right, "{exchange:?}");
+    }
+    drop(remote);
+    assert!(job.wait().unwrap().success());
+}
+
+#[test]
+fn transport_is_for_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-mpi"));
+    // Without a launcher there is one rank.
+    let output = command.args(["transport", "--sizes", "1"]).current_dir(dir.path()).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs 2 ranks and has 1"), "{output:?}");
 }

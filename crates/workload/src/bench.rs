@@ -200,6 +200,7 @@ impl LaneResults {
             ratio: reference.map(|reference| ratio(&rounds, reference, phase)),
             limit: limit(client_ns, server_ns, sum(PhaseResult::wall_ns) as f64 / 1e9, capacity),
             load: None,
+            transfer: None,
         }
     }
 }

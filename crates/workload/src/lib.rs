@@ -10,6 +10,8 @@
 //! [`rest::run_block`] makes load on a server.
 //!
 //! [`ledger`] measures layers one by one, and whether they add up to a lane.
+//!
+//! [`transport::run`] asks every transport there is for messages of many sizes.
 
 pub mod bench;
 pub mod compare;
@@ -30,6 +32,7 @@ mod site;
 pub mod summary;
 mod target;
 pub mod team;
+pub mod transport;
 mod tree;
 
 pub use delay::{DelayLog, DelayTarget};

@@ -15,8 +15,7 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// Content of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        let noise = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
-        Pattern { bytes: noise.take(len).collect() }
+        Pattern { bytes: noise(len) }
     }
 
     /// The content that `writer` puts at `offset` of what it writes.
@@ -34,6 +33,12 @@ impl Pattern {
     pub(crate) fn is(&mut self, writer: u64, offset: u64, found: &[u8]) -> bool {
         self.stamped(writer, offset) == found
     }
+}
+
+/// `len` bytes that look like chance. Longer noise begins with all shorter noise.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
+    words.take(len).collect()
 }
 
 /// Spreads every bit of `word` over all bits: the finalizer of SplitMix64 (Steele et al. 2014).

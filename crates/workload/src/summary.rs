@@ -93,6 +93,7 @@ impl<'r> Row<'r> {
                 capacity,
             ),
             load: None,
+            transfer: None,
         }
     }
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.report import figures, figures_ledger, figures_load, figures_ranks, runfile, tables
+from fordway.report import (
+    figures,
+    figures_layers,
+    figures_ledger,
+    figures_load,
+    figures_ranks,
+    figures_transport,
+    runfile,
+    tables,
+    tables_layers,
+)
 from fordway.report.runfile import Run
 
 
@@ -74,11 +84,63 @@ DRAWINGS = {
         "at 1. The scale is logarithmic. A gap is a phase that was not measured.",
         figures_ranks.radar,
     ),
+    "layers": Drawing(
+        "What is left of the reference's rate",
+        "Further up is faster; the line at 1 is the reference. Each dot is the quotient of the medians of a "
+        "class of sizes, the band its 95 % interval by bootstrap. Dashed lines are multiples of TCP's first "
+        "receive window; a triangle on the upper edge is a size at which times jump, found without "
+        "knowledge of the window.",
+        figures_layers.layers,
+    ),
+    "transfer": Drawing(
+        "Transfer rate by size",
+        "Content of one message divided by its time; each set-up beside the reference. The line is the "
+        "median, the denser band holds the middle half of the messages, the paler one nine in ten: exact "
+        "quantiles of each class of sizes. Dashed: multiples of TCP's first receive window.",
+        figures_layers.transfer,
+    ),
+    "requests": Drawing(
+        "Requests by size",
+        "How many such messages come one after the other in a second. Bands as above.",
+        figures_layers.requests,
+    ),
+    "latency-by-size": Drawing(
+        "Latency by size",
+        "From when a message is asked for until its last byte is there. Bands as above.",
+        figures_layers.latency,
+    ),
     "waterfall": Drawing(
         "What each way is made of",
         "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
         "left up to the whole way, as it was measured beside them, is in no layer. Lines are 95 % intervals.",
         figures_ledger.waterfall,
+    ),
+    "transfer-latency": Drawing(
+        "Time of a message",
+        "From asking for a message until all of it is here; at the right, half the time of a message "
+        "there and one as large back, as MPI's own benchmarks count. Both axes are logarithmic. The line "
+        "joins medians over blocks, the band is their 95 % interval. A transport that polls (see the "
+        "processors busy) pays for its latency with processors that do nothing else.",
+        figures_transport.transfer_latency,
+    ),
+    "transfer-bandwidth": Drawing(
+        "Bandwidth",
+        "Several messages under way at once: of MPI and bare TCP a window of them, of the others one on "
+        "each of several connections. The line joins medians over blocks, the band is their 95 % interval.",
+        figures_transport.transfer_bandwidth,
+    ),
+    "transfer-ratio": Drawing(
+        "How many times the reference's time",
+        "The reference is the line at 1; what lies below it is faster. Medians over blocks of the same "
+        "messages done in turn, with 95 % intervals.",
+        figures_transport.transfer_ratio,
+    ),
+    "transfer-cpu": Drawing(
+        "What a message costs both sides",
+        "CPU time, one message at a time. At the right, the processors that both sides together kept busy: "
+        "one message at a time is work for one (dotted). What is at 2 polls: it spends on waiting what the "
+        "others leave to other programs.",
+        figures_transport.transfer_cpu,
     ),
     "cpu": Drawing(
         "CPU time per operation",
@@ -96,6 +158,8 @@ FIGURES = {
     "ior": RANKS,
     "mdtest": RANKS,
     "mdworkbench": RANKS,
+    "transport": ("transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"),
+    "pingpong": ("layers", "transfer", "requests", "latency-by-size", "ratios"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
 """The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""
@@ -111,4 +175,9 @@ def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
 
 def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
     """The tables that `run` has besides that of its results."""
-    return {"rest": [tables.load], "io500": [tables.scores]}.get(run.info["kind"], [])
+    known = {
+        "rest": [tables.load],
+        "io500": [tables.scores],
+        "pingpong": [tables_layers.levels, tables_layers.failures, tables_layers.changes],
+    }
+    return known.get(run.info["kind"], [])

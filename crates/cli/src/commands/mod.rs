@@ -20,6 +20,8 @@ mod mv;
 mod netlab;
 mod node;
 mod node_status;
+mod page;
+mod pingpong;
 mod presign;
 mod rb;
 mod read;
@@ -82,6 +84,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Machines(args) => machines::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
+        Command::Pingpong(args) => pingpong::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

@@ -77,6 +77,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
         ratio: reference.map(|reference| ratio(of, reference, seed)),
         limit: limit(&of.settings, &reached),
         load: Some(load(&of.settings, &total)),
+        transfer: None,
     }
 }
 
@@ -146,6 +147,7 @@ fn load(settings: &Settings, total: &Total) -> Load {
         header_sent_bytes_per_op: header(sent),
         header_received_bytes_per_op: header(received),
         reconnects: traffic.connections,
+        retries: recorder.retries,
         tcp: total.connections,
         client: total.client.clone(),
         server: total.server.clone(),

@@ -1,14 +1,18 @@
 //! Options of `bench`: one file for each family of benchmarks.
 
+mod pingpong;
 mod ranks;
 mod rest;
+mod transport;
 mod vector;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use pingpong::{PingpongBenchArgs, PolicyArg, ScaleArg};
 pub(crate) use ranks::RankArgs;
 use ranks::{Io500Args, RanksArgs};
 pub(crate) use rest::{ArrivalsArg, HttpArg, MethodArg, RestArgs};
+pub(crate) use transport::{TransportArg, TransportArgs};
 pub(crate) use vector::VectorArgs;
 
 use fordway_workload::ior::IorPlan;
@@ -20,9 +24,11 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 #[command(after_help = "Examples:
   fordway bench rest http://127.0.0.1:9000/bucket/key --connections 16 --duration 10s
   fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4
+  fordway bench transport --sizes 1KiB..16MiB
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
-  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
+  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
+  fordway bench pingpong --setup bare,vxlan --run out/layers.run")]
 pub struct BenchArgs {
     /// What is run.
     #[command(subcommand)]
@@ -42,6 +48,10 @@ pub enum Benchmark {
     Mdworkbench(RanksArgs<MdworkbenchPlan>),
     /// Many ranges of one file: each call waited for, and several under way
     Vector(VectorArgs),
+    /// MPI, TCP, HTTP and the lanes side by side: latency and bandwidth for messages of many sizes
+    Transport(TransportArgs),
     /// IO500's phases in their order, and its scores
     Io500(Io500Args),
+    /// Messages of many sizes over containers and overlay networks, beside bare ones
+    Pingpong(PingpongBenchArgs),
 }

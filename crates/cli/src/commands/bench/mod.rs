@@ -1,8 +1,10 @@
 //! `bench`: one file for each family of benchmarks.
 
+mod pingpong;
 mod places;
 mod ranks;
 mod rest;
+mod transport;
 mod vector;
 
 use fordway_store::Result;
@@ -15,6 +17,8 @@ use crate::exit::Exit;
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
+        Benchmark::Transport(args) => transport::run(args, context),
+        Benchmark::Pingpong(args) => pingpong::run(args, context),
         Benchmark::Vector(args) => vector::run(args, context),
         Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
         Benchmark::Mdtest(args) => {

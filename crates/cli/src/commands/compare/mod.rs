@@ -3,8 +3,6 @@
 mod place;
 mod setup;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
@@ -17,8 +15,9 @@ use serde_json::json;
 use self::place::Place;
 use self::setup::Lanes;
 use crate::args::CompareArgs;
+use crate::commands::page;
 use crate::context::Context;
-use crate::exit::{Exit, file_error};
+use crate::exit::Exit;
 
 pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<Exit> {
     let seed = match args.seed {
@@ -175,7 +174,7 @@ fn report(
     }
     context.output.text(&format!("run: {}", args.out.display()))?;
     if !args.no_report {
-        write_html(&args.out, context)?;
+        page::write(&args.out, context)?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
     Ok(if failed { Exit::Corrupt } else { Exit::Ok })
@@ -195,28 +194,4 @@ fn instrument(run: &Run, outcome: &Outcome, injected_ns: f64) -> String {
         recovered_ns / 1e3,
         100.0 * (recovered_ns / injected_ns - 1.0)
     )
-}
-
-/// Has `fordway-report` make a page of the run: from beside this binary, from a virtual environment
-/// that is active, or from PATH.
-fn write_html(run: &Path, context: &Context) -> Result<()> {
-    let html = run.with_extension("html");
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));
-    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fordway-report"));
-    let made = Command::new(&program).arg(run).arg("--out").arg(&html).stdout(Stdio::null()).status();
-    match made {
-        Ok(status) if status.success() => context.output.text(&format!("report: {}", html.display())),
-        Ok(status) => {
-            context.output.note(&format!("no HTML report: {} ended with {status}", program.display()));
-            Ok(())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            context.output.note(
-                "no HTML report: it comes with the Python package; install it with `pip install fordway`, \
-                 then run `fordway report` on the run",
-            );
-            Ok(())
-        }
-        Err(error) => Err(file_error("running", program.display(), error)),
-    }
 }

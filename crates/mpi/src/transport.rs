@@ -1,0 +1,145 @@
+//! Messages between two ranks, for `fordway bench transport` or by themselves.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fordway_measure::{Lane, Machine, transfer_table};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::transport::{
+    Header, Hello, Link, Linked, Setting, Side, Transport, answer, describe, follow, run,
+};
+use mpi::Rank;
+use mpi::request::multiple_scope;
+use mpi::topology::{Process, SimpleCommunicator};
+use mpi::traits::{Communicator, Destination, Source};
+
+/// How often a rank that has nothing to do looks whether it has.
+const IDLE: Duration = Duration::from_millis(1);
+
+/// Options of `transport`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  mpirun -n 2 fordway-mpi transport --out two-nodes.run
+  mpirun -n 2 fordway-mpi transport --sizes 1KiB..1MiB --factor 2 --rounds 9
+
+Rank 0 asks and rank 1 answers, wherever the launcher has put them. `fordway bench transport` starts
+this by itself on one machine, beside TCP, HTTP and the lanes.")]
+pub(crate) struct TransportArgs {
+    #[command(flatten)]
+    setting: Setting,
+    /// Print the MPI library that this is linked to, and end
+    #[arg(long)]
+    pub(crate) which: bool,
+    /// Take orders from who listens there
+    #[arg(long, value_name = "HOST:PORT", hide = true)]
+    control: Option<SocketAddr>,
+}
+
+/// The library and its version, as its first line begins.
+pub(crate) fn library() -> String {
+    let text = mpi::environment::library_version().unwrap_or_default();
+    let line = text.trim_matches(char::from(0)).lines().next().unwrap_or_default();
+    let name = line.split(',').next().unwrap_or_default();
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Runs it on the two ranks of `world`. Answers whether all bytes were right.
+/// Errors: `InvalidArgument` for another number of ranks.
+pub(crate) fn run_ranks(args: &TransportArgs, world: &SimpleCommunicator, stop: &AtomicBool) -> Result<bool> {
+    if world.size() != 2 {
+        let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let mut link = MpiLink { world: SimpleCommunicator::world(), other: 1 - world.rank() };
+    if world.rank() == 1 {
+        link.send(&Side::own().to_bytes())?;
+        return follow(&mut link).map(|()| true);
+    }
+    let mut theirs = [0; 8];
+    link.receive(&mut theirs)?;
+    let hello = Hello { library: library(), sides: [Side::own(), Side::from_bytes(theirs)] };
+    let description = format!("2 ranks of {}, as the launcher placed them", hello.library);
+    let lane = Lane { name: "mpi".to_owned(), description };
+    let mut linked = Linked::new(lane, link);
+    match args.control {
+        Some(control) => answer(control, &hello, &mut linked).map(|()| true),
+        None => by_itself(&args.setting, linked, stop),
+    }
+}
+
+fn by_itself(setting: &Setting, linked: Linked<MpiLink>, stop: &AtomicBool) -> Result<bool> {
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let machine = Machine::observe(&[]);
+    let plan = setting.plan()?;
+    let lane = linked.lane().clone();
+    let outcome = run(&plan, &mut [Box::new(linked)], stop, &mut |_| ())?;
+    let header = Header {
+        machine,
+        started: started.0.to_string(),
+        elapsed: started.1.elapsed(),
+        parameters: setting.parameters(),
+        warnings: Vec::new(),
+    };
+    let run = describe(&plan, vec![lane], &outcome, header);
+    run.write(&setting.out, &outcome.records)
+        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+    println!("{}", transfer_table(&run));
+    run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));
+    println!("run: {}", setting.out.display());
+    Ok(run.summaries.iter().all(|summary| summary.errors == 0))
+}
+
+/// The other rank. MPI ends the job where a message cannot be sent, so nothing here fails.
+struct MpiLink {
+    world: SimpleCommunicator,
+    other: Rank,
+}
+
+impl MpiLink {
+    fn other(&self) -> Process<'_> {
+        self.world.process_at_rank(self.other)
+    }
+}
+
+impl Link for MpiLink {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.other().send(bytes);
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.other().receive_into(buffer);
+        Ok(())
+    }
+
+    fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()> {
+        multiple_scope(times, |scope, requests| {
+            for _ in 0..times {
+                requests.add(self.other().immediate_send(scope, bytes));
+            }
+            requests.wait_all(&mut Vec::with_capacity(times));
+        });
+        Ok(())
+    }
+
+    fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()> {
+        let times = buffer.len() / size;
+        multiple_scope(times, |scope, requests| {
+            for message in buffer.chunks_exact_mut(size) {
+                requests.add(self.other().immediate_receive_into(scope, message));
+            }
+            requests.wait_all(&mut Vec::with_capacity(times));
+        });
+        Ok(())
+    }
+
+    fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
+        // A receive would poll, on a processor that others are measured on.
+        while self.other().immediate_probe().is_none() {
+            std::thread::sleep(IDLE);
+        }
+        self.receive(buffer)
+    }
+}

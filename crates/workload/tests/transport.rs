@@ -1,0 +1,152 @@
+//! Transports on a link within this process and on a store in memory: what is sent, recorded and summed up.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fordway_measure::{Lane, Machine, Run, Summary};
+use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions, Store};
+use fordway_workload::transport::{
+    Done, Exchange, Header, Hello, Linked, Objects, Order, Plan, Remote, Side, TcpLink, Transport, answer,
+    describe, follow, message_of, run,
+};
+
+const SIZES: [u64; 3] = [1, 4096, 3_000_000];
+
+fn lane(name: &str) -> Lane {
+    Lane { name: name.into(), description: String::new() }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let asks = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (asks, listener.accept().unwrap().0)
+}
+
+/// A link whose other end is a thread of this process, which ends with it.
+fn tcp(name: &str) -> (Linked<TcpLink>, JoinHandle<()>) {
+    let (asks, answers) = pair();
+    let other = std::thread::spawn(move || follow(&mut TcpLink::new(answers).unwrap()).unwrap());
+    (Linked::new(lane(name), TcpLink::new(asks).unwrap()), other)
+}
+
+/// A store with a message of each size, `spoilt` in place of one.
+fn objects(spoilt: Option<u64>) -> Objects {
+    let (store, bucket) = (MemoryStore::new(ETagPolicy::Fast), Bucket::new("messages").unwrap());
+    store.create_bucket(&bucket).unwrap();
+    for size in SIZES {
+        let mut content = Objects::content(size);
+        if spoilt == Some(size) {
+            *content.last_mut().unwrap() ^= 1;
+        }
+        store.put(&bucket, &message_of(size).unwrap(), &content, &PutOptions::default()).unwrap();
+    }
+    Objects::new(lane("memory"), Arc::new(store), bucket, None, 3)
+}
+
+fn plan() -> Plan {
+    Plan { sizes: SIZES.to_vec(), rounds: 5, messages: 20, block_bytes: 4 << 20, window: 8, seed: 7 }
+}
+
+/// The run of `transports`, and how many operations and blocks are in its records.
+fn measured(mut transports: Vec<Box<dyn Transport>>) -> (Run, usize, usize) {
+    let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
+    let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let header = Header {
+        machine: Machine { cpus: 2, ..Machine::default() },
+        started: String::new(),
+        elapsed: Duration::ZERO,
+        parameters: serde_json::Map::new(),
+        warnings: Vec::new(),
+    };
+    let run = describe(&plan(), lanes, &outcome, header);
+    (run, outcome.records.operations.len(), outcome.records.blocks.len())
+}
+
+fn row<'r>(run: &'r Run, phase: &str, lane: &str) -> &'r Summary {
+    run.summaries.iter().find(|row| (row.phase.as_str(), row.lane.as_str()) == (phase, lane)).unwrap()
+}
+
+#[test]
+fn every_message_is_recorded_and_right() {
+    let (tcp, other) = tcp("tcp");
+    let (run, operations, blocks) = measured(vec![Box::new(tcp), Box::new(objects(None))]);
+    other.join().unwrap();
+    let phases = ["latency 1 B", "latency 4 KiB", "latency 3000000 B", "bandwidth 1 B", "bandwidth 4 KiB"];
+    assert_eq!((run.phases.len(), &run.phases[..5]), (9, &phases.map(String::from)[..]));
+    // The half round trip is a link's alone.
+    assert_eq!(run.summaries.len(), 2 * 6 + 3);
+    assert_eq!(blocks, 5 * run.summaries.len());
+    // 20 messages, 20 and 1 of the sizes by themselves, on three rows; a block is one operation of bandwidth.
+    assert_eq!(operations, 5 * (3 * (20 + 20 + 1) + 2 * 3));
+    for row in &run.summaries {
+        let of = row.transfer.as_ref().unwrap();
+        assert_eq!((row.errors, row.bytes), (0, of.messages * of.size_bytes), "{} {}", row.phase, row.lane);
+        assert_eq!(of.time_ns.is_some(), of.exchange != "bandwidth");
+        assert!(of.bytes_per_s.is_some_and(|rate| rate.low > 0.0 && rate.low <= rate.high));
+        assert_eq!(of.server_cpu_ns_per_message.is_some(), row.lane == "tcp");
+        assert_eq!(row.ratio.is_some(), row.lane == "memory");
+    }
+    let of = row(&run, "bandwidth 4 KiB", "tcp").transfer.as_ref().unwrap();
+    assert_eq!((of.window, of.messages), (8, 5 * 8 * 10));
+    let alone = row(&run, "bandwidth 3000000 B", "memory").transfer.as_ref().unwrap();
+    assert_eq!((alone.window, alone.messages), (5, 5 * 5));
+}
+
+/// One bit of what one side has is wrong: the last message of each block of that size is an error.
+#[test]
+fn wrong_bytes_are_errors() {
+    let (run, ..) = measured(vec![Box::new(objects(Some(4096)))]);
+    let errors: BTreeMap<_, _> = run.summaries.iter().map(|row| (row.phase.as_str(), row.errors)).collect();
+    assert_eq!((errors["latency 1 B"], errors["latency 4 KiB"], errors["bandwidth 4 KiB"]), (0, 5, 5));
+    assert_eq!(row(&run, "latency 4 KiB", "memory").operations, 5 * 19);
+}
+
+#[test]
+fn orders_go_to_another_process_and_answers_come_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let control = listener.local_addr().unwrap();
+    let hello = Hello { library: "a library".into(), sides: [Side::own(), Side { pid: 7, processors: 3 }] };
+    let said = hello.clone();
+    let job = std::thread::spawn(move || {
+        let (mut linked, other) = tcp("job");
+        answer(control, &said, &mut linked).unwrap();
+        drop(linked);
+        other.join().unwrap();
+    });
+    let (mut remote, heard) = Remote::greet(listener.accept().unwrap().0, "job").unwrap();
+    assert_eq!(heard, hello);
+    for exchange in Exchange::ALL {
+        let order = Order { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
+        let done: Done = remote.carry_out(&order).unwrap();
+        assert!(done.is_right && done.elapsed_ns > 0 && done.server_cpu_ns.is_some(), "{done:?}");
+        assert_eq!(done.durations_ns.len(), 3);
+    }
+    drop(remote);
+    job.join().unwrap();
+}
+
+#[test]
+fn a_side_that_is_gone_is_named() {
+    let (asks, answers) = pair();
+    drop(answers);
+    let gone = Remote::greet(asks, "openmpi-tcp").err().expect("it never said anything");
+    assert_eq!(gone.kind(), ErrorKind::Unavailable);
+    assert!(gone.to_string().contains("openmpi-tcp ended before it had answered"), "{gone}");
+}
+
+#[test]
+fn a_run_can_be_stopped() {
+    let stopped = run(&plan(), &mut [Box::new(objects(None))], &AtomicBool::new(true), &mut |_| ());
+    assert_eq!(stopped.expect_err("it was asked to stop").kind(), ErrorKind::Interrupted);
+}
+
+#[test]
+fn sides_cross_a_link() {
+    let side = Side { pid: u32::MAX, processors: 128 };
+    assert_eq!(Side::from_bytes(side.to_bytes()), side);
+    assert_eq!(Side::own().pid, std::process::id());
+}
