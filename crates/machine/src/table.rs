@@ -79,10 +79,12 @@ impl Table {
 
     /// All pairs, the most similar first; of a catalogue with itself each once, and none of a machine with itself.
     pub fn pairs(&self) -> Vec<Pair> {
-        let is_square = self.rows == self.columns;
+        let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
+        // Names alone do not say so: two catalogues may have the same machines at different times.
+        let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
-            let first = if is_square { at + 1 } else { 0 };
+            let first = if is_of_itself { at + 1 } else { 0 };
             let cells = self.columns.iter().zip(values).skip(first);
             pairs.extend(cells.map(|(column, similarity)| Pair {
                 row: row.clone(),
@@ -152,6 +154,9 @@ mod tests {
         let table = Table::of(&one, &one, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
         let pairs: Vec<_> = table.pairs().into_iter().map(|pair| pair.row + &pair.column).collect();
         assert_eq!(pairs, ["bc", "ab", "ac"]);
+        let later = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 2");
+        let table = Table::of(&one, &later, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
+        assert_eq!(table.pairs().len(), 9);
     }
 
     #[test]

@@ -18,10 +18,10 @@ const BATCH: usize = 64;
 
 /// A lane's gateway with an object to get.
 pub(super) struct Gets {
-    // Dropped last: the store's connections end first.
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
+    // The last to be dropped, after the store's connections.
     _gateway: GatewayProcess,
 }
 

@@ -153,12 +153,22 @@ fn gets<'a>(
     Benchmark { features, how: lanes::HOW.to_owned(), run: Box::new(run) }
 }
 
-/// Runs all in turn, so that what changes on the machine meanwhile changes them all. What fails is not tried
-/// again, and says why. Errors: `Interrupted` alone.
+/// Runs all and says what came of it. Errors: `Interrupted` alone.
 fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Measurement>> {
-    let mut found: Vec<Result<Vec<Vec<f64>>>> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
-    let total = u64::from(rounds) * benchmarks.len() as u64;
     context.output.start_steps();
+    let found = run_in_turn(benchmarks, rounds, context);
+    context.output.end_progress();
+    let summaries = benchmarks.iter().zip(found?).flat_map(|(benchmark, found)| benchmark.summary(&found));
+    Ok(summaries.collect())
+}
+
+/// What each round of a benchmark found, or why it failed.
+type Found = Result<Vec<Vec<f64>>>;
+
+/// In turn, so that what changes on the machine meanwhile changes them all. What fails is not tried again.
+fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
+    let total = u64::from(rounds) * benchmarks.len() as u64;
     for step in 0..total {
         let at = step as usize % benchmarks.len();
         context.output.steps(step, total, benchmarks[at].features[0].name());
@@ -170,13 +180,11 @@ fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Resu
             Err(error) => found[at] = Err(error),
         }
     }
-    context.output.end_progress();
-    let summaries = benchmarks.iter().zip(found).flat_map(|(benchmark, found)| benchmark.summary(&found));
-    Ok(summaries.collect())
+    Ok(found)
 }
 
 impl Benchmark<'_> {
-    fn summary(&self, found: &Result<Vec<Vec<f64>>>) -> Vec<Measurement> {
+    fn summary(&self, found: &Found) -> Vec<Measurement> {
         let of = |(at, feature): (usize, &Feature)| {
             let (name, unit) = (feature.name(), feature.unit());
             let values =

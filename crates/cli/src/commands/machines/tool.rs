@@ -56,13 +56,15 @@ impl Tool {
 
     /// Waits until it has said `text` on standard output. Errors: `Unavailable` if it ended without.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
-        while !content(&self.stdout)?.contains(text) {
-            if self.has_ended()? {
-                return Err(self.failed("ended before it was ready"));
+        loop {
+            // Asked first: what ends now may say it in between.
+            let has_ended = self.has_ended()?;
+            match content(&self.stdout)?.contains(text) {
+                true => return Ok(()),
+                false if has_ended => return Err(self.failed("ended before it was ready")),
+                false => self.pause(interrupt)?,
             }
-            self.pause(interrupt)?;
         }
-        Ok(())
     }
 
     /// Waits until it has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
