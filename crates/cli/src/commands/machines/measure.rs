@@ -98,39 +98,43 @@ fn benchmarks<'a>(
 ) -> Vec<Benchmark<'a>> {
     let interrupt = &context.interrupt;
     let peer = args.peer.as_deref();
-    let one = |value: Result<f64>| value.map(|value| vec![value]);
-    let triad = Triad::of(machine);
-    let triad_how = triad.as_ref().map_or_else(|_| String::new(), Triad::how);
     let mut all = vec![
-        Benchmark {
-            features: &[Feature::CpuTime],
-            how: tools::tachyon_how(),
-            run: Box::new(move || one(tools::tachyon(interrupt))),
-        },
-        Benchmark {
-            features: &[Feature::MemoryTriad],
-            how: triad_how,
-            run: Box::new(move || match &triad {
-                Ok(triad) => Ok(vec![triad.mb_per_s()]),
-                Err(error) => Err(Error::new(error.kind(), error.detail())),
-            }),
-        },
+        one(&[Feature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
+        triad(machine),
         Benchmark {
             features: &[Feature::DiskWrite, Feature::DiskRead],
             how: disk.how(),
             run: Box::new(move || disk.write_and_read(interrupt)),
         },
-        Benchmark {
-            features: if peer.is_some() { &[Feature::Network] } else { &[Feature::Loopback] },
-            how: tools::iperf3_how(peer),
-            run: Box::new(move || one(tools::iperf3(peer, interrupt))),
-        },
+        one(
+            if peer.is_some() { &[Feature::Network] } else { &[Feature::Loopback] },
+            tools::iperf3_how(peer),
+            move || tools::iperf3(peer, interrupt),
+        ),
     ];
     if args.lanes {
         all.push(gets(&[Feature::NodeGet], Gets::by_node, disk, context));
         all.push(gets(&[Feature::HttpGet], Gets::by_http, disk, context));
     }
     all
+}
+
+/// A benchmark of one feature.
+fn one<'a>(
+    features: &'static [Feature],
+    how: String,
+    mut run: impl FnMut() -> Result<f64> + 'a,
+) -> Benchmark<'a> {
+    Benchmark { features, how, run: Box::new(move || run().map(|value| vec![value])) }
+}
+
+fn triad(machine: &Machine) -> Benchmark<'static> {
+    let triad = Triad::of(machine);
+    let how = triad.as_ref().map_or_else(|_| String::new(), Triad::how);
+    one(&[Feature::MemoryTriad], how, move || match &triad {
+        Ok(triad) => Ok(triad.mb_per_s()),
+        Err(error) => Err(Error::new(error.kind(), error.detail())),
+    })
 }
 
 /// A lane whose gateway is started when it is first asked, and stays for the other rounds.
@@ -148,9 +152,9 @@ fn gets<'a>(
         };
         let per_s = gets.per_s(&context.interrupt)?;
         started = Some(gets);
-        Ok(vec![per_s])
+        Ok(per_s)
     };
-    Benchmark { features, how: lanes::HOW.to_owned(), run: Box::new(run) }
+    one(features, lanes::HOW.to_owned(), run)
 }
 
 /// Runs all and says what came of it. Errors: `Interrupted` alone.
