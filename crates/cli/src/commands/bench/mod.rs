@@ -3,7 +3,7 @@
 mod places;
 mod ranks;
 mod rest;
-mod transport;
+pub(super) mod transport;
 mod vector;
 
 use fordway_store::Result;

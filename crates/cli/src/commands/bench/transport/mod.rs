@@ -1,6 +1,6 @@
 //! `bench transport`: the same messages by MPI, TCP, HTTP and the lanes, in turn.
 
-mod mpi;
+pub(in crate::commands) mod mpi;
 mod nginx;
 mod process;
 mod setup;
