@@ -6,6 +6,7 @@ mod checks;
 mod finding;
 mod fix;
 mod noise;
+mod ranks;
 mod tree;
 
 pub use checks::examine;

@@ -56,7 +56,7 @@ pub(super) struct Job {
 
 /// `fordway-mpi transport` by itself on two ranks, as its MPI places and connects them, still to be given its
 /// options. Errors: the sentence that says what is missing.
-pub(in crate::commands) fn two_ranks() -> std::result::Result<(Command, String), String> {
+pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = Mpi::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
     command.args(["-n", "2"]).arg(&mpi.binary).arg("transport").envs(PERMISSIVE.iter().copied());

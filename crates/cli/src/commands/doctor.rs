@@ -1,7 +1,5 @@
 //! `doctor`: what about this node costs the programs that run on it.
 
-mod ranks;
-
 use std::fmt;
 use std::path::Path;
 
@@ -9,6 +7,7 @@ use fordway_machine::doctor::{Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, V
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
+use super::bench::transport::alone;
 use crate::args::{DoctorArgs, FixArg};
 use crate::context::Context;
 use crate::exit::{Exit, file_error};
@@ -43,9 +42,16 @@ fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Find
     context.output.steps(0, 2, "listening for noise");
     let noise = Noise::listen(&processors, args.listen, context.interrupt.flag());
     context.output.steps(1, 2, "round trips between two MPI ranks");
-    let ranks = context.interrupt.check().map(|()| ranks::round_trip());
+    let ranks = context.interrupt.check().map(|()| round_trip());
     context.output.end_progress();
     Ok(noise.iter().map(Noise::finding).chain([ranks?]).collect())
+}
+
+fn round_trip() -> Finding {
+    match alone::half_round_trip_ns() {
+        Ok((half_ns, library)) => Finding::of_ranks(half_ns, &library),
+        Err(why) => Finding::without_ranks(&why),
+    }
 }
 
 fn print_fix(fix: FixArg, nodes: u32, tree: &Tree, findings: &[Finding], context: &Context) -> Result<()> {
