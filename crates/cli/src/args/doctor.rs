@@ -51,7 +51,9 @@ pub enum FixArg {
 
 fn listening(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        long if long > Duration::from_secs(60) => Err("listening takes all processors; at most 60s".to_owned()),
+        long if long > Duration::from_secs(60) => {
+            Err("listening takes all processors; at most 60s".to_owned())
+        }
         duration => Ok(duration),
     }
 }

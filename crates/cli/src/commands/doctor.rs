@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::Path;
 
-use fordway_machine::doctor::{Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, processors};
+use fordway_machine::doctor::{
+    Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, processors,
+};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 

@@ -17,7 +17,8 @@ impl Group {
     /// That of `controller`, such as `cpu`. In a hybrid set-up it is where version 1 has it, if it has.
     pub(super) fn of(tree: &Tree, controller: &str) -> Result<Self, Unseen> {
         let (own, mounts) = (tree.read(OWN)?, tree.read(MOUNTS)?);
-        let v1 = own.lines().find_map(|line| path_of(line, |names| names.split(',').any(|n| n == controller)));
+        let v1 =
+            own.lines().find_map(|line| path_of(line, |names| names.split(',').any(|n| n == controller)));
         let v2 = || own.lines().find_map(|line| path_of(line, str::is_empty));
         let (is_v2, path) = match v1 {
             Some(path) => (false, path),

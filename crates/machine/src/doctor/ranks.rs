@@ -17,7 +17,9 @@ impl Finding {
         let said = match half_round_trip_ns {
             ..SHARED_MEMORY_NS => Said::ok(so),
             _ => Said::costs(
-                format!("{so}: shared memory takes a few µs at most, so this is TCP, or ranks wait for processors"),
+                format!(
+                    "{so}: shared memory takes a few µs at most, so this is TCP, or ranks wait for processors"
+                ),
                 "see that MPI may use shared memory (/dev/shm, its options), and that each rank has a processor of its own",
             ),
         };
@@ -26,7 +28,7 @@ impl Finding {
 
     /// Where it was not measured, and `why` not.
     pub fn without_ranks(why: &str) -> Finding {
-        Said::cannot_see(format!("not measured: {why}"), "with fordway-mpi beside fordway: fordway doctor")
+        Said::cannot_see(format!("not measured: {why}"), "put fordway-mpi beside fordway, or on PATH")
             .put_down(CHECK, RICHTER)
     }
 }

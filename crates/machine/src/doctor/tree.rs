@@ -57,7 +57,10 @@ impl Tree {
         let target = fs::read_link(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
         self.note(path);
         let name = target.file_name().unwrap_or_default();
-        self.write_copy(path, |copy| symlink(name, copy));
+        // What is behind the link may be read next: in the copy, it lies beside it.
+        self.write_copy(path, |copy| {
+            symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
+        });
         Ok(name.to_string_lossy().into_owned())
     }
 
@@ -158,12 +161,18 @@ mod tests {
         let (original, copy) = (place.path().join("a"), place.path().join("b"));
         fs::create_dir_all(original.join("sys/net")).unwrap();
         fs::write(original.join("sys/net/speed"), "1000\n").unwrap();
-        symlink("../../drivers/virtio_net", original.join("sys/net/driver")).unwrap();
-        let ask = |tree: &Tree| (tree.read("sys/net/speed"), tree.link("sys/net/driver"), tree.has("sys/x"));
+        fs::create_dir_all(original.join("sys/virtio2")).unwrap();
+        fs::write(original.join("sys/virtio2/id"), "1").unwrap();
+        symlink("../virtio2", original.join("sys/net/device")).unwrap();
+        let ask = |tree: &Tree| {
+            let texts =
+                [tree.read("sys/net/speed"), tree.link("sys/net/device"), tree.read("sys/net/device/id")];
+            (texts.map(Result::ok), tree.has("sys/x"))
+        };
         let tree = Tree::at(&original).copying_to(&copy);
         let answer = ask(&tree);
-        assert_eq!(answer, (Ok("1000".to_owned()), Ok("virtio_net".to_owned()), false));
-        assert_eq!(tree.take_seen(), ["/sys/net/speed", "/sys/net/driver"]);
+        assert_eq!(answer, (["1000", "virtio2", "1"].map(|text| Some(text.to_owned())), false));
+        assert_eq!(tree.take_seen(), ["/sys/net/speed", "/sys/net/device", "/sys/net/device/id"]);
         assert_eq!(ask(&Tree::at(&copy)), answer);
     }
 

@@ -14,7 +14,8 @@ pub(super) fn spread(tree: &Tree, name: &str) -> Answer {
     let counts = counted(&tree.read(PATH)?, name, &device);
     let total: u64 = counts.iter().sum();
     if total < ENOUGH || cpus < 2 {
-        let so = format!("{total} interrupts of it on {cpus} processors so far: too few to see where they go");
+        let so =
+            format!("{total} interrupts of it on {cpus} processors so far: too few to see where they go");
         return Ok(Said::cannot_see(so, "look again under load"));
     }
     let most = counts.iter().max().copied().unwrap_or(0);
@@ -22,7 +23,9 @@ pub(super) fn spread(tree: &Tree, name: &str) -> Answer {
     // Two processors share evenly at 50 %, many at less: what one takes beyond its part counts.
     let said = match share > 90.0 {
         true => Said::costs(
-            format!("one processor takes {share:.0} % of its interrupts, and whoever computes there is interrupted"),
+            format!(
+                "one processor takes {share:.0} % of its interrupts, and whoever computes there is interrupted"
+            ),
             "run irqbalance or set /proc/irq/*/smp_affinity_list, and leave that processor to the system",
         ),
         false => Said::ok(format!("its interrupts are spread: the busiest processor takes {share:.0} %")),

@@ -23,7 +23,9 @@ pub(super) fn cpu_quota(tree: &Tree) -> Answer {
             ),
             "ask for whole processors (Guaranteed QoS with the static CPU manager), or start no more threads than that",
         ),
-        false => Said::ok(format!("limited to {quota:.2} processors' worth of time, which is all {cpus} of them")),
+        false => {
+            Said::ok(format!("limited to {quota:.2} processors' worth of time, which is all {cpus} of them"))
+        }
     };
     Ok(said.measured("quota", quota, "processors"))
 }
@@ -55,7 +57,9 @@ pub(super) fn throttling(tree: &Tree) -> Answer {
     };
     let said = match share > 0.0 {
         true => Said::costs(
-            format!("stopped in {share:.1} % of its periods, {seconds:.1} s in all: who waits for it waits as long"),
+            format!(
+                "stopped in {share:.1} % of its periods, {seconds:.1} s in all: who waits for it waits as long"
+            ),
             "raise the quota to whole processors, or start fewer threads",
         ),
         false => Said::ok("its quota has never stopped it"),
@@ -106,14 +110,17 @@ pub(super) fn memory(tree: &Tree) -> Answer {
     let group = Group::of(tree, "memory")?;
     let name = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = group.texts(tree, name);
-    let limit = limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
+    let limit =
+        limits.iter().filter_map(|(_, text)| text.parse().ok()).filter(|n: &u64| *n < NO_LIMIT_BYTES).min();
     let Some(limit) = limit else { return Ok(Said::ok("no limit of memory")) };
     let hits = if group.is_v2 { hits_v2(tree, &group) } else { hits_v1(tree, &group) };
     let gib = limit as f64 / f64::from(1 << 30);
     let said = match hits {
         0 => Said::ok(format!("limited to {gib:.1} GiB, never reached; it holds for cached files too")),
         hits => Said::costs(
-            format!("limited to {gib:.1} GiB, reached {hits} times: each time pages are searched for in the program's time"),
+            format!(
+                "limited to {gib:.1} GiB, reached {hits} times: each time pages are searched for in the program's time"
+            ),
             "ask for more memory (sbatch --mem, resources.limits.memory), or read less at once",
         ),
     };
@@ -136,7 +143,8 @@ pub(super) fn io(tree: &Tree) -> Answer {
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
     let mut texts = group.texts(tree, "io.max");
     texts.extend(old.iter().flat_map(|old| names.map(|name| old.texts(tree, name))).flatten());
-    let limits: Vec<_> = texts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty()).collect();
+    let limits: Vec<_> =
+        texts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty()).collect();
     Ok(match limits.first() {
         None => Said::cannot_see(
             "no limit of disk traffic is set here; what the host or the storage allows, and whether it is reserved, does not show",

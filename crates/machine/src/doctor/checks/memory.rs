@@ -20,7 +20,9 @@ pub(super) fn numa(tree: &Tree) -> Answer {
         (1, _) => Said::ok("one NUMA node"),
         (all, ..=1) => Said::ok(format!("kept to one of {all} NUMA nodes")),
         (all, used) => Said::costs(
-            format!("spread over {used} of {all} NUMA nodes: memory of another node is further away, and ranks that move leave theirs behind"),
+            format!(
+                "spread over {used} of {all} NUMA nodes: memory of another node is further away, and ranks that move leave theirs behind"
+            ),
             "bind memory and ranks: srun --mem-bind=local --cpu-bind=cores, mpirun --map-by numa --bind-to core",
         ),
     })
@@ -33,9 +35,7 @@ pub(super) fn overcommit(tree: &Tree) -> Answer {
     let (Some(total), Some(free)) = (kib("SwapTotal"), kib("SwapFree")) else {
         return Err(Unseen::unknown("proc/meminfo", "no SwapTotal, which"));
     };
-    let has_balloon = tree.names("sys/bus/virtio/drivers/virtio_balloon").is_ok_and(|names| {
-        names.iter().any(|name| name.starts_with("virtio"))
-    });
+    let has_balloon = has_balloon(tree);
     let used_mib = total.saturating_sub(free) as f64 / 1024.0;
     let said = match (used_mib > 0.0, has_balloon, super::processors::is_guest(tree)) {
         (true, ..) => Said::costs(
@@ -54,6 +54,14 @@ pub(super) fn overcommit(tree: &Tree) -> Answer {
         _ => Said::ok("nothing is swapped"),
     };
     Ok(said.measured("swapped", used_mib, "MiB"))
+}
+
+fn has_balloon(tree: &Tree) -> bool {
+    let devices = "sys/bus/virtio/devices";
+    let is_balloon = |name: &String| {
+        tree.link(&format!("{devices}/{name}/driver")).is_ok_and(|driver| driver == "virtio_balloon")
+    };
+    tree.names(devices).is_ok_and(|names| names.iter().any(is_balloon))
 }
 
 pub(super) fn huge_pages(tree: &Tree) -> Answer {

@@ -30,8 +30,8 @@ enum Ask {
     Node(fn(&Tree) -> Answer),
     /// Each network interface that has a device behind it.
     Interface(fn(&Tree, &str) -> Answer),
-    /// Each RDMA device.
-    Rdma(fn(&Tree, &str) -> Answer),
+    /// Each RDMA device; and what is said where none is seen.
+    Rdma(fn(&Tree, &str) -> Answer, fn() -> Said),
 }
 
 use Ask::{Interface, Node, Rdma};
@@ -44,8 +44,8 @@ const CHECKS: &[Check] = &[
     Check { name: "queues", richter: &[3], ask: Interface(network::queues) },
     Check { name: "irq-spread", richter: &[3, 8], ask: Interface(interrupts::spread) },
     Check { name: "tcp-buffers", richter: &[7], ask: Node(network::tcp_buffers) },
-    Check { name: "rdma", richter: &[1, 2, 7], ask: Rdma(rdma::port) },
-    Check { name: "partition", richter: &[16], ask: Rdma(rdma::partition) },
+    Check { name: "rdma", richter: &[1, 2, 7], ask: Rdma(rdma::port, rdma::no_device) },
+    Check { name: "partition", richter: &[16], ask: Rdma(rdma::partition, rdma::no_partition) },
     Check { name: "mpi", richter: &[6], ask: Node(outside::mpi) },
     Check { name: "nesting", richter: &[5], ask: Node(processors::nesting) },
     Check { name: "steal", richter: &[4, 10, 14], ask: Node(processors::steal) },
@@ -80,7 +80,7 @@ impl Check {
         match self.ask {
             Node(ask) => vec![self.put_down(tree, None, ask(tree))],
             Interface(ask) => self.each(tree, network::interfaces(tree), network::none(), ask),
-            Rdma(ask) => self.each(tree, rdma::devices(tree), rdma::none(), ask),
+            Rdma(ask, none) => self.each(tree, rdma::devices(tree), none(), ask),
         }
     }
 

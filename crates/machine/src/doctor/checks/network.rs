@@ -55,7 +55,9 @@ pub(super) fn link_speed(tree: &Tree, name: &str) -> Answer {
     let gbit = speed as f64 / 1000.0;
     let said = match (speed, lanes) {
         (..SPEED_LEAST, _) => Said::costs(
-            format!("{gbit} Gbit/s: large messages and files wait for the line; Richter asks for 10, better 40"),
+            format!(
+                "{gbit} Gbit/s: large messages and files wait for the line; Richter asks for 10, better 40"
+            ),
             "use nodes with a faster network, or fewer and larger nodes",
         ),
         (SPEED_BETTER.., Some(lanes)) if lanes < LANES_LEAST => Said::costs(
@@ -76,7 +78,9 @@ pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
     let way = if is_function { Some(Way::Function) } else { way_of(&driver) };
     Ok(match way {
         Some(Way::Emulated) => Said::costs(
-            format!("{driver}: the hypervisor emulates a network card, and each packet leaves the guest for it"),
+            format!(
+                "{driver}: the hypervisor emulates a network card, and each packet leaves the guest for it"
+            ),
             "ask for a virtio interface at least, better for an SR-IOV one",
         ),
         Some(Way::Paravirtual) => Said::costs(
@@ -120,11 +124,16 @@ pub(super) fn mtu(tree: &Tree, name: &str) -> Answer {
     let mtu: u32 = text.parse().map_err(|_| Unseen::unknown(&path, &text))?;
     let said = match mtu {
         ..1500 => Said::costs(
-            format!("frames of {mtu} bytes: a tunnel or overlay takes the rest of 1500, and its work for each packet"),
+            format!(
+                "frames of {mtu} bytes: a tunnel or overlay takes the rest of 1500, and its work for each packet"
+            ),
             "use the host's network for MPI, or a larger MTU beneath the tunnel",
         ),
         1500..4000 => Said::costs(
-            format!("frames of {mtu} bytes: a long message takes {} times the packets of one with 9000", 9000 / mtu),
+            format!(
+                "frames of {mtu} bytes: a long message takes {} times the packets of one with 9000",
+                9000 / mtu
+            ),
             "set the MTU to 9000 where every switch between allows it; short messages gain nothing",
         ),
         _ => Said::ok(format!("frames of {mtu} bytes")),
@@ -145,13 +154,15 @@ pub(super) fn queues(tree: &Tree, name: &str) -> Answer {
     Ok(if count >= wanted {
         Said::ok(format!("{count} receive queues for {cpus} processors"))
     } else if is_steered {
-        Said::ok(format!("{count} receive queues for {cpus} processors, and packets are steered to others (RPS)"))
+        Said::ok(format!(
+            "{count} receive queues for {cpus} processors, and packets are steered to others (RPS)"
+        ))
     } else {
         Said::costs(
             format!("{count} receive queues for {cpus} processors: so few of them take in all packets"),
             format!(
                 "ethtool -L {name} combined {wanted}, or more queues from the hypervisor (hw:vif_multiqueue_enabled); \
-                 else RPS: write a mask to {directory}/rx-0/rps_cpus"
+                 else RPS: write a mask to /{directory}/rx-0/rps_cpus"
             ),
         )
     })
@@ -167,9 +178,15 @@ pub(super) fn tcp_buffers(tree: &Tree) -> Answer {
     let (receive, send) = (most("proc/sys/net/ipv4/tcp_rmem")?, most("proc/sys/net/ipv4/tcp_wmem")?);
     let bytes = receive.min(send);
     let gbit = bytes * 8.0 / ROUND_TRIP_S / 1e9;
-    let so = format!("TCP's buffers grow to {:.1} MiB, enough for {gbit:.0} Gbit/s at a round trip of 1 ms", bytes / 1048576.0);
+    let so = format!(
+        "TCP's buffers grow to {:.1} MiB, enough for {gbit:.0} Gbit/s at a round trip of 1 ms",
+        bytes / 1048576.0
+    );
     let said = match gbit * 1000.0 < SPEED_LEAST as f64 {
-        true => Said::costs(so, "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), best with RDMA instead"),
+        true => Said::costs(
+            so,
+            "raise the last numbers of net.ipv4.tcp_rmem and tcp_wmem (sysctl), best with RDMA instead",
+        ),
         false => Said::ok(so),
     };
     Ok(said.measured("smaller buffer", bytes, "B"))

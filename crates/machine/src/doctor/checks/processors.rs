@@ -96,7 +96,9 @@ pub(super) fn pinning(tree: &Tree) -> Answer {
     Ok(match mine < all {
         true => Said::ok(format!("kept to {mine} of {all} processors")),
         false => Said::costs(
-            format!("free to use all {all} processors: the scheduler moves ranks between them, and their caches are lost"),
+            format!(
+                "free to use all {all} processors: the scheduler moves ranks between them, and their caches are lost"
+            ),
             "bind ranks: mpirun --bind-to core, srun --cpu-bind=cores",
         ),
     })

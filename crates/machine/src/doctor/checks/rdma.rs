@@ -14,12 +14,16 @@ pub(super) fn devices(tree: &Tree) -> Vec<String> {
     tree.names(DEVICES).unwrap_or_default()
 }
 
-pub(super) fn none() -> Said {
+pub(super) fn no_device() -> Said {
     Said::cannot_see(
         "no RDMA device is seen here: if there is none, messages between nodes go by TCP/IP, with the kernel's \
          work for each",
         "ask for nodes with InfiniBand, RoCE or EFA, and in a container for the devices (a device plug-in)",
     )
+}
+
+pub(super) fn no_partition() -> Said {
+    Said::cannot_see("no InfiniBand port is seen here, so its partitions are not either", "see rdma")
 }
 
 pub(super) fn port(tree: &Tree, device: &str) -> Answer {

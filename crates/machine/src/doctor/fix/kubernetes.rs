@@ -5,6 +5,24 @@ use std::fmt::Write;
 use super::{Job, Remedy, left_over};
 use crate::doctor::finding::Finding;
 
+/// Near each other, but each with a node to itself.
+const AFFINITY: &str = "\
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          scheduling.x-k8s.io/pod-group: fordway-job
+  podAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: topology.kubernetes.io/zone
+        labelSelector:
+          matchLabels:
+            scheduling.x-k8s.io/pod-group: fordway-job";
+
 /// Lines of the pod's specification.
 const POD: &[Remedy<&str>] = &[
     Remedy {
@@ -13,18 +31,9 @@ const POD: &[Remedy<&str>] = &[
         why: "no bridge and no overlay between ranks",
     },
     Remedy {
-        answers: &["exclusive", "noise", "pressure", "steal"],
-        setting: "affinity:\n  podAntiAffinity:\n    requiredDuringSchedulingIgnoredDuringExecution:\n    \
-                  - topologyKey: kubernetes.io/hostname\n      labelSelector:\n        matchLabels:\n          \
-                  scheduling.x-k8s.io/pod-group: fordway-job",
-        why: "one pod of the job on a node",
-    },
-    Remedy {
-        answers: &["placement"],
-        setting: "topologySpreadConstraints:\n- topologyKey: topology.kubernetes.io/zone\n  maxSkew: NODES\n  \
-                  whenUnsatisfiable: ScheduleAnyway\n  labelSelector:\n    matchLabels:\n      \
-                  scheduling.x-k8s.io/pod-group: fordway-job",
-        why: "all in one zone is no skew to be evened out",
+        answers: &["exclusive", "noise", "pressure", "steal", "placement"],
+        setting: AFFINITY,
+        why: "no two pods of the job on a node, and all in one zone if there is room",
     },
 ];
 
@@ -97,7 +106,7 @@ fn gang(findings: &[Finding], job: Job) -> String {
     let Job { nodes, processors, memory_mib } = job;
     let mut pod = String::new();
     for remedy in POD {
-        add(&mut pod, remedy, findings, job);
+        add(&mut pod, remedy, findings);
     }
     let quantities = format!("cpu: {processors}\n            memory: {memory_mib}Mi");
     format!(
@@ -111,14 +120,14 @@ fn gang(findings: &[Finding], job: Job) -> String {
     )
 }
 
-fn add(pod: &mut String, remedy: &Remedy<&str>, findings: &[Finding], job: Job) {
+fn add(pod: &mut String, remedy: &Remedy<&str>, findings: &[Finding]) {
     let reasons = remedy.reasons(findings);
     if reasons.is_empty() {
         return;
     }
     // Writing to a string cannot fail.
     let _ = writeln!(pod, "      # {}: {}", reasons.join(", "), remedy.why);
-    for line in remedy.setting.replace("NODES", &job.nodes.to_string()).lines() {
+    for line in remedy.setting.lines() {
         let _ = writeln!(pod, "      {line}");
     }
 }

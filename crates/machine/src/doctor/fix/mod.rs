@@ -32,7 +32,8 @@ impl Job {
     /// Errors: the file that does not say how much that is.
     pub fn filling(tree: &Tree, nodes: u32) -> Result<Self, Unseen> {
         let info = tree.read("proc/meminfo")?;
-        let kib = value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
+        let kib =
+            value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
         let kib = kib.ok_or_else(|| Unseen::unknown("proc/meminfo", "no MemTotal, which"))?;
         Ok(Job { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib * 9 / 10 / 1024 })
     }
@@ -70,7 +71,8 @@ impl<T> Remedy<T> {
 
 /// What no setting of a job changes: it is told, for whoever looks after the node.
 fn left_over(findings: &[Finding], answered: &[&str]) -> Vec<String> {
-    let is_left = |finding: &&Finding| finding.verdict == Verdict::Costs && !answered.contains(&finding.check);
+    let is_left =
+        |finding: &&Finding| finding.verdict == Verdict::Costs && !answered.contains(&finding.check);
     let line = |finding: &Finding| {
         let about = finding.about.as_deref().map(|about| format!(" ({about})")).unwrap_or_default();
         format!("{}{about}: {}", finding.check, finding.advice.as_deref().unwrap_or_default())

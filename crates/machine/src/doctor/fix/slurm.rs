@@ -18,23 +18,45 @@ const BATCH: &[Remedy<&str>] = &[
         why: "all memory of the nodes, and no job beside that takes some",
     },
     Remedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank for a core" },
-    Remedy { answers: &["numa", "pinning"], setting: "--distribution=block:block", why: "neighbours in rank on one chip" },
+    Remedy {
+        answers: &["numa", "pinning"],
+        setting: "--distribution=block:block",
+        why: "neighbours in rank on one chip",
+    },
     Remedy { answers: &["numa"], setting: "--mem-bind=local", why: "memory of a rank on its own NUMA node" },
-    Remedy { answers: &["noise", "irq-spread"], setting: "--core-spec=1", why: "one core for the system and its interrupts" },
-    Remedy { answers: &["governor"], setting: "--cpu-freq=Performance", why: "processors keep their clock up" },
-    Remedy { answers: &["placement"], setting: "--switches=1@01:00:00", why: "nodes at one switch; waits an hour for that" },
+    Remedy {
+        answers: &["noise", "irq-spread"],
+        setting: "--core-spec=1",
+        why: "one core for the system and its interrupts",
+    },
+    Remedy {
+        answers: &["governor"],
+        setting: "--cpu-freq=Performance",
+        why: "processors keep their clock up",
+    },
+    Remedy {
+        answers: &["placement"],
+        setting: "--switches=1@01:00:00",
+        why: "nodes at one switch; waits an hour for that",
+    },
 ];
 
 /// Options of `srun`.
-const STEP: &[Remedy<&str>] = &[
-    Remedy { answers: &["pinning", "numa", "exclusive"], setting: "--cpu-bind=cores", why: "each rank kept to its core" },
-];
+const STEP: &[Remedy<&str>] = &[Remedy {
+    answers: &["pinning", "numa", "exclusive"],
+    setting: "--cpu-bind=cores",
+    why: "each rank kept to its core",
+}];
 
 /// What Slurm does without being asked.
 const BY_ITSELF: &[&str] = &["gang", "problem-size"];
 
 pub(super) fn script(findings: &[Finding], job: Job) -> String {
-    let ranks = if BATCH.iter().any(|remedy| is_system_core(remedy, findings)) { job.processors.max(2) - 1 } else { job.processors };
+    let ranks = if BATCH.iter().any(|remedy| is_system_core(remedy, findings)) {
+        job.processors.max(2) - 1
+    } else {
+        job.processors
+    };
     let mut text = format!(
         "#!/bin/bash\n# Made by `fordway doctor --fix slurm`. Each option says which findings it is for.\n\
          #SBATCH --nodes={}\n#SBATCH --ntasks-per-node={ranks}\n#SBATCH --cpus-per-task=1\n",
@@ -44,7 +66,8 @@ pub(super) fn script(findings: &[Finding], job: Job) -> String {
         add(&mut text, remedy, findings, |text, setting| writeln!(text, "#SBATCH {setting}"));
     }
     text.push_str("# gang: Slurm starts all tasks of a job together, and needs no option for it.\n");
-    let answered: Vec<_> = BATCH.iter().chain(STEP).flat_map(|remedy| remedy.answers).chain(BY_ITSELF).copied().collect();
+    let answered: Vec<_> =
+        BATCH.iter().chain(STEP).flat_map(|remedy| remedy.answers).chain(BY_ITSELF).copied().collect();
     for line in left_over(findings, &answered) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "# Not by an option: {line}");
