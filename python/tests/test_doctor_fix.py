@@ -1,5 +1,6 @@
 """The manifests of `fordway doctor --fix kubernetes`, against Kubernetes' own schemas and those of the
-scheduler plug-ins, for every kind of node that there is a copy of."""
+scheduler plug-ins, for every kind of node that there is a copy of.
+"""
 
 import json
 import os
@@ -34,16 +35,13 @@ def manifests(kind: str, nodes: int = 3) -> dict[str, Any]:
     return {document["kind"]: document for document in yaml.safe_load_all(text)}
 
 
-def closed(schema: Any) -> Any:
-    """The schema without leave for fields that it does not name, as the API server's strict mode has it."""
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = {name: closed(part) for name, part in schema.items()}
-    if "properties" in parts:
-        parts.setdefault("additionalProperties", False)
-    return parts
+def close(schema: object) -> None:
+    """Takes away leave for fields that the schema does not name, as the API server's strict mode does."""
+    parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
+    for part in parts:
+        close(part)
+    if isinstance(schema, dict) and "properties" in schema:
+        schema.setdefault("additionalProperties", False)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +54,9 @@ def pod_group_schema() -> dict[str, Any]:
     if told.returncode != 0:
         pytest.skip(f"go does not bring {SCHEDULER_PLUGINS}: {told.stdout or told.stderr}")
     definition = yaml.safe_load((Path(json.loads(told.stdout)["Dir"]) / POD_GROUP).read_text())
-    schema = closed(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
-    # It says "an object" and no more of what every object has.
-    del schema["properties"]["metadata"]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    close(schema)
+    # The definition leaves what every object has to the API server.
     schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}
     return schema
 
