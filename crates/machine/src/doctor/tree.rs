@@ -49,6 +49,7 @@ impl Tree {
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         self.note(path);
+        self.write_copy(path, |copy| fs::create_dir(copy));
         Ok(names)
     }
 

@@ -124,6 +124,16 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_check() {
+        let manual = include_str!("../../../../../docs/doctor.md");
+        for Check { name, richter, .. } in CHECKS {
+            let points = richter.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+            let rows = [format!("| `{name}` | {points} |"), format!("| `{name}`* | {points} |")];
+            assert!(rows.iter().any(|row| manual.contains(row)), "{name} [{points}] is missing");
+        }
+    }
+
+    #[test]
     fn an_empty_tree_is_examined_and_nothing_is_claimed() {
         let place = tempfile::tempdir().unwrap();
         let findings = examine(&Tree::at(place.path()));
