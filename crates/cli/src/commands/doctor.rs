@@ -46,7 +46,7 @@ fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Find
     context.output.steps(1, 2, "round trips between two MPI ranks");
     let ranks = context.interrupt.check().map(|()| round_trip());
     context.output.end_progress();
-    Ok(noise.iter().map(Noise::finding).chain([ranks?]).collect())
+    Ok(vec![noise.as_ref().map_or_else(Noise::unheard, Noise::finding), ranks?])
 }
 
 fn round_trip() -> Finding {

@@ -41,12 +41,23 @@ fn this_machine_is_listened_to_and_goes_on_without_mpi() {
 }
 
 #[test]
+fn noise_that_was_not_listened_to_is_not_claimed() {
+    let findings = findings(&["doctor", "--listen", "0s", "--json"]);
+    let noise = findings.iter().find(|finding| finding["check"] == "noise").unwrap();
+    assert_eq!((&noise["verdict"], &noise["measured"]), (&"cannot_see".into(), &Value::Array(Vec::new())));
+}
+
+#[test]
 fn a_saved_copy_says_what_the_machine_said() {
     let place = tempfile::tempdir().unwrap();
     let copy = place.path().join("copy").display().to_string();
-    let here = findings(&["doctor", "--no-measure", "--save", &copy, "--json"]);
+    let verdicts = |words: &[&str]| -> Vec<[Value; 4]> {
+        let fields = ["check", "about", "verdict", "read"];
+        findings(words).iter().map(|finding| fields.map(|field| finding[field].clone())).collect()
+    };
+    let here = verdicts(&["doctor", "--no-measure", "--save", &copy, "--json"]);
     assert!(here.len() > 25);
-    assert_eq!(findings(&["doctor", "--root", &copy, "--json"]), here);
+    assert_eq!(verdicts(&["doctor", "--root", &copy, "--json"]), here);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use serde::Serialize;
 
 use super::finding::{Finding, Said};
 
+const CHECK: &str = "noise";
+const RICHTER: &[u8] = &[4, 8, 14];
 /// How long one piece of work shall take: short beside a time slice, long beside reading the clock.
 const QUANTUM_NS: u64 = 100_000;
 /// A piece that takes this much longer than the shortest is a detour.
@@ -63,6 +65,12 @@ impl Noise {
         })
     }
 
+    /// Where nothing was heard.
+    pub fn unheard() -> Finding {
+        let so = "not measured: there was no time to listen, or /proc does not say on which processors";
+        Said::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
+    }
+
     /// It as a finding among those of the checks.
     pub fn finding(&self) -> Finding {
         let percent = 100.0 * self.share;
@@ -87,7 +95,7 @@ impl Noise {
             .measured("noise", percent, "%")
             .measured("longest detour", self.detour_max_ns as f64, "ns")
             .measured("quantum", self.quantum_ns as f64, "ns");
-        said.put_down("noise", &[4, 8, 14])
+        said.put_down(CHECK, RICHTER)
     }
 }
 

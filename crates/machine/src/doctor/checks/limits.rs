@@ -85,14 +85,14 @@ pub(super) fn exclusive(tree: &Tree) -> Answer {
         return Ok(Said::ok("its processors are isolated from the scheduler"));
     }
     let group = Group::of(tree, "cpuset")?;
-    let is_own = match group.is_v2 {
-        true => first(&group.texts(tree, "cpuset.cpus.partition")).is_some_and(|text| text != "member"),
-        // The topmost group is always marked so, and everybody is in it.
-        false => {
-            group.directories.len() > 1
-                && first(&group.texts(tree, "cpuset.cpu_exclusive")).is_some_and(|text| text == "1")
-        }
+    let (name, own): (_, &[&str]) = match group.is_v2 {
+        true => ("cpuset.cpus.partition", &["root", "isolated"]),
+        false => ("cpuset.cpu_exclusive", &["1"]),
     };
+    // The topmost group is marked so too, and everybody is in it.
+    let top = group.directories.last().map(|top| format!("{top}/{name}"));
+    let texts = group.texts(tree, name);
+    let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));
     Ok(match is_own {
         true => Said::ok("its processors belong to no other group"),
         false => Said::cannot_see(
@@ -100,10 +100,6 @@ pub(super) fn exclusive(tree: &Tree) -> Answer {
             "take whole nodes (sbatch --exclusive), the static CPU manager, or hw:cpu_policy=dedicated",
         ),
     })
-}
-
-fn first(texts: &[(String, String)]) -> Option<&str> {
-    texts.first().map(|(_, text)| text.as_str())
 }
 
 pub(super) fn memory(tree: &Tree) -> Answer {
