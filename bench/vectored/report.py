@@ -111,6 +111,8 @@ def goals(tables):
                 yield f"{where}: calls in flight, of their floor", rows["fordway-windowed"]["of_floor"], 1.1
             of_xrdcl = ratio("fordway-windowed", "xrdcl-4", "median_s")
             yield f"{where}: calls in flight, of XrdCl's", of_xrdcl, 1.03
+            of_xrdcl = ratio("fordway", "xrdcl", "median_s")
+            yield f"{where}: a call at a time, of XrdCl's", of_xrdcl, 1.1
         else:
             # nginx sends each part by itself, in pages; the loop says what merely receiving that costs.
             yield "loopback: client CPU, of XrdCl's", ratio("fordway", "xrdcl", "cpu_s"), 1.5

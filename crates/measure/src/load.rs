@@ -35,6 +35,9 @@ pub struct Load {
     pub header_received_bytes_per_op: Option<f64>,
     /// Connections that were made anew within the run.
     pub reconnects: u64,
+    /// Requests that were sent again, by whom we asked as well as by us.
+    #[serde(default)]
+    pub retries: u64,
     /// What the kernel knew of the connections at the end; `null` where they are not TCP.
     pub tcp: Option<Connections>,
     /// What this process used; `null` if that could not be read.

@@ -7,7 +7,9 @@
 //!                       <=== delay <=== bottleneck <===
 //! ```
 //!
-//! [`Lab`] is the whole set-up; [`Namespace`], [`Process`] and [`Link`] are its pieces.
+//! [`Lab`] is both networks and the link; [`Namespace`], [`Process`] and [`Link`] are its pieces.
+//! [`setup`] adds bridges, overlays and containers to it, and starts two programs at its ends; [`tunnel`] is
+//! one such overlay, in user space.
 //!
 //! Nothing here has a name in the system: a namespace lives as long as a process is in it or this one
 //! holds it open, devices live as long as their namespace or descriptor, and processes end with the
@@ -15,10 +17,14 @@
 
 mod lab;
 mod link;
+mod mounts;
 mod namespace;
 mod process;
+pub mod setup;
+pub mod tunnel;
 
 pub use lab::{CLIENT_ADDRESS, Lab, LabConfig, SERVER_ADDRESS};
 pub use link::{DirectionStats, Link, LinkConfig, LinkStats};
+pub use mounts::Mounts;
 pub use namespace::Namespace;
 pub use process::Process;

@@ -113,7 +113,7 @@ fn run_ip(commands: &str) -> io::Result<std::process::Output> {
 }
 
 /// Does `work` in a thread that ends with it, because what a thread entered it cannot always leave.
-fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+pub(crate) fn in_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netlab".to_owned());
         let running = thread

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::Namespace;
 use crate::namespace::refused;
+use crate::{Mounts, Namespace};
 
 /// How long a program has to end by itself when it is asked to.
 const GRACE: Duration = Duration::from_secs(1);
@@ -28,24 +28,39 @@ pub struct Process {
 impl Namespace {
     /// Starts a program in the namespace. Errors: `InvalidArgument` if there is no such program.
     pub fn start(&self, command: Command) -> Result<Process> {
-        Process::start(self, command, false)
+        Process::start(Some(self), None, command, false)
     }
 
     /// Starts a program that is to leave nothing behind: what it starts in turn, in the background or
     /// not, ends with it. It is the first process of a process namespace, so its own number is 1.
     pub fn start_contained(&self, command: Command) -> Result<Process> {
-        Process::start(self, command, true)
+        Process::start(Some(self), None, command, true)
+    }
+
+    /// The same for a program that sees the files of `mounts`.
+    pub fn start_within(&self, mounts: &Mounts, command: Command) -> Result<Process> {
+        Process::start(Some(self), Some(mounts.clone()), command, true)
     }
 }
 
 impl Process {
-    fn start(namespace: &Namespace, command: Command, is_contained: bool) -> Result<Self> {
-        let namespace = namespace.clone();
+    /// Starts a program in the network of this process.
+    pub(crate) fn start_here(command: Command) -> Result<Self> {
+        Process::start(None, None, command, false)
+    }
+
+    fn start(
+        namespace: Option<&Namespace>,
+        mounts: Option<Mounts>,
+        command: Command,
+        is_contained: bool,
+    ) -> Result<Self> {
+        let namespace = namespace.cloned();
         let (started, child) = mpsc::channel();
         let (keeper, until_dropped) = mpsc::channel::<()>();
         let keep = move || {
             // An answer that nobody takes, and an end without a message, are both in order.
-            let _ = started.send(launch(&namespace, command, is_contained));
+            let _ = started.send(launch(namespace.as_ref(), mounts.as_ref(), command, is_contained));
             let _ = until_dropped.recv();
         };
         let thread = std::thread::Builder::new().name("netlab-process".to_owned());
@@ -84,6 +99,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // An input that ends is a request to end, too, and one that reaches programs elsewhere.
+        drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
             // It is not yet waited for, so the number is still its own.
             let _ = fordway_sys::terminate(self.child.id());
@@ -101,8 +118,18 @@ impl Drop for Process {
 }
 
 /// Starts a program from the calling thread, which is in the namespace from then on.
-fn launch(namespace: &Namespace, mut command: Command, is_contained: bool) -> Result<Child> {
-    namespace.enter()?;
+fn launch(
+    namespace: Option<&Namespace>,
+    mounts: Option<&Mounts>,
+    mut command: Command,
+    is_contained: bool,
+) -> Result<Child> {
+    if let Some(namespace) = namespace {
+        namespace.enter()?;
+    }
+    if let Some(mounts) = mounts {
+        mounts.enter()?;
+    }
     if is_contained {
         fordway_sys::own_process_namespace()
             .map_err(|error| refused("making a process namespace", error.into()))?;

@@ -17,6 +17,7 @@
 //! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
 //! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
+//! * [`pingpong`]: no gateway, but a server of bodies of any size, to measure networks with
 //! * `s3`: each S3 operation in terms of the store
 //!
 //! Logs go through `tracing`. The S3 library reports every refused request as an error of its own
@@ -39,6 +40,7 @@ mod multiplexed;
 pub mod node;
 mod patience;
 mod payload;
+pub mod pingpong;
 mod s3;
 mod socket;
 mod tls;

@@ -224,6 +224,20 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
     fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
 }
 
+/// One that only looks at its connection when it has something to ask does not hear that it is to go.
+#[test]
+fn a_client_that_does_not_listen_does_not_delay_the_end() {
+    let fixture = serve_with(|config| config.drain_timeout = Duration::from_secs(3600));
+    let mut silent = fixture.client.connect();
+    // The preface, and empty SETTINGS; the server's own come back.
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    silent.read_exact(&mut [0; 9]).unwrap();
+    fixture.gateway.stop_handle().trigger();
+    let (ended, is_over) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(fixture.gateway.join()));
+    is_over.recv_timeout(Duration::from_secs(60)).expect("the gateway goes on").unwrap();
+}
+
 /// Rapid reset (CVE-2023-44487): each request is taken back in the segment that it comes in.
 #[test]
 fn requests_taken_back_at_once_end_the_connection() {

@@ -7,6 +7,12 @@ pub fn current_core() -> u32 {
     sched_getcpu() as u32
 }
 
+/// The numbers of the processors that the calling thread may use; none where the system does not tell.
+pub fn usable_cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
 /// The processors of the calling thread, where it can keep to one of them for a while. To be used by the
 /// thread that made it.
 #[derive(Debug)]
@@ -53,6 +59,7 @@ mod tests {
         let mut cores = Cores::of_this_thread();
         let before = sched_getaffinity(None).unwrap();
         let core = current_core();
+        assert!(usable_cores().contains(&(core as usize)) && usable_cores().len() as u32 == before.count());
         cores.keep_to(core);
         let kept = sched_getaffinity(None).unwrap();
         assert!(kept.count() == 1 && kept.is_set(core as usize));

@@ -11,7 +11,7 @@
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | the caller is told which are missing |
 //! | `preadv2` with `RWF_NOWAIT` | 4.14; not on tmpfs, FUSE, NFS | tmpfs: read at once; elsewhere the caller is told to wait on another thread |
 //! | the groups of a socket's other end (`SO_PEERGROUPS`) | 4.13 | the caller is told `NOPROTOOPT` |
-//! | network namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
+//! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
 mod cached;
@@ -27,6 +27,7 @@ mod forks;
 mod identity;
 mod lock;
 mod map;
+mod mounts;
 mod name;
 mod netns;
 mod perf;
@@ -41,7 +42,7 @@ mod xattr;
 
 pub use cached::{drop_cached, is_cached, read_cached};
 pub use clock::Tick;
-pub use cores::{Cores, current_core};
+pub use cores::{Cores, current_core, usable_cores};
 pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_timers, usage_of};
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
@@ -53,6 +54,7 @@ pub use forks::Process;
 pub use identity::{Role, act_as, group_id, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
 pub use map::Mapping;
+pub use mounts::{enter_mount_namespace, new_mount_namespace};
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
 pub use netns::{end_with_thread, enter_network_namespace, new_network_namespace, own_process_namespace};
 pub use perf::{HardwareCounters, HardwareCounts};

@@ -32,7 +32,15 @@ impl Channel for Null {
         }
         answers.extend(self.started.drain(..).map(|(slot, started)| {
             let ended = Instant::now();
-            Answer { slot, started, first_byte: Some(ended), ended, body_bytes: 1024, failure: None }
+            Answer {
+                slot,
+                started,
+                first_byte: Some(ended),
+                ended,
+                body_bytes: 1024,
+                retries: 0,
+                failure: None,
+            }
         }));
         Ok(())
     }

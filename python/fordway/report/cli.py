@@ -61,9 +61,9 @@ def _has_sizes(run: "runfile.Run") -> bool:
 
 def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runfile.Run]":
     """Reads the runs; what likwid-perfctr counted belongs to the one there is."""
-    from fordway.report import likwid, runfile
+    from fordway.report import likwid
 
-    runs = [runfile.read_run(directory) for directory in directories]
+    runs = [_read(path) for path in directories]
     if likwid_output is None:
         return runs
     if len(runs) != 1:
@@ -71,6 +71,14 @@ def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runf
     counted = likwid.read_counted(likwid_output)
     counted.check_covers(runs[0].info["elapsed_ns"])
     return [replace(runs[0], likwid=counted)]
+
+
+def _read(path: Path) -> "runfile.Run":
+    """A run, or a table that others measured."""
+    from fordway.report import runfile
+    from fordway.report.layers import published
+
+    return published.read(path) if path.is_file() else runfile.read_run(path)
 
 
 def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Path | None) -> Path:
@@ -93,7 +101,7 @@ def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Pa
 def _beside(runs: list[Path]) -> Path:
     """`NAME.html` beside `NAME.run`; `report.html` beside the first of several."""
     first = runs[0].resolve()
-    name = first.name.removesuffix(".run") if len(runs) == 1 else "report"
+    name = first.name.removesuffix(".run").removesuffix(".csv") if len(runs) == 1 else "report"
     return first.with_name(f"{name}.html")
 
 
@@ -106,7 +114,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fordway-report", description="Writes one self-contained HTML page about one or more runs."
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a directory NAME.run")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a directory NAME.run, or a table of ppbench or of the sdvn-impact-database (NAME.csv)",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: NAME.html beside NAME.run)"
     )

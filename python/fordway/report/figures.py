@@ -19,10 +19,27 @@ from fordway.report.runfile import Run
 INK, MUTED, GRID = "#1f2329", "#646b75", "#d8dce2"
 """Colours of text and lines; the page replaces them by its own, for light and dark."""
 
-LANE_COLOURS = {"posix": "#6e7681", "embedded": "#0072b2", "node": "#009e73", "http": "#d55e00"}
+LANE_COLOURS = {
+    "posix": "#6e7681",
+    "embedded": "#0072b2",
+    "node": "#009e73",
+    "http": "#d55e00",
+    "bare": "#6e7681",
+    "Reference": "#6e7681",
+}
 """Told apart by colour-blind readers too (after Okabe and Ito 2008); the reference is grey."""
 
-SPARE_COLOURS = ["#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#8c564b", "#4d4d4d"]
+SPARE_COLOURS = [
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#8c6bb1",
+    "#66a61e",
+    "#a6761d",
+    "#b2182b",
+    "#01665e",
+    "#4d4dff",
+]
 """For lanes that have no colour of their own, in turn."""
 
 WIDTH_INCHES = 9.6

@@ -8,12 +8,14 @@ from matplotlib.figure import Figure
 
 from fordway.report import (
     figures,
+    figures_layers,
     figures_ledger,
     figures_load,
     figures_ranks,
     figures_transport,
     runfile,
     tables,
+    tables_layers,
 )
 from fordway.report.runfile import Run
 
@@ -82,6 +84,31 @@ DRAWINGS = {
         "at 1. The scale is logarithmic. A gap is a phase that was not measured.",
         figures_ranks.radar,
     ),
+    "layers": Drawing(
+        "What is left of the reference's rate",
+        "Further up is faster; the line at 1 is the reference. Each dot is the quotient of the medians of a "
+        "class of sizes, the band its 95 % interval by bootstrap. Dashed lines are multiples of TCP's first "
+        "receive window; a triangle on the upper edge is a size at which times jump, found without "
+        "knowledge of the window.",
+        figures_layers.layers,
+    ),
+    "transfer": Drawing(
+        "Transfer rate by size",
+        "Content of one message divided by its time; each set-up beside the reference. The line is the "
+        "median, the denser band holds the middle half of the messages, the paler one nine in ten: exact "
+        "quantiles of each class of sizes. Dashed: multiples of TCP's first receive window.",
+        figures_layers.transfer,
+    ),
+    "requests": Drawing(
+        "Requests by size",
+        "How many such messages come one after the other in a second. Bands as above.",
+        figures_layers.requests,
+    ),
+    "latency-by-size": Drawing(
+        "Latency by size",
+        "From when a message is asked for until its last byte is there. Bands as above.",
+        figures_layers.latency,
+    ),
     "waterfall": Drawing(
         "What each way is made of",
         "Each bar is a layer that was measured by itself, and begins where the one above it ends. What is "
@@ -132,6 +159,7 @@ FIGURES = {
     "mdtest": RANKS,
     "mdworkbench": RANKS,
     "transport": ("transfer-latency", "transfer-bandwidth", "transfer-ratio", "transfer-cpu"),
+    "pingpong": ("layers", "transfer", "requests", "latency-by-size", "ratios"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
 """The figures of each kind of run, in their order; a kind that is not here has those of `compare`."""
@@ -147,4 +175,9 @@ def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
 
 def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
     """The tables that `run` has besides that of its results."""
-    return {"rest": [tables.load], "io500": [tables.scores]}.get(run.info["kind"], [])
+    known = {
+        "rest": [tables.load],
+        "io500": [tables.scores],
+        "pingpong": [tables_layers.levels, tables_layers.failures, tables_layers.changes],
+    }
+    return known.get(run.info["kind"], [])

@@ -25,8 +25,11 @@ DARK = {
     "#e69f00": "#f2bb44",
     "#56b4e9": "#8accf2",
     "#8c6bb1": "#b397d6",
-    "#8c564b": "#c4917f",
-    "#4d4d4d": "#c2c2c2",
+    "#66a61e": "#8fd14a",
+    "#a6761d": "#d3a24c",
+    "#b2182b": "#f0606f",
+    "#01665e": "#35a79c",
+    "#4d4dff": "#9a9aff",
 }
 """Each lane's colour on a dark page."""
 

@@ -78,7 +78,8 @@ def variable(colour: str) -> str:
     return f"var(--lane-{colour[1:]})"
 
 
-def _table(heads: Iterable[str], rows: Iterable[str]) -> str:
+def table(heads: Iterable[str], rows: Iterable[str]) -> str:
+    """A table of such heads; rows are their cells, as HTML."""
     head = "".join(text if text.startswith("<th") else f"<th>{text}</th>" for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -101,7 +102,7 @@ def load(run: Run, colours: dict[str, str]) -> str:
     ]
     heads += ["heads, bytes<br>sent + received", "made<br>anew", "round trip<br>µs", "server<br>memory"]
     lines = ("".join(_load_cells(row, colours)) for row in rows)
-    return f"<h3>Load</h3>{_table(heads, lines)}"
+    return f"<h3>Load</h3>{table(heads, lines)}"
 
 
 def _load_cells(row: dict[str, Any], colours: dict[str, str]) -> Iterable[str]:
@@ -135,7 +136,7 @@ def scores(run: Run, colours: dict[str, str]) -> str:
         lines.append(_io500_row(f"<b>{title}</b>", unit, values))
     stamps = dict.fromkeys(score["stamp"] for score in known.values() if score["stamp"])
     notes = "".join(f"<p class=meta>{escape(stamp)}</p>" for stamp in stamps)
-    return f"<h3>IO500</h3>{_table(heads, lines)}{notes}"
+    return f"<h3>IO500</h3>{table(heads, lines)}{notes}"
 
 
 def _phase_of_io500(run: Run, phase: str) -> str:
@@ -162,4 +163,4 @@ def likwid_table(run: Run) -> str:
         per_operation = units.digits(total / operations) if operations else units.NOT_MEASURED
         lines.append(f"<th>{escape(event)}</th><td>{total:,.0f}</td><td>{per_operation}</td>")
     title = f"{escape(counted.name)}: {len(counted.threads)} hardware threads for {counted.runtime_s:.3f} s"
-    return f"<h3>Counters</h3><p class=meta>{title}</p>{_table(['event', 'sum', 'per operation'], lines)}"
+    return f"<h3>Counters</h3><p class=meta>{title}</p>{table(['event', 'sum', 'per operation'], lines)}"

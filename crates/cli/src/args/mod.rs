@@ -12,6 +12,7 @@ mod listing;
 mod machines;
 mod netlab;
 mod node;
+mod pingpong;
 mod read;
 mod replicas;
 mod serve;
@@ -26,8 +27,8 @@ use clap_complete::Shell;
 use fordway_store::VersionId;
 
 pub(crate) use bench::{
-    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, RankArgs, RestArgs, TransportArg, TransportArgs,
-    VectorArgs,
+    ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs, RestArgs,
+    ScaleArg, TransportArg, TransportArgs, VectorArgs,
 };
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
@@ -38,6 +39,7 @@ pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use machines::{MachinesAction, MachinesArgs, ProbeArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
+pub(crate) use pingpong::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
 pub(crate) use read::{CallArgs, ReadArgs};
 pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ReplicaArgs, ShowArgs};
 pub(crate) use serve::{ConditionsArg, ServeArgs};
@@ -148,6 +150,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them
     Netlab(NetlabArgs),
+    /// Be one end of a ping-pong over HTTP, or of a tunnel: what `bench pingpong` starts
+    Pingpong(PingpongArgs),
     /// Remove what interrupted work left behind in a directory
     Gc(GcArgs),
     /// Check a directory against what is stored about its objects

@@ -73,7 +73,7 @@ pub enum OffloadArg {
 }
 
 /// A share as a fraction of 1.
-fn percent(text: &str) -> Result<f64, String> {
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
         _ => Err(format!("{text:?} is not a share in percent; write a number from 0 to 100")),

@@ -22,6 +22,7 @@ mod netlab;
 mod node;
 mod node_status;
 mod page;
+mod pingpong;
 mod presign;
 mod rb;
 mod read;
@@ -85,6 +86,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Doctor(args) => doctor::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),
+        Command::Pingpong(args) => pingpong::run(&args, context),
         Command::Gc(args) => gc::run(&args, context),
         Command::Fsck(args) => fsck::run(&args, context),
         Command::Completions(args) => completions::run(&args, context),

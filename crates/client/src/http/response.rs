@@ -122,7 +122,7 @@ impl Response {
     }
 
     /// Whether it is the first on its connection.
-    pub(super) fn is_first(&self) -> bool {
+    pub fn is_first(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| !connection.is_reused)
     }
 

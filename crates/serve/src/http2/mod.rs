@@ -77,6 +77,10 @@ fn builder(streams: &Streams, head_bytes_max: usize) -> Builder<Streams> {
     builder
 }
 
+/// How long a client without a request has to take its leave when we stop: one that looks at its connection
+/// only when it has something to ask would take for ever.
+const LEAVE_TAKING: Duration = Duration::from_secs(1);
+
 /// Drives a connection. One without a request for `idle_timeout`, be it that no head arrives or that
 /// none is ever finished, is told to go, and is cut after as long again.
 async fn run<S>(
@@ -100,7 +104,11 @@ where
         if is_ending && is_idle {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        if !is_ending && (is_idle || stop.as_mut().poll(context).is_ready()) {
+        let is_stopped = !is_ending && stop.as_mut().poll(context).is_ready();
+        if is_stopped {
+            idle.shorten(LEAVE_TAKING);
+        }
+        if !is_ending && (is_idle || is_stopped) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
             // It and the timer want to be looked at from now on.
@@ -117,6 +125,12 @@ struct Idle {
 }
 
 impl Idle {
+    /// From now on so long is enough.
+    fn shorten(&mut self, timeout: Duration) {
+        self.patience.end();
+        self.timeout = self.timeout.min(timeout);
+    }
+
     /// Ready once for every time that no request was in progress for the whole of `timeout`.
     fn poll(&mut self, context: &mut Context<'_>, streams: &Streams) -> Poll<()> {
         if streams.are_open() {

@@ -65,6 +65,8 @@ pub struct Answer {
     pub ended: Instant,
     /// Bytes of body that it moved.
     pub body_bytes: u64,
+    /// How often it was sent again before it came to this end.
+    pub retries: u32,
     /// What was wrong.
     pub failure: Option<Failure>,
 }

@@ -21,6 +21,7 @@ pub(super) struct Recorder {
     pub(super) in_time: u64,
     pub(super) in_time_bytes: u64,
     pub(super) skipped: u64,
+    pub(super) retries: u64,
     pub(super) operations: Vec<Operation>,
 }
 
@@ -45,6 +46,7 @@ impl Recorder {
         keep: Option<Keep>,
     ) {
         let due = intended.unwrap_or(answer.started);
+        self.retries += u64::from(answer.retries);
         if let Some(keep) = keep {
             self.operations.push(keep.operation(&answer, intended));
         }
@@ -82,6 +84,7 @@ impl Recorder {
         self.in_time += other.in_time;
         self.in_time_bytes += other.in_time_bytes;
         self.skipped += other.skipped;
+        self.retries += other.retries;
         self.operations.extend(other.operations);
     }
 }

@@ -147,6 +147,7 @@ fn load(settings: &Settings, total: &Total) -> Load {
         header_sent_bytes_per_op: header(sent),
         header_received_bytes_per_op: header(received),
         reconnects: traffic.connections,
+        retries: recorder.retries,
         tcp: total.connections,
         client: total.client.clone(),
         server: total.server.clone(),

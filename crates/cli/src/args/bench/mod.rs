@@ -1,5 +1,6 @@
 //! Options of `bench`: one file for each family of benchmarks.
 
+mod pingpong;
 mod ranks;
 mod rest;
 mod transport;
@@ -7,6 +8,7 @@ mod vector;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use pingpong::{PingpongBenchArgs, PolicyArg, ScaleArg};
 pub(crate) use ranks::RankArgs;
 use ranks::{Io500Args, RanksArgs};
 pub(crate) use rest::{ArrivalsArg, HttpArg, MethodArg, RestArgs};
@@ -25,7 +27,8 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
   fordway bench transport --sizes 1KiB..16MiB
   fordway bench ior /lustre/scratch --threads 4
   fordway bench mdtest --mode hard file:///lustre/objects http://127.0.0.1:9000
-  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10")]
+  fordway bench io500 /lustre/scratch --all-lanes --stonewall 10
+  fordway bench pingpong --setup bare,vxlan --run out/layers.run")]
 pub struct BenchArgs {
     /// What is run.
     #[command(subcommand)]
@@ -49,4 +52,6 @@ pub enum Benchmark {
     Transport(TransportArgs),
     /// IO500's phases in their order, and its scores
     Io500(Io500Args),
+    /// Messages of many sizes over containers and overlay networks, beside bare ones
+    Pingpong(PingpongBenchArgs),
 }

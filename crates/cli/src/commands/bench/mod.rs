@@ -1,5 +1,6 @@
 //! `bench`: one file for each family of benchmarks.
 
+mod pingpong;
 mod places;
 mod ranks;
 mod rest;
@@ -17,6 +18,7 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> R
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
         Benchmark::Transport(args) => transport::run(args, context),
+        Benchmark::Pingpong(args) => pingpong::run(args, context),
         Benchmark::Vector(args) => vector::run(args, context),
         Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
         Benchmark::Mdtest(args) => {

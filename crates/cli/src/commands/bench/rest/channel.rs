@@ -94,6 +94,7 @@ fn answer(finished: Finished) -> Answer {
         first_byte: finished.first_byte,
         ended: finished.ended,
         body_bytes: finished.body_bytes,
+        retries: 0,
         failure: finished.problem.map(failure),
     }
 }

@@ -1,0 +1,272 @@
+//! A set-up that is up: its networks, what joins them, and the programs in them.
+
+use std::collections::BTreeMap;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::container::contained;
+use super::log::Log;
+use super::step::{Daemon, command, start_in};
+use super::words::Words;
+use super::{Ground, Part, Setup, Wire};
+use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
+use crate::{Lab, LinkStats, Mounts, Namespace, Process};
+
+/// How long a program may take until it takes connections.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(10);
+
+/// What is run in set-ups.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The program that is `{fordway}`.
+    pub fordway: PathBuf,
+    /// How pong is started where the set-up does not say it.
+    pub pong: Vec<String>,
+    /// How ping is started where the set-up does not say it; `None` if there is to be none.
+    pub ping: Vec<String>,
+    /// What is said to pong besides.
+    pub pong_options: Vec<String>,
+    /// Words in braces that the user says, which go before the set-up's own.
+    pub variables: BTreeMap<String, String>,
+    /// The port of pong, and that of ping.
+    pub ports: (u16, u16),
+}
+
+/// One of the two sides of a set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Where the one is that asks.
+    Ping,
+    /// Where the one is that answers.
+    Pong,
+}
+
+/// A set-up that is up. All of it is gone when this is dropped, and when this process ends, however it does.
+#[derive(Debug)]
+pub struct Running {
+    // In the order in which they are taken down.
+    ping: Daemon,
+    pong: Daemon,
+    daemons: Vec<(Side, Daemon)>,
+    networks: BTreeMap<String, Namespace>,
+    ping_network: Option<Namespace>,
+    lab: Option<Lab>,
+    /// Where ping is asked, such as `127.0.0.1:8081`.
+    pub ping_address: String,
+}
+
+impl Running {
+    /// Lays the wire, takes the steps, and starts pong and ping; both take connections when this returns.
+    /// `stop` is asked whether to give up.
+    ///
+    /// Errors: `NotImplemented` where a program or a right is missing, `InvalidArgument` for a word that stands for
+    /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
+    pub fn start(setup: &Setup, wire: &Wire, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Self> {
+        if let [need, ..] = setup.missing()[..] {
+            let detail = format!("there is no program `{}`; install {}", need.program, need.package);
+            return Err(Error::new(ErrorKind::NotImplemented, detail));
+        }
+        match setup.on {
+            Ground::Machine => Site::machine(setup, programs).start(setup, programs, stop),
+            Ground::Namespaces => {
+                let lab = wire.lay()?;
+                Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
+            }
+        }
+    }
+
+    /// The network from which ping is asked; `None` for that of this process.
+    pub fn ping_network(&self) -> Option<&Namespace> {
+        self.ping_network.as_ref()
+    }
+
+    /// The process of pong, outside of any process namespace.
+    pub fn pong_id(&self) -> u32 {
+        self.pong.process.id()
+    }
+
+    /// Keeps the processes of a side, those of its daemons included, on these processors.
+    /// Errors: `InvalidArgument` for processors that are not there.
+    pub fn pin(&self, side: Side, cpus: &[usize]) -> Result<()> {
+        let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
+        let own = if side == Side::Ping { &self.ping } else { &self.pong };
+        for daemon in daemons.chain([own]) {
+            let family = fordway_sys::descendants(daemon.process.id()).unwrap_or_default();
+            for process in family {
+                match fordway_sys::pin_process(process, cpus) {
+                    // It has ended since.
+                    Err(fordway_sys::Errno::SRCH) => {}
+                    pinned => pinned.map_err(|errno| {
+                        let detail = format!("processes cannot be kept on processors {cpus:?}");
+                        Error::new(ErrorKind::InvalidArgument, detail).caused_by(errno)
+                    })?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What went through the link emulator; `None` without one.
+    pub fn stats(&self) -> Option<LinkStats> {
+        self.lab.as_ref().and_then(Lab::stats)
+    }
+
+    /// The parameters that decide about throughput, as they are in ping's network; empty on a machine.
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        const PARAMETERS: [&str; 3] =
+            ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"];
+        let Some(network) = self.networks.get("ping") else { return BTreeMap::new() };
+        let value = |name: &str| Some((name.to_owned(), network.get(name).ok()?));
+        PARAMETERS.into_iter().filter_map(value).collect()
+    }
+
+    /// What ping and pong said last, for who wonders why they fail.
+    pub fn told(&self) -> String {
+        format!("ping: {}; pong: {}", self.ping.log.told(), self.pong.log.told())
+    }
+}
+
+/// A place where programs can be started.
+struct Site {
+    words: Words,
+    networks: BTreeMap<String, Namespace>,
+    mounts: Option<Mounts>,
+    lab: Option<Lab>,
+    daemons: Vec<(Side, Daemon)>,
+}
+
+impl Site {
+    fn machine(setup: &Setup, programs: &Programs) -> Self {
+        let words = words(setup, programs);
+        Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() }
+    }
+
+    fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
+        let mounts = Mounts::new()?;
+        let mut networks = BTreeMap::from([
+            ("ping".to_owned(), lab.client.clone()),
+            ("pong".to_owned(), lab.server.clone()),
+        ]);
+        for name in &setup.networks {
+            networks.insert(name.clone(), Namespace::new()?);
+        }
+        let mut words = words(setup, programs);
+        for (name, network) in &networks {
+            wire.tune(network)?;
+            words.set(name, network.path().display().to_string());
+        }
+        let mut site =
+            Site { words, networks, mounts: Some(mounts.clone()), lab: Some(lab), daemons: Vec::new() };
+        for (number, step) in setup.steps.iter().enumerate() {
+            let taken = step.take(&site.networks[&step.network], &mounts, &site.words);
+            let daemon = taken.map_err(|error| in_step(number + 1, error))?;
+            let side = if step.network.starts_with("ping") { Side::Ping } else { Side::Pong };
+            site.daemons.extend(daemon.map(|daemon| (side, daemon)));
+        }
+        Ok(site)
+    }
+
+    fn start(mut self, setup: &Setup, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Running> {
+        let (pong_port, ping_port) = programs.ports;
+        let pong_address = self.words.fill(&setup.pong.address)?;
+        self.words.set("pong-address", &pong_address);
+        let mut pong = self.launch("pong", &setup.pong, &programs.pong, &programs.pong_options)?;
+        let asker = self.network_of(&setup.ping).cloned();
+        if !setup.pong.hidden {
+            wait_for_port(asker.as_ref(), &mut pong, &at(&pong_address, pong_port), ("pong", stop))?;
+        }
+        let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
+        let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
+        wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
+        let Site { networks, lab, daemons, .. } = self;
+        Ok(Running { ping, pong, daemons, networks, ping_network: asker, lab, ping_address })
+    }
+
+    fn network_of(&self, part: &Part) -> Option<&Namespace> {
+        self.networks.get(part.network.as_deref()?)
+    }
+
+    fn launch(&self, name: &str, part: &Part, usual: &[String], options: &[String]) -> Result<Daemon> {
+        let mut words = self.words.fill_all(part.command.as_deref().unwrap_or(usual))?;
+        words.extend(options.iter().cloned());
+        let (Some(network), Some(mounts)) = (self.network_of(part), &self.mounts) else {
+            return start_here(&words);
+        };
+        if part.container {
+            words = contained(mounts, name, &words)?;
+        }
+        start_in(network, mounts, command(&words)?)
+    }
+}
+
+/// Starts a command where this process is.
+fn start_here(words: &[String]) -> Result<Daemon> {
+    let log = Log::new()?;
+    let mut command = command(words)?;
+    command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
+    Ok(Daemon { process: Process::start_here(command)?, log })
+}
+
+fn words(setup: &Setup, programs: &Programs) -> Words {
+    let mut words = Words::default();
+    words.set("fordway", programs.fordway.display().to_string());
+    words.set("scratch", Mounts::SCRATCH);
+    words.set("port", programs.ports.0.to_string());
+    words.set("ping-port", programs.ports.1.to_string());
+    words.set("ping-host", CLIENT_ADDRESS);
+    words.set("pong-host", SERVER_ADDRESS);
+    for (word, value) in setup.variables.iter().chain(&programs.variables) {
+        words.set(word, value);
+    }
+    words
+}
+
+/// `HOST` with a port, unless it has one.
+fn at(address: &str, port: u16) -> String {
+    if address.contains(':') { address.to_owned() } else { format!("{address}:{port}") }
+}
+
+fn in_step(number: usize, error: Error) -> Error {
+    let detail = format!("step {number}: {error}");
+    Error::new(error.kind(), detail)
+}
+
+/// Waits until there is somebody who takes connections, as seen from `network`.
+fn wait_for_port(
+    network: Option<&Namespace>,
+    daemon: &mut Daemon,
+    address: &str,
+    (name, stop): (&str, &dyn Fn() -> bool),
+) -> Result<()> {
+    let since = Instant::now();
+    let connect = || {
+        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+        found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
+    };
+    loop {
+        if network.map_or_else(|| Ok(connect()), |network| network.run(connect))? {
+            return Ok(());
+        }
+        if stop() {
+            return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
+        }
+        if let Some(status) = daemon.process.ended()? {
+            let why = format!("{name} ended ({status}) before it took connections: {}", daemon.log.told());
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
+        if since.elapsed() > READY_WITHIN {
+            let why = format!(
+                "{name} takes no connections at {address} after {READY_WITHIN:?}: {}",
+                daemon.log.told()
+            );
+            return Err(Error::new(ErrorKind::Timeout, why));
+        }
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,144 @@
+"""The figures of ping-pong: rates and times over the size of messages, beside the reference."""
+
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from fordway.report import figures
+from fordway.report.layers import loss, windows
+from fordway.report.layers.classes import Classes, bands
+from fordway.report.runfile import Run
+
+OUTER, INNER = 0.12, 0.22
+"""How dense bands are: that of nine in ten messages, and on it that of the middle half."""
+
+RATIO_MAX = 2.0
+"""Where the axis of ratios ends at the latest: beyond are bands of few messages."""
+
+WINDOWS_MAX = 6
+"""Multiples of the window that are marked."""
+
+
+def transfer(run: Run, colours: dict[str, str]) -> Figure | None:
+    """Content per second of one message."""
+    return _over_size(run, colours, "MB/s", lambda rows: rows["bytes"] / rows["duration_ns"] * 1e3)
+
+
+def requests(run: Run, colours: dict[str, str]) -> Figure | None:
+    """Requests per second, one after the other."""
+    return _over_size(run, colours, "requests/s", lambda rows: 1e9 / rows["duration_ns"])
+
+
+def latency(run: Run, colours: dict[str, str]) -> Figure | None:
+    """The time of a message there and back."""
+    return _over_size(run, colours, "latency", lambda rows: rows["duration_ns"].astype(float))
+
+
+def _over_size(
+    run: Run, colours: dict[str, str], label: str, value: Callable[[pd.DataFrame], pd.Series]
+) -> Figure | None:
+    """Small panels: each set-up beside the reference, for each phase."""
+    shown = [
+        (phase, lane)
+        for phase in run.timed_phases
+        for lane in run.lanes[1:] or run.lanes
+        if _has(run, phase, lane)
+    ]
+    if not shown:
+        return None
+    figure, grid = figures.panels(len(shown), 2.1, sharex=True, sharey=True)
+    for axes, (phase, lane) in zip(grid.flat, shown, strict=False):
+        classes = Classes.of(run.operations.loc[run.operations["phase"] == phase, "bytes"].to_numpy())
+        for name in dict.fromkeys([run.reference, lane]):
+            rows = _rows(run, phase, name)
+            _bands(axes, bands(rows, classes, value(rows)), colours[name])
+        axes.set(xscale="log", yscale="log")
+        axes.set_title(f"{lane}, {phase}", fontsize=8)
+        figures.size_axis(axes)
+        _ticks(axes, label)
+        _mark_windows(axes, run, phase)
+    figure.supylabel(label, fontsize=9, color=figures.MUTED)
+    figure.supxlabel("size of the message", fontsize=9, color=figures.MUTED)
+    figures.lane_legend(figure, run, colours)
+    return figure
+
+
+def _rows(run: Run, phase: str, lane: str) -> pd.DataFrame:
+    rows = run.operations
+    # A message of no bytes has no place on a logarithmic axis.
+    return rows[(rows["phase"] == phase) & (rows["lane"] == lane) & (rows["bytes"] > 0)]
+
+
+def _has(run: Run, phase: str, lane: str) -> bool:
+    return not _rows(run, phase, lane).empty
+
+
+def _bands(axes: Axes, found: pd.DataFrame, colour: str) -> None:
+    at = found["size_bytes"]
+    axes.fill_between(at, found[0.05], found[0.95], color=colour, alpha=OUTER, linewidth=0)
+    axes.fill_between(at, found[0.25], found[0.75], color=colour, alpha=INNER, linewidth=0)
+    axes.plot(at, found[0.5], color=colour, linewidth=1.5)
+
+
+def _ticks(axes: Axes, label: str) -> None:
+    if label == "latency":
+        figures.time_axis(axes.yaxis)
+        return
+    axes.yaxis.set_major_locator(LogLocator(base=10, numticks=8))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _mark_windows(axes: Axes, run: Run, phase: str) -> None:
+    window = windows.window_bytes(run, phase)
+    if window is None:
+        return
+    largest = float(run.operations["bytes"].max())
+    for multiple in range(1, WINDOWS_MAX + 1):
+        if multiple * window <= largest:
+            axes.axvline(multiple * window, color=figures.MUTED, linewidth=0.7, linestyle="--", alpha=0.6)
+
+
+def layers(run: Run, colours: dict[str, str]) -> Figure | None:
+    """What is left of the reference's rate, over the size of messages, with bands by bootstrap."""
+    phases = [phase for phase in run.timed_phases if run.reference and _has(run, phase, run.reference)]
+    if not phases or len(run.lanes) < 2:
+        return None
+    figure = Figure(figsize=(figures.WIDTH_INCHES, 0.8 + 3.4 * len(phases)), layout="constrained")
+    grid = figure.subplots(len(phases), 1, squeeze=False, sharex=True)
+    found = windows.all_changes(run)
+    for axes, phase in zip(grid.flat, phases, strict=True):
+        axes.axhline(1, color=figures.INK, linewidth=1)
+        for lane in run.lanes[1:]:
+            _loss_line(axes, loss.against_reference(run, phase, lane), colours[lane])
+        for one in found:
+            if one.phase == phase:
+                marker = {"marker": "v", "clip_on": False, "markersize": 7, "color": colours[one.lane]}
+                axes.plot([one.change.size_bytes], [1.0], transform=axes.get_xaxis_transform(), **marker)
+        _loss_axes(axes, phase)
+        _mark_windows(axes, run, phase)
+    grid[-1, 0].set_xlabel("size of the message")
+    figure.supylabel(f"rate, {run.reference} = 1", fontsize=9, color=figures.MUTED)
+    figures.lane_legend(figure, run, colours)
+    return figure
+
+
+def _loss_line(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
+    ratios = ratios[ratios["size_bytes"] > 0]
+    if ratios.empty:
+        return
+    axes.fill_between(
+        ratios["size_bytes"], ratios["low"], ratios["high"], color=colour, alpha=0.2, linewidth=0
+    )
+    axes.plot(ratios["size_bytes"], ratios["ratio"], "o-", color=colour, linewidth=1.6, markersize=3)
+
+
+def _loss_axes(axes: Axes, phase: str) -> None:
+    axes.set(title=phase, xscale="log")
+    axes.set_ylim(bottom=0, top=max(1.3, min(axes.get_ylim()[1], RATIO_MAX)))
+    figures.size_axis(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,188 @@
+"""Sizes at which the time of a message jumps, found without looking at any window.
+
+The logarithm of the time is fitted by a smooth curve of the size. A jump at some size is a column more: ones
+from there on. What it would take off the sum of squares is known for all sizes at once, from running sums;
+the size that takes off most is the candidate. It is believed if residuals in random order hardly ever take
+off as much, and if the jump is one that matters. Then it belongs to the curve, and the next is looked for.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MESSAGES_MIN = 60
+"""Fewer messages show no jump that could be believed."""
+
+CHANGES_MAX = 4
+SHUFFLES = 399
+"""Random orders: with none better, chance is at most 1 in 400."""
+
+CHANCE_MAX = 0.005
+JUMP_MIN = 0.1
+"""Jumps of less than 10 % are not told."""
+
+SIDE_MIN = 12
+"""Messages that must be on either side of a jump."""
+
+SIDE_SHARE = 0.02
+"""And the share of all messages that must be there."""
+
+SIZES_MIN = 5
+"""Different sizes that must be there: between two of a few there is no jump, but their distance."""
+
+KNOTS = 4
+BOOTSTRAPS = 100
+WINSOR = 3.5
+"""Residuals beyond so many robust standard deviations are taken for such: rare stalls must not decide."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A jump of the time of messages."""
+
+    size_bytes: float
+    """From where on."""
+    low_bytes: float
+    """The 95 % interval of that, by bootstrap."""
+    high_bytes: float
+    jump: float
+    """The time behind it in units of that before it."""
+    chance: float
+    """How often residuals in random order show as much, at most."""
+
+
+def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
+    """The jumps of `times` over `sizes`, by size."""
+    order = np.argsort(sizes, kind="stable")
+    size, time = sizes[order].astype(float), np.log(np.maximum(times[order].astype(float), 1))
+    if len(size) < MESSAGES_MIN or size[0] == size[-1]:
+        return []
+    random = np.random.default_rng(seed)
+    starts = _starts(size)
+    found: list[int] = []
+    chances: list[float] = []
+    while len(found) < CHANGES_MAX and len(starts):
+        curve = _curve(size, found)
+        residual = _apart(_winsorised(_apart(time, curve)), curve)
+        gains = _gains(curve, residual, starts, found)
+        chance = _chance(curve, residual, starts, found, float(gains.max()), random)
+        at = int(starts[np.argmax(gains)])
+        if chance > CHANCE_MAX or abs(_jump(size, time, [*found, at])[-1]) < np.log1p(JUMP_MIN):
+            break
+        found.append(at)
+        chances.append(chance)
+    jumps = _jump(size, time, found)
+    changes = [
+        _change(size, time, (at, jump, chance), [other for other in found if other != at], random)
+        for at, jump, chance in zip(found, jumps, chances, strict=True)
+    ]
+    return sorted(changes, key=lambda change: change.size_bytes)
+
+
+def _starts(size: np.ndarray) -> np.ndarray:
+    """Where a new size begins, with messages and sizes enough on both sides."""
+    starts = np.flatnonzero(np.diff(size)) + 1
+    side = max(SIDE_MIN, int(SIDE_SHARE * len(size)))
+    starts = starts[SIZES_MIN - 1 : len(starts) - SIZES_MIN + 1]
+    return starts[(starts >= side) & (starts <= len(size) - side)]
+
+
+def _apart(values: np.ndarray, curve: np.ndarray) -> np.ndarray:
+    """What of `values` the curve does not follow."""
+    return values - curve @ (curve.T @ values)
+
+
+def _curve(size: np.ndarray, steps: list[int], kinks: list[int] | None = None) -> np.ndarray:
+    """An orthonormal basis of smooth curves of the size, with the jumps that are known. The slope may change
+    where there is one: a constant delay is less and less of the time behind it.
+    """
+    log = np.log1p(size)
+    log = (log - log.min()) / max(float(np.ptp(log)), 1e-9)
+    columns = [np.ones_like(size), log, log**2, log**3, size / size.max()]
+    knots = np.quantile(log, np.linspace(0, 1, KNOTS + 2)[1:-1])
+    columns += [np.maximum(log - knot, 0) ** 3 for knot in knots]
+    columns += [_step(len(size), at) for at in steps]
+    for at in steps if kinks is None else kinks:
+        columns += [np.maximum(log - log[at], 0), np.maximum(log - log[at], 0) ** 2]
+    basis, triangle = np.linalg.qr(np.column_stack(columns))
+    return basis[:, np.abs(np.diag(triangle)) > 1e-8 * np.abs(triangle).max()]
+
+
+def _step(length: int, at: int) -> np.ndarray:
+    return (np.arange(length) >= at).astype(float)
+
+
+def _winsorised(residual: np.ndarray) -> np.ndarray:
+    middle = np.median(residual)
+    spread = 1.4826 * float(np.median(np.abs(residual - middle))) or float(np.std(residual)) or 1.0
+    return np.clip(residual - middle, -WINSOR * spread, WINSOR * spread)
+
+
+def _gains(curve: np.ndarray, residual: np.ndarray, starts: np.ndarray, known: list[int]) -> np.ndarray:
+    """What a jump at each of `starts` takes off the sum of squares."""
+    tail = np.cumsum(residual[::-1])[::-1][starts]
+    within = np.cumsum(curve[::-1], axis=0)[::-1][starts]
+    left = (len(residual) - starts) - np.sum(within**2, axis=1)
+    gains = np.where(left > 0.5, tail**2 / np.maximum(left, 0.5), 0.0)
+    for at in known:
+        gains[np.abs(starts - at) < SIDE_MIN] = 0
+    return gains
+
+
+def _chance(
+    curve: np.ndarray,
+    residual: np.ndarray,
+    starts: np.ndarray,
+    known: list[int],
+    gain: float,
+    random: np.random.Generator,
+) -> float:
+    """How often residuals in random order take off as much as `gain`."""
+    better = 0
+    for _ in range(SHUFFLES):
+        shuffled = _apart(random.permutation(residual), curve)
+        better += float(_gains(curve, shuffled, starts, known).max()) >= gain
+    return (better + 1) / (SHUFFLES + 1)
+
+
+def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
+    """How high each jump is, in logarithms, where the rest of the curve is as smooth as can be."""
+    if not steps:
+        return np.empty(0)
+    curve = _curve(size, [], kinks=steps)
+    jumps = np.column_stack([_step(len(size), at) for at in steps])
+    apart, residual = _apart(jumps, curve), _apart(time, curve)
+    heights = np.linalg.lstsq(apart, residual, rcond=None)[0]
+    # Once more without what rare stalls add.
+    rest = _winsorised(residual - apart @ heights)
+    return heights + np.linalg.lstsq(apart, rest, rcond=None)[0]
+
+
+def _change(
+    size: np.ndarray,
+    time: np.ndarray,
+    which: tuple[int, float, float],
+    others: list[int],
+    random: np.random.Generator,
+) -> Change:
+    """The place of a jump and its interval, from resampled messages."""
+    at, jump, chance = which
+    curve = _curve(size, [*others, at])
+    residual = _winsorised(_apart(time, curve)) + jump * _step(len(size), at)
+    near = slice(max(0, at - 20 * SIDE_MIN), min(len(size), at + 20 * SIDE_MIN))
+    places = [_place(size[near], residual[near], random) for _ in range(BOOTSTRAPS)]
+    low, high = np.quantile(places, [0.025, 0.975])
+    place = float(np.sqrt(size[at - 1] * size[at]))
+    return Change(place, min(float(low), place), max(float(high), place), float(np.exp(jump)), chance)
+
+
+def _place(size: np.ndarray, residual: np.ndarray, random: np.random.Generator) -> float:
+    chosen = np.sort(random.integers(len(size), size=len(size)))
+    size, residual = size[chosen], residual[chosen]
+    counts = np.arange(1, len(size))
+    sums = np.cumsum(residual)
+    # Two means: what they leave is least where the sum of squares between them is most.
+    gains = sums[:-1] ** 2 / counts + (sums[-1] - sums[:-1]) ** 2 / (len(size) - counts)
+    gains[np.diff(size) == 0] = -np.inf
+    at = int(np.argmax(gains))
+    return float(np.sqrt(size[at] * size[at + 1]))

@@ -1,0 +1,53 @@
+"""What to expect of a set-up, for small and for big messages: levels to plan with, not exact figures."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fordway.report.layers import loss, windows
+from fordway.report.runfile import Run
+
+WINDOWS = 3
+"""Messages of more than so many first receive windows are big (Kratzke and Quint 2016, section VI-B)."""
+
+STEP = 0.05
+"""Levels are told in steps of 5 %."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is left of the reference's rate."""
+
+    lane: str
+    phase: str
+    small: str
+    big: str
+
+
+def border_bytes(run: Run, phase: str) -> int | None:
+    """Above this size messages are big; `None` where the window is not known."""
+    window = windows.window_bytes(run, phase)
+    return None if window is None else WINDOWS * window
+
+
+def levels(run: Run) -> list[Level]:
+    """One for each set-up but the reference, and each phase."""
+    found = []
+    for phase in run.phases:
+        border = border_bytes(run, phase)
+        for lane in run.lanes[1:]:
+            ratios = loss.against_reference(run, phase, lane)
+            if border is None or ratios.empty:
+                continue
+            is_small = ratios["size_bytes"] <= border
+            small, big = (_level(ratios.loc[part, "ratio"].to_numpy()) for part in (is_small, ~is_small))
+            found.append(Level(lane, phase, small, big))
+    return found
+
+
+def _level(ratios: np.ndarray) -> str:
+    """The middle half of the ratios, such as `60 % - 75 %`."""
+    if not len(ratios):
+        return "not measured"
+    low, high = (round(share / STEP) * STEP for share in np.quantile(ratios, [0.25, 0.75]))
+    return f"{low:.0%}" if np.isclose(low, high) else f"{low:.0%} - {high:.0%}"

@@ -1,0 +1,122 @@
+"""Tables that others measured, as runs: those of ppbench and of the sdvn-impact-database."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fordway.report import units
+from fordway.report.runfile import Run, RunFileError
+
+WINDOW_BYTES = 87_380
+"""The first receive window of the systems that were measured (Kratzke and Quint 2016)."""
+
+REFERENCES = ("reference", "bare")
+"""Names that references have, where the table does not say which is one."""
+
+PHASE = "one connection per request"
+TIME, RATE = "Time per request", ("Requests per second (mean)", "Requests per second")
+FAILED, TAGS = "Failed requests", ("Experiment Tag", "Tag")
+
+
+def read(path: Path) -> Run:
+    """The table in `path` as a run whose operations are its rows: each is the mean of the requests behind it.
+    Raises `RunFileError` if it is none that is known.
+    """
+    try:
+        table = pd.read_csv(path, dtype={"Document Path": str})
+    except (OSError, ValueError, pd.errors.ParserError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
+    tag = next((name for name in TAGS if name in table), None)
+    if tag is None or "Document Path" not in table or not {TIME, *RATE} & set(table.columns):
+        raise RunFileError(
+            f"{path} is neither a table of ppbench nor of the sdvn-impact-database: it needs the columns "
+            f"{' or '.join(TAGS)}, Document Path, and {TIME} or {RATE[0]}"
+        )
+    rows = _rows(path, table, tag)
+    lanes = _lanes(rows)
+    info = _info(path, rows, lanes)
+    good = rows[rows["ok"]].drop(columns=["ok", "failed", "retries"])
+    return Run(path.name.removesuffix(".csv"), info, good.reset_index(drop=True))
+
+
+def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
+    size = pd.to_numeric(table["Document Path"].str.rsplit("/", n=1).str[-1], errors="coerce")
+    if size.isna().any():
+        wrong = table.loc[size.isna(), "Document Path"].iloc[0]
+        raise RunFileError(f"{path} has a document {wrong!r}, whose last part is no number of bytes")
+    lane = table[tag].astype(str)
+    if "Machine Tag" in table and table["Machine Tag"].nunique() > 1:
+        lane = lane + " on " + table["Machine Tag"].astype(str)
+    rate = next((name for name in RATE if name in table), None)
+    seconds = 1 / table[rate].replace(0, np.nan) if rate else table[TIME] / 1e3
+    failed = table.get(FAILED, pd.Series(0, index=table.index)).fillna(0)
+    rows = pd.DataFrame(
+        {
+            "lane": lane,
+            "phase": PHASE,
+            "duration_ns": seconds.astype(float) * 1e9,
+            "bytes": size.astype(np.uint64),
+            "failed": failed.astype(int),
+            "retries": table.get("Retries", pd.Series(0, index=table.index)).fillna(0).astype(int),
+        }
+    )
+    return rows.assign(ok=(rows["failed"] == 0) & (rows["duration_ns"] > 0))
+
+
+def _lanes(rows: pd.DataFrame) -> list[str]:
+    """The set-ups in their order, but the reference first."""
+    lanes = list(dict.fromkeys(rows["lane"]))
+    return sorted(lanes, key=lambda lane: not lane.lower().startswith(REFERENCES))
+
+
+def _info(path: Path, rows: pd.DataFrame, lanes: list[str]) -> dict[str, Any]:
+    retries = int(rows["retries"].sum())
+    warnings = ["Each row of the table is the mean of many requests: bands are of means, not of messages."]
+    if retries:
+        warnings.append(f"Requests were sent again {units.count(retries)} times, which is in their times.")
+    return {
+        "kind": "pingpong",
+        "started": "at a time that the table does not tell",
+        "elapsed_ns": None,
+        "fordway_version": units.NOT_MEASURED,
+        "command": ["fordway-report", str(path)],
+        "parameters": {"rows": len(rows), "tcp_rmem_bytes": WINDOW_BYTES, "retries": retries},
+        "lanes": [{"name": lane, "description": "as its tag in the table says"} for lane in lanes],
+        "phases": [PHASE],
+        "summaries": [_summary(rows[rows["lane"] == lane], lane, lanes[0]) for lane in lanes],
+        "machine": MACHINE,
+        "warnings": warnings,
+    }
+
+
+UNKNOWN = (
+    "kernel system cpu_model memory_bytes cpu_governor clock_source is_virtual load_1min huge_pages "
+    "tcp_congestion_control"
+)
+MACHINE: dict[str, Any] = dict.fromkeys(UNKNOWN.split()) | {
+    "cpus": "an unknown number of",
+    "file_systems": [],
+}
+"""What the tables tell of their machines: nothing."""
+
+
+def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:
+    good = rows.loc[rows["ok"], "duration_ns"]
+    of = {} if good.empty else {"p50_ns": good.quantile(0.5), "p99_ns": good.quantile(0.99)}
+    return {
+        "lane": lane,
+        "phase": PHASE,
+        "operations": len(good),
+        "errors": int((~rows["ok"]).sum()),
+        "bytes": int(rows.loc[rows["ok"], "bytes"].sum()),
+        "ops_per_s": None,
+        "bytes_per_s": None,
+        "latency": of or None,
+        "client_cpu_ns_per_op": None,
+        "server_cpu_ns_per_op": None,
+        "ratio": None if lane == reference else {"to": reference, "interval": None, "verdict": "cannot-tell"},
+        "limit": {"name": units.NOT_MEASURED, "evidence": "the table does not tell"},
+        "load": None,
+    }

@@ -1,0 +1,88 @@
+"""The tables of ping-pong: what to expect, what was lost and asked again, and where times jump."""
+
+from html import escape
+
+from fordway.report import units
+from fordway.report.layers import guidance, windows
+from fordway.report.runfile import Run
+from fordway.report.tables import dot, table
+
+
+def levels(run: Run, colours: dict[str, str]) -> str:
+    """What is left of the reference's rate, for small and for big messages."""
+    rows = [
+        f"{_head(level.phase, level.lane, colours)}<td>{level.small}</td><td>{level.big}</td>"
+        for level in guidance.levels(run)
+    ]
+    if not rows:
+        return ""
+    borders = {phase: guidance.border_bytes(run, phase) for phase in run.phases}
+    sizes = ", ".join(dict.fromkeys(units.size(size) for size in borders.values() if size))
+    said = (
+        f"Rates in units of {escape(run.reference or '')}'s, the middle half of all sizes, in steps of 5 %: "
+        f"levels to plan with. Big is more than {guidance.WINDOWS} of TCP's first receive windows ({sizes})."
+    )
+    heads = ["load", "<th class=text>set-up</th>", "small messages", "big messages"]
+    return f"<h3>What to expect</h3><p class=meta>{said}</p>{table(heads, rows)}"
+
+
+def _head(phase: str, lane: str, colours: dict[str, str]) -> str:
+    """The first two cells of a row: the load and the set-up."""
+    return f'<th>{escape(phase)}</th><td class="text">{dot(colours[lane])}{escape(lane)}</td>'
+
+
+def failures(run: Run, colours: dict[str, str]) -> str:
+    """What failed and what was asked again: nothing is left out of the count."""
+    rows = []
+    for row in run.summaries():
+        load = row["load"]
+        if load is None:
+            continue
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in load["errors"].items()) or "none"
+        rows.append(
+            f"{_head(row['phase'], row['lane'], colours)}"
+            f"<td>{units.count(row['operations'])}</td><td>{units.count(row['errors'])}</td>"
+            f'<td>{units.count(load.get("retries", 0))}</td><td class="text">{escape(kinds)}</td>'
+        )
+    if not rows:
+        return ""
+    heads = [
+        "load",
+        "<th class=text>set-up</th>",
+        "answered",
+        "failed",
+        "asked again",
+        "<th class=text>kinds</th>",
+    ]
+    return f"<h3>Messages</h3>{table(heads, rows)}"
+
+
+def changes(run: Run, colours: dict[str, str]) -> str:
+    """Sizes at which times jump, and whether those move with the window."""
+    found = windows.all_changes(run)
+    if not found:
+        return "<h3>Jumps</h3><p class=meta>At no size do times jump by 10 % or more.</p>"
+    heads = ["load", "<th class=text>set-up</th>", "from", "95 % interval", "time behind it", "by chance"]
+    rows = [
+        f"{_head(one.phase, one.lane, colours)}"
+        f"<td>{one.change.size_bytes:,.0f} B</td>"
+        f"<td>{one.change.low_bytes:,.0f} – {one.change.high_bytes:,.0f}</td>"
+        f"<td>{one.change.jump:.2f}×</td><td>at most {one.change.chance:.1%}</td>"
+        for one in found
+    ]
+    return f"<h3>Jumps</h3>{table(heads, rows)}{_verdicts(run, found, colours)}"
+
+
+def _verdicts(run: Run, found: list[windows.Found], colours: dict[str, str]) -> str:
+    told = windows.verdicts(run, found)
+    if not told:
+        return ""
+    heads = ["load", "<th class=text>set-up</th>", "<th class=text>from, with each window</th>"]
+    rows = []
+    for one in told:
+        sizes = ", ".join(f"{size:,.0f} B with {window:,}" for window, size in one.sizes_bytes.items())
+        rows.append(
+            f"{_head(one.phase, one.lane, colours)}"
+            f'<td class="text">{sizes}</td><td class="text">{one.verdict}</td>'
+        )
+    return f"<h4>Is it the window?</h4>{table([*heads, '<th class=text>the jump</th>'], rows)}"

@@ -1,0 +1,243 @@
+"""What is made of messages of many sizes, on data whose truth is known; and on what others published."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from layers_data import messages, run_of
+from test_report import Page
+from test_report_kinds import bench
+
+from fordway.report import cli, figures, kinds, runfile
+from fordway.report.layers import changes, guidance, loss, published, windows
+from fordway.report.layers.classes import MESSAGES_MIN, Classes, bands
+from fordway.report.runfile import RunFileError
+
+STEP = 262_144
+HEADER = (
+    '"Machine Tag","Experiment Tag","Document Path","Failed requests","Concurrency Level",'
+    '"Total transferred","Time per request","Transfer rate","Requests per second","Retries","Response Code"\n'
+)
+
+
+def with_step(rows: pd.DataFrame, at: float, delay_ns: float) -> pd.DataFrame:
+    """The messages, those of at least `at` bytes later."""
+    return rows.assign(duration_ns=rows["duration_ns"] + delay_ns * (rows["bytes"] >= at))
+
+
+def found(rows: pd.DataFrame, seed: int = 1) -> list[changes.Change]:
+    return changes.find(rows["bytes"].to_numpy(dtype=float), rows["duration_ns"].to_numpy(), seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_jump_is_found_where_it_is(seed: int) -> None:
+    # Sizes are as dense here as 2 % need them to be.
+    rows = with_step(messages(seed, 6000), STEP, 1.5e6)
+    (change,) = found(rows)
+    assert change.size_bytes == pytest.approx(STEP, rel=0.02)
+    assert change.low_bytes <= STEP * 1.01
+    assert change.high_bytes >= STEP * 0.99
+    assert change.jump == pytest.approx((300e3 + 2.5 * STEP + 1.5e6) / (300e3 + 2.5 * STEP), rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_there_is_no_jump_none_is_found(seed: int) -> None:
+    assert found(messages(seed)) == []
+
+
+def test_two_jumps_are_both_found() -> None:
+    rows = with_step(with_step(messages(5, 6000), 8_192, 0.5e6), STEP, 3e6)
+    first, second = found(rows)
+    assert first.size_bytes == pytest.approx(8_192, rel=0.05)
+    assert second.size_bytes == pytest.approx(STEP, rel=0.05)
+
+
+def test_few_messages_and_one_size_tell_nothing() -> None:
+    assert found(with_step(messages(1, 40), STEP, 5e6)) == []
+    assert found(messages(1).assign(bytes=1000)) == []
+
+
+def sweep(place: float, moved: float) -> list[windows.Verdict]:
+    """The verdicts on a jump that is at `place` with one window, and at `moved` with twice that."""
+    rows = {
+        ("bare", "kept c=1 tcp_rmem=87380"): with_step(messages(1, 5000), place, 2e6),
+        ("bare", "kept c=1 tcp_rmem=174760"): with_step(messages(2, 5000), moved, 2e6),
+    }
+    run = run_of(rows, {})
+    assert windows.window_bytes(run, run.phases[1]) == 174_760
+    return windows.verdicts(run, windows.all_changes(run))
+
+
+def test_what_moves_with_the_window_is_told_from_what_does_not() -> None:
+    (stays,) = sweep(STEP, STEP)
+    assert (stays.verdict, stays.phase) == (windows.STAYS, "kept c=1")
+    (moves,) = sweep(87_380, 2 * 87_380)
+    assert moves.verdict == windows.MOVES
+    assert moves.sizes_bytes[174_760] == pytest.approx(2 * 87_380, rel=0.05)
+    (neither,) = sweep(87_380, 20_000)
+    assert neither.verdict == windows.CANNOT_TELL
+
+
+def test_bands_are_exact_quantiles_of_their_classes() -> None:
+    sizes = np.repeat([0, 1, 1000, 500_000], 101)
+    rows = pd.DataFrame({"bytes": sizes, "duration_ns": np.tile(np.arange(101.0), 4)})
+    of_classes = bands(rows, Classes.of(sizes), rows["duration_ns"])
+    assert list(of_classes["size_bytes"]) == [0, 1, 1000, 500_000]
+    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
+        assert list(of_classes[share]) == [100 * share] * 4
+
+
+def test_every_message_is_in_the_class_of_its_size() -> None:
+    sizes = messages(3)["bytes"].to_numpy()
+    classes = Classes.of(sizes)
+    numbers = classes.number(sizes)
+    assert (classes.edges[numbers] <= sizes).all()
+    assert (sizes < classes.edges[numbers + 1]).all()
+
+
+def test_empty_classes_are_left_out_and_nothing_aborts() -> None:
+    low, high = messages(1, 500, largest=1_000), messages(2, 500)
+    high = high[high["bytes"] > 100_000]
+    run = run_of({("bare", "kept c=1"): pd.concat([low, high]), ("vxlan", "kept c=1"): low})
+    ratios = loss.against_reference(run, "kept c=1", "vxlan")
+    assert len(ratios) > 3
+    assert ratios["size_bytes"].max() < 1_100
+    assert loss.near(run, "kept c=1", "vxlan", 400_000) is None
+    (level,) = guidance.levels(run)
+    assert (level.small, level.big) == ("100%", "not measured")
+    few = bands(low.head(MESSAGES_MIN - 1), Classes.of(np.arange(1e5)), low.head(MESSAGES_MIN - 1)["bytes"])
+    assert few.empty
+
+
+def test_the_bands_of_a_loss_hold_the_truth() -> None:
+    held, all_classes = 0, 0
+    for seed in range(6):
+        slow = messages(100 + seed)
+        rows = {
+            ("bare", "p"): messages(seed),
+            ("vxlan", "p"): slow.assign(duration_ns=slow["duration_ns"] / 0.8),
+        }
+        ratios = loss.against_reference(run_of(rows), "p", "vxlan", seed)
+        all_classes += len(ratios)
+        held += int(((ratios["low"] <= 0.8) & (ratios["high"] >= 0.8)).sum())
+    assert 0.85 < held / all_classes <= 1
+
+
+def test_guidance_tells_small_from_big() -> None:
+    slow = messages(9, 4000)
+    slow["duration_ns"] /= np.where(slow["bytes"] > 3 * 87_380, 0.9, 0.5)
+    run = run_of({("bare", "p"): messages(8, 4000), ("sdn", "p"): slow})
+    (level,) = guidance.levels(run)
+    assert (level.small.split("%")[0], level.big.split("%")[0]) in {
+        ("50", "90"),
+        ("45", "90"),
+        ("45", "85"),
+        ("50", "85"),
+    }
+
+
+def ppbench(path: Path, rows: list[tuple[str, int, float, int, int]]) -> Path:
+    """A table as ppbench writes it: experiment, size, milliseconds, failed requests, retries."""
+    lines = [
+        f'"m","{tag}","/mping/{size}","{failed}","10","{size}","{ms}","1","{1000 / ms}","{retries}","200"'
+        for tag, size, ms, failed, retries in rows
+    ]
+    path.write_text(HEADER + "\n".join(lines) + "\n")
+    return path
+
+
+def test_ppbench_tables_are_read_with_what_failed_and_was_retried(tmp_path: Path) -> None:
+    sizes = range(1, 60)
+    weave = [("weave", size, 4.0, int(size == 7), 3) for size in sizes]
+    bare = [("bare", size, 2.0, 0, 0) for size in sizes]
+    run = published.read(ppbench(tmp_path / "experiment.csv", weave + bare))
+    assert run.lanes == ["bare", "weave"], "the reference is the first"
+    assert loss.near(run, run.phases[0], "weave", 30) == pytest.approx(0.5)
+    assert [row["errors"] for row in run.info["summaries"]] == [0, 1]
+    assert any("177 times" in warning for warning in run.info["warnings"])
+
+
+def test_other_tables_are_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with pytest.raises(RunFileError, match="neither a table of ppbench"):
+        published.read(other)
+    other.write_text(HEADER + '"m","x","/mping/many","0","1","1","1","1","1","0","200"\n')
+    with pytest.raises(RunFileError, match="no number of bytes"):
+        published.read(other)
+
+
+def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    rows = [
+        (tag, int(size), round(ms * random.lognormal(0, 0.1), 4), 0, 0)
+        for tag, ms in (("bare", 2), ("weave", 3))
+        for size in random.integers(1, 500_000, 300)
+    ]
+    table = ppbench(tmp_path / "experiment.csv", rows)
+    out = tmp_path / "page.html"
+    assert cli.main([str(table), "--out", str(out)]) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    run = published.read(table)
+    drawn = kinds.draw_all(run, figures.lane_colours(run.lanes))
+    assert list(drawn) == ["layers", "transfer", "requests", "latency-by-size"]
+    assert page.tags.count("svg") == len(drawn)
+    assert "What to expect" in page.text
+
+
+def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) -> None:
+    ports = ["--set", "port=28280", "--set", "ping-port=28281"]
+    few = ["--rounds", "1", "--points", "80", "--warm-up", "0s", "--min", "0", "--seed", "1"]
+    run = bench(tmp_path, "pingpong", "--setup", "loopback", *ports, *few)
+    out = tmp_path / "page.html"
+    assert cli.main([str(run), "--out", str(out)]) == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    # One set-up has nothing to be compared with.
+    assert page.tags.count("svg") == 3
+    rows = [row for row in page.rows if row[1:2] == ["loopback"] and len(row) == 6]
+    assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+@pytest.mark.parametrize(
+    ("option", "verdict"),
+    [("--delay-from=262144", windows.STAYS), ("--delay-from-windows=2", windows.MOVES)],
+)
+def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
+    sweep = ["--setup", "bare", "--connections", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
+    sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
+    # Longer than any stall of a busy machine that more than a few messages have.
+    delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]
+    run = runfile.read_run(bench(tmp_path, "pingpong", *sweep, *sizes, *delay))
+    found = windows.all_changes(run)
+    highest = max(found, key=lambda one: one.change.jump)
+    places = {87_380: 262_144, 131_072: 262_144}
+    if verdict == windows.MOVES:
+        places = {window: 2 * window for window in places}
+    window = windows.window_bytes(run, highest.phase)
+    assert highest.change.size_bytes == pytest.approx(places[window or 0], rel=0.02)
+    # Rounds of a busy machine differ, which may look like a small jump beside.
+    is_there = [
+        one
+        for one in windows.verdicts(run, found)
+        if one.sizes_bytes[87_380] == pytest.approx(places[87_380], rel=0.02)
+    ]
+    assert [one.verdict for one in is_there] == [verdict]
+    assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.02)
+
+
+DIRECTORY = os.environ.get("FORDWAY_SDVN")
+
+
+@pytest.mark.skipif(
+    DIRECTORY is None, reason="FORDWAY_SDVN does not name the directory of the sdvn-impact-database"
+)
+def test_the_published_ratios_come_back() -> None:
+    run = published.read(Path(DIRECTORY or "") / "logdata.csv")
+    assert run.reference == "Reference"
+    expected = {"Docker": (0.84, 0.83, 0.90), "Docker+SDN": (0.55, 0.25, 0.28)}
+    for lane, ratios in expected.items():
+        for size, ratio in zip((1_000, 100_000, 500_000), ratios, strict=True):
+            assert loss.near(run, run.phases[0], lane, size) == pytest.approx(ratio, abs=0.02), (lane, size)
