@@ -5,6 +5,7 @@ mod bench;
 mod care;
 mod compare;
 mod dav;
+mod doctor;
 mod filters;
 mod ledger;
 mod listing;
@@ -32,6 +33,7 @@ pub(crate) use bench::{
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
+pub(crate) use doctor::{DoctorArgs, FixArg};
 pub(crate) use ledger::{LedgerArgs, PathArg, PlacementArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
 pub(crate) use machines::{MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs};
@@ -142,6 +144,8 @@ pub enum Command {
     Ledger(LedgerArgs),
     /// Measure what cost models want to know of a machine
     Machines(MachinesArgs),
+    /// Say what about this node costs the programs that run on it, and what to do
+    Doctor(DoctorArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server with a link of some delay, rate and loss between them
