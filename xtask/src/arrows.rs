@@ -3,7 +3,7 @@
 //! ```text
 //! leaves     cli  capi  libs3  python  mpi         join everything, never import each other
 //! lanes      an endpoint becomes a store           uses siblings
-//! siblings   posix client serve workload netlab    never import each other
+//! siblings   posix client serve workload netlab machine  never import each other
 //! ground     store <- wire    sys <- measure       nothing else
 //! testkit    anything below the leaves; others use it in tests only
 //! ```
@@ -24,7 +24,7 @@ enum Room {
 
 const ROOMS: &[(Room, &[&str])] = &[
     (Room::Ground, &["store", "wire", "sys", "measure"]),
-    (Room::Sibling, &["posix", "client", "serve", "workload", "netlab"]),
+    (Room::Sibling, &["posix", "client", "serve", "workload", "netlab", "machine"]),
     (Room::Lanes, &["lanes"]),
     (Room::Testkit, &["testkit"]),
     (Room::Leaf, &["cli", "capi", "libs3", "python", "mpi", "bench-node", "bench-store"]),

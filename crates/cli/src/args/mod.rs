@@ -5,6 +5,7 @@ mod bench;
 mod care;
 mod compare;
 mod dav;
+mod doctor;
 mod filters;
 mod ledger;
 mod listing;
@@ -33,9 +34,10 @@ pub(crate) use bench::{
 pub(crate) use care::{FsckArgs, GcArgs};
 pub(crate) use compare::{CompareArgs, LaneArg};
 pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
+pub(crate) use doctor::{DoctorArgs, FixArg};
 pub(crate) use ledger::{LedgerArgs, PathArg, PlacementArg};
 pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use machines::{MachinesAction, MachinesArgs, ProbeArgs};
+pub(crate) use machines::{MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs};
 pub(crate) use netlab::{NetlabArgs, OffloadArg};
 pub(crate) use node::NodeArgs;
 pub(crate) use pingpong::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
@@ -144,6 +146,8 @@ pub enum Command {
     Ledger(LedgerArgs),
     /// Measure what cost models want to know of a machine
     Machines(MachinesArgs),
+    /// Say what about this node costs the programs that run on it, and what to do
+    Doctor(DoctorArgs),
     /// Measure how much faster a parallel program is with more ranks, over shared memory, TCP and overlays
     Speedup(SpeedupArgs),
     /// Run a benchmark: load on a server, or ior, mdtest, mdworkbench, io500 on any lane

@@ -5,6 +5,7 @@ mod cat;
 mod compare;
 mod completions;
 mod cp;
+mod doctor;
 mod du;
 mod fsck;
 mod gateway;
@@ -83,6 +84,7 @@ fn dispatch(command: Command, global: &GlobalArgs, context: &Context) -> Result<
         Command::Compare(args) => compare::run(&args, context),
         Command::Ledger(args) => ledger::run(&args, context),
         Command::Machines(args) => machines::run(&args, context),
+        Command::Doctor(args) => doctor::run(&args, context),
         Command::Speedup(args) => speedup::run(&args, context),
         Command::Bench(args) => bench::run(&args, global, context),
         Command::Netlab(args) => netlab::run(&args, context),

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use fordway_testkit::hostile::{HostileServer, Script};
 
-fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
+pub(crate) fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)
         .env("PATH", path)
@@ -18,11 +18,11 @@ fn fordway(words: &[&str], path: impl AsRef<OsStr>) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "ls",
     "cp",
     "cat",
@@ -39,6 +39,7 @@ const COMMANDS: [&str; 18] = [
     "node",
     "gc",
     "fsck",
+    "doctor",
     "completions",
     "man",
 ];

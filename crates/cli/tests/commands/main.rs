@@ -3,6 +3,7 @@
 mod binary;
 mod care;
 mod copying;
+mod doctor;
 mod listing;
 mod reading;
 mod replicas;

@@ -4,7 +4,7 @@ mod pingpong;
 mod places;
 mod ranks;
 mod rest;
-mod transport;
+pub(super) mod transport;
 mod vector;
 
 use fordway_store::Result;

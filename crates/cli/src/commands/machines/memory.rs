@@ -49,22 +49,40 @@ pub(super) fn bandwidth(machine: &Machine) -> Vec<Quantity> {
 
 /// The fastest round of copies by `threads` at once.
 fn copy_mb_per_s(threads: usize) -> f64 {
-    let barrier = std::sync::Barrier::new(threads);
-    let work = || {
+    let fastest = fastest_round(threads, COPIES, || {
         let (from, mut to) = (vec![1u8; BUFFER_BYTES], vec![2u8; BUFFER_BYTES]);
-        let copy = |_| {
-            barrier.wait();
-            let since = Instant::now();
+        move || {
             to.copy_from_slice(black_box(&from));
             black_box(&to);
+        }
+    });
+    (2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64
+}
+
+/// How long the fastest round takes in which `threads` at once do what `make` makes for each of them. A round
+/// ends with its last thread.
+pub(super) fn fastest_round<W: FnMut()>(
+    threads: usize,
+    rounds: usize,
+    make: impl Fn() -> W + Sync,
+) -> Duration {
+    let barrier = std::sync::Barrier::new(threads);
+    let measure = || {
+        let mut work = make();
+        let mut round = || {
+            barrier.wait();
+            let since = Instant::now();
+            work();
             barrier.wait();
             since.elapsed()
         };
-        (0..COPIES).map(copy).min().unwrap_or_default()
+        (0..rounds).map(|_| round()).collect::<Vec<_>>()
     };
-    let fastest = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().filter_map(|worker| worker.join().ok()).min().unwrap_or_default()
+    let times = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|times| times.unwrap_or_else(|e| std::panic::resume_unwind(e))).collect::<Vec<_>>()
     });
-    (2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64
+    let slowest = |round: usize| times.iter().map(|of_thread| of_thread[round]).max();
+    (0..rounds).filter_map(slowest).min().unwrap_or_default()
 }

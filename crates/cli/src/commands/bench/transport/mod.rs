@@ -1,5 +1,6 @@
 //! `bench transport`: the same messages by MPI, TCP, HTTP and the lanes, in turn.
 
+pub(in crate::commands) mod alone;
 mod mpi;
 mod nginx;
 mod process;

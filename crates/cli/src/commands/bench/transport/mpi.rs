@@ -15,6 +15,14 @@ const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` bu
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
 
+/// What has Open MPI allow what containers and small machines make necessary; others do not look at it.
+const PERMISSIVE: [(&str, &str); 4] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+];
+
 /// Which MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
@@ -44,6 +52,15 @@ pub(super) struct Job {
     pub(super) program: Program,
     /// Who asks, and who answers.
     pub(super) sides: [u32; 2],
+}
+
+/// `fordway-mpi transport` by itself on two ranks, as its MPI places and connects them, still to be given its
+/// options. Errors: the sentence that says what is missing.
+pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
+    let mpi = Mpi::of(default_binary().ok_or(NOT_BUILT)?, None)?;
+    let mut command = Command::new(&mpi.launcher);
+    command.args(["-n", "2"]).arg(&mpi.binary).arg("transport").envs(PERMISSIVE.iter().copied());
+    Ok((command, mpi.library))
 }
 
 /// All that there are, and what is missing, in sentences.
@@ -142,15 +159,9 @@ impl Mpi {
     fn settings(&self, carrier: Option<Carrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
         match (Family::of(&self.library), carrier) {
             (Family::OpenMpi, Some(carrier)) => {
-                let mut all = vec![
-                    // By default it refuses what containers and small machines make necessary.
-                    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-                    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-                    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-                    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
-                    ("OMPI_MCA_pml", "ob1"),
-                    ("OMPI_MCA_mpi_yield_when_idle", if is_yielding { "1" } else { "0" }),
-                ];
+                let mut all = PERMISSIVE.to_vec();
+                all.push(("OMPI_MCA_pml", "ob1"));
+                all.push(("OMPI_MCA_mpi_yield_when_idle", if is_yielding { "1" } else { "0" }));
                 all.extend(match carrier {
                     Carrier::Tcp => vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")],
                     // Version 5 has a new name for it.

@@ -1,0 +1,229 @@
+//! Machines in a TOML file.
+
+use std::collections::BTreeMap;
+
+use fordway_store::{Error, ErrorKind, Result};
+use toml::{Table as Toml, Value};
+
+use crate::Feature;
+
+/// The key beneath a machine that says how its features were obtained. Nothing is computed with it.
+const HOW: &str = "how";
+
+/// A machine and what is known of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its name, unique in its catalogue.
+    pub name: String,
+    features: BTreeMap<Feature, f64>,
+    how: Toml,
+}
+
+/// Machines of one kind or place, those with the most threads first, as tables list them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    entries: Vec<Entry>,
+}
+
+fn invalid(why: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+impl Entry {
+    /// A machine of which nothing is known yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Entry { name: name.into(), features: BTreeMap::new(), how: Toml::new() }
+    }
+
+    /// Its `feature`; `None` if that was not measured.
+    pub fn get(&self, feature: Feature) -> Option<f64> {
+        self.features.get(&feature).copied()
+    }
+
+    /// Says what a feature is. Errors: `InvalidArgument` unless it is a finite number above 0.
+    pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
+        if !(value.is_finite() && value > 0.0) {
+            return Err(invalid(format!(
+                "machine {}: {} is {value}, but a feature is a number above 0; leave out what was not measured",
+                self.name,
+                feature.name()
+            )));
+        }
+        self.features.insert(feature, value);
+        Ok(())
+    }
+
+    /// Says how a feature was obtained, or why not.
+    pub fn explain(&mut self, feature: Feature, how: &str) {
+        self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
+    }
+
+    /// Its text in a catalogue.
+    pub fn to_toml(&self) -> String {
+        let features =
+            self.features.iter().map(|(feature, value)| (feature.name().to_owned(), number(*value)));
+        let mut machine: Toml = features.collect();
+        if !self.how.is_empty() {
+            machine.insert(HOW.to_owned(), Value::Table(self.how.clone()));
+        }
+        let named = Toml::from_iter([(self.name.clone(), Value::Table(machine))]);
+        Toml::from_iter([("machine".to_owned(), Value::Table(named))]).to_string()
+    }
+
+    fn parse(name: &str, machine: &Value) -> Result<Self> {
+        let Value::Table(keys) = machine else {
+            return Err(invalid(format!(
+                "machine {name} is no table; write [machine.\"{name}\"] and its features below"
+            )));
+        };
+        let mut entry = Entry::new(name);
+        for (key, value) in keys {
+            match (key.as_str(), value) {
+                (HOW, Value::Table(how)) => entry.how = how.clone(),
+                (key, value) => entry.set(known(name, key)?, number_of(name, key, value)?)?,
+            }
+        }
+        if entry.features.is_empty() {
+            return Err(invalid(format!(
+                "machine {name} has no features; name some of {}",
+                Feature::names()
+            )));
+        }
+        Ok(entry)
+    }
+}
+
+/// A misspelt feature would otherwise be silently left out.
+fn known(machine: &str, key: &str) -> Result<Feature> {
+    Feature::from_name(key).ok_or_else(|| {
+        invalid(format!("machine {machine}: there is no feature {key}; there are {}", Feature::names()))
+    })
+}
+
+fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
+    match value {
+        Value::Integer(value) => Ok(*value as f64),
+        Value::Float(value) => Ok(*value),
+        other => Err(invalid(format!("machine {machine}: {key} is {other}, which is no number"))),
+    }
+}
+
+/// Whole numbers as such: `threads = 2`. The others to four digits, which is more than repeats.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value < 1e15 {
+        return Value::Integer(value as i64);
+    }
+    let digits = (3 - value.log10().floor() as i32).clamp(0, 12) as usize;
+    match format!("{value:.digits$}").parse::<f64>() {
+        Ok(rounded) if rounded > 0.0 => Value::Float(rounded),
+        _ => Value::Float(value),
+    }
+}
+
+impl Catalogue {
+    /// Reads the text of a catalogue. Errors: `InvalidArgument` naming the machine and the feature: no TOML, no
+    /// machine, an unknown feature, or one that is no number above 0.
+    pub fn parse(text: &str) -> Result<Self> {
+        let toml: Toml = text
+            .parse()
+            .map_err(|error| invalid("no catalogue, as it is no TOML".to_owned()).caused_by(error))?;
+        if let Some(key) = toml.keys().find(|key| *key != "machine") {
+            return Err(invalid(format!(
+                "a catalogue has nothing but machines, and this has {key}; write [machine.NAME]"
+            )));
+        }
+        let Some(Value::Table(machines)) = toml.get("machine") else {
+            return Err(invalid(
+                "there is no machine in it; write [machine.NAME] and its features below".to_owned(),
+            ));
+        };
+        let entries = machines.iter().map(|(name, machine)| Entry::parse(name, machine));
+        let mut entries = entries.collect::<Result<Vec<_>>>()?;
+        let threads = |entry: &Entry| entry.get(Feature::Threads).unwrap_or(0.0);
+        entries.sort_by(|one, other| threads(other).total_cmp(&threads(one)).then(one.name.cmp(&other.name)));
+        Ok(Catalogue { entries })
+    }
+
+    /// All machines.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The machine of that name. Errors: `InvalidArgument` if there is none, with the names that there are.
+    pub fn get(&self, name: &str) -> Result<&Entry> {
+        let names = || self.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.entries.iter().find(|entry| entry.name == name);
+        found.ok_or_else(|| invalid(format!("there is no machine {name}; there are {}", names())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let error = Catalogue::parse(text).expect_err("it was taken");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        error.to_string()
+    }
+
+    #[test]
+    fn an_entry_survives_its_text() {
+        let mut entry = Entry::new("m3.large \"old\"");
+        entry.set(Feature::Threads, 2.0).unwrap();
+        entry.set(Feature::DiskRead, 12_345.678).unwrap();
+        entry.set(Feature::CpuTime, 0.001_234_56).unwrap();
+        entry.explain(Feature::Network, "not measured: no --peer");
+        let text = entry.to_toml();
+        assert!(text.contains("threads = 2\n"), "{text}");
+        let read = Catalogue::parse(&text).unwrap();
+        let read = read.get("m3.large \"old\"").unwrap();
+        assert_eq!(read.get(Feature::DiskRead), Some(12_346.0));
+        assert_eq!(read.get(Feature::CpuTime), Some(0.001_235));
+        assert_eq!(read.get(Feature::Network), None);
+        assert_eq!(read.how, entry.how);
+    }
+
+    #[test]
+    fn those_with_the_most_threads_come_first() {
+        let catalogue =
+            "machine.b.threads = 2\nmachine.c.threads = 8\nmachine.a.threads = 2\nmachine.d.memory_mb = 1.5";
+        let catalogue = Catalogue::parse(catalogue).unwrap();
+        let names: Vec<&str> = catalogue.entries().iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["c", "a", "b", "d"]);
+    }
+
+    #[test]
+    fn what_is_no_feature_is_named() {
+        for (value, told) in
+            [("0", "memory_mb is 0"), ("-1.5", "memory_mb is -1.5"), ("inf", "inf"), ("nan", "NaN")]
+        {
+            let message = refused(&format!("[machine.a]\nthreads = 2\n[machine.b]\nmemory_mb = {value}"));
+            assert!(message.contains("machine b") && message.contains(told), "{message}");
+            assert!(message.contains("above 0"), "{message}");
+        }
+        let message = refused("[machine.a]\nmemory_mb = \"much\"");
+        assert!(message.contains("machine a") && message.contains("no number"), "{message}");
+        let message = refused("[machine.a]\nmemory_gb = 4");
+        assert!(message.contains("memory_gb") && message.contains("memory_mb"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_catalogue_is_told() {
+        for (text, told) in [
+            ("machine = [", "TOML"),
+            ("", "[machine.NAME]"),
+            ("machine = 1", "[machine.NAME]"),
+            ("[machines.a]\nthreads = 1", "has machines"),
+            ("[machine]\na = 1", "[machine.\"a\"]"),
+            ("[machine.a]", "no features"),
+            ("[machine.a]\nhow = 1", "no feature how"),
+        ] {
+            let message = refused(text);
+            assert!(message.contains(told), "{text}: {message}");
+        }
+        let catalogue = Catalogue::parse("machine.a.threads = 1\nmachine.b.threads = 1").unwrap();
+        let error = catalogue.get("c").expect_err("there is no c");
+        assert!(error.to_string().contains("no machine c; there are a, b"), "{error}");
+    }
+}

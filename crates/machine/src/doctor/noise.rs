@@ -1,0 +1,184 @@
+//! Noise: the same small work over and over, and how much longer it takes than it can (the fixed work
+//! quantum test, FWQ). What is beyond the shortest time is what the kernel, other programs, the
+//! hypervisor and other guests took.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fordway_measure::{Clock, ns_text};
+use serde::Serialize;
+
+use super::finding::{Finding, Said};
+
+const CHECK: &str = "noise";
+const RICHTER: &[u8] = &[4, 8, 14];
+/// How long one piece of work shall take: short beside a time slice, long beside reading the clock.
+const QUANTUM_NS: u64 = 100_000;
+/// A piece that takes this much longer than the shortest is a detour.
+const DETOUR: f64 = 1.1;
+/// Noise that is told as a cost: in percent of the time.
+const COSTS: f64 = 1.0;
+
+/// What was heard on all processors together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Noise {
+    /// Processors that were listened on, at the same time.
+    pub processors: usize,
+    /// Pieces of work that were done.
+    pub quanta: usize,
+    /// The shortest of them.
+    pub quantum_ns: u64,
+    /// The share of the time that was beyond the shortest.
+    pub share: f64,
+    /// Pieces that took a tenth longer than the shortest, or more.
+    pub detours: usize,
+    /// The longest time beyond the shortest.
+    pub detour_max_ns: u64,
+}
+
+impl Noise {
+    /// Listens for `duration` on each of `processors`, one thread kept to each. Ends early if `stop` is
+    /// raised. Cost: their whole time. `None` if nothing could be heard.
+    pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
+        let heard = thread::scope(|scope| {
+            let started = begin(scope, processors, duration, stop);
+            started.into_iter().filter_map(|listener| listener.join().ok()).collect::<Vec<_>>()
+        });
+        Noise::of(&heard)
+    }
+
+    /// From the times of equal pieces of work on each processor. `None` if there are none.
+    fn of(heard: &[Vec<u64>]) -> Option<Self> {
+        let quantum_ns = heard.iter().flatten().copied().min()?;
+        let beyond = || heard.iter().flatten().map(|time| time - quantum_ns);
+        let total: u64 = heard.iter().flatten().sum();
+        let is_detour = |time: &&u64| **time as f64 >= DETOUR * quantum_ns as f64;
+        Some(Noise {
+            processors: heard.len(),
+            quanta: heard.iter().map(Vec::len).sum(),
+            quantum_ns,
+            share: beyond().sum::<u64>() as f64 / total.max(1) as f64,
+            detours: heard.iter().flatten().filter(is_detour).count(),
+            detour_max_ns: beyond().max().unwrap_or(0),
+        })
+    }
+
+    /// Where nothing was heard.
+    pub fn unheard() -> Finding {
+        let so = "not measured: there was no time to listen, or /proc does not say on which processors";
+        Said::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
+    }
+
+    /// It as a finding among those of the checks.
+    pub fn finding(&self) -> Finding {
+        let percent = 100.0 * self.share;
+        let so = format!(
+            "{percent:.1} % of the time went elsewhere on {} processors, at most {} at once, in {} of {} pieces \
+             of {}",
+            self.processors,
+            ns_text(self.detour_max_ns),
+            self.detours,
+            self.quanta,
+            ns_text(self.quantum_ns)
+        );
+        let said = match percent >= COSTS {
+            true => Said::costs(
+                format!("{so}; at each barrier all ranks wait for the latest"),
+                "take whole nodes (sbatch --exclusive), dedicated processors, and leave one to the system \
+                 (--core-spec=1)",
+            ),
+            false => Said::ok(so),
+        };
+        let said = said
+            .measured("noise", percent, "%")
+            .measured("longest detour", self.detour_max_ns as f64, "ns")
+            .measured("quantum", self.quantum_ns as f64, "ns");
+        said.put_down(CHECK, RICHTER)
+    }
+}
+
+type Listener<'scope> = thread::ScopedJoinHandle<'scope, Vec<u64>>;
+
+fn begin<'scope, 'env>(
+    scope: &'scope thread::Scope<'scope, 'env>,
+    processors: &'env [usize],
+    duration: Duration,
+    stop: &'env AtomicBool,
+) -> Vec<Listener<'scope>> {
+    let rounds = calibrate();
+    let listener = |&processor: &usize| {
+        scope.spawn(move || {
+            // Where it may not be kept there, it listens where it runs.
+            let _ = fordway_sys::pin_thread(&[processor]);
+            times(rounds, duration, stop)
+        })
+    };
+    processors.iter().map(listener).collect()
+}
+
+/// How many rounds of work take [`QUANTUM_NS`], by the shortest of a few tries.
+fn calibrate() -> u64 {
+    let mut rounds = 1024;
+    loop {
+        let clock = Clock::start();
+        let tries = (0..8).map(|_| timed(clock, rounds)).min().unwrap_or(0);
+        if tries >= QUANTUM_NS {
+            return rounds;
+        }
+        rounds *= 2;
+    }
+}
+
+fn times(rounds: u64, duration: Duration, stop: &AtomicBool) -> Vec<u64> {
+    let clock = Clock::start();
+    let end_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let mut times = Vec::with_capacity((end_ns / QUANTUM_NS) as usize);
+    while clock.now_ns() < end_ns && !stop.load(Ordering::Relaxed) {
+        times.push(timed(clock, rounds));
+    }
+    times
+}
+
+fn timed(clock: Clock, rounds: u64) -> u64 {
+    let begin_ns = clock.now_ns();
+    work(rounds);
+    clock.now_ns() - begin_ns
+}
+
+/// Work without memory: each step needs the one before.
+fn work(rounds: u64) {
+    let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
+    for _ in 0..rounds {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    black_box(state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn what_is_beyond_the_shortest_is_noise() {
+        let noise = Noise::of(&[vec![100, 100, 105], vec![100, 195]]).unwrap();
+        assert_eq!((noise.processors, noise.quanta, noise.quantum_ns), (2, 5, 100));
+        assert_eq!((noise.detours, noise.detour_max_ns), (1, 95));
+        assert!((noise.share - 100.0 / 600.0).abs() < 1e-12);
+        assert_eq!(noise.finding().verdict, Verdict::Costs);
+        let quiet = Noise::of(&[vec![1000, 1001]]).unwrap();
+        assert_eq!(quiet.finding().verdict, Verdict::Ok);
+        assert_eq!(Noise::of(&[vec![]]), None);
+    }
+
+    #[test]
+    fn it_hears_on_every_processor_and_ends_when_asked() {
+        let heard = Noise::listen(&[0], Duration::from_millis(20), &AtomicBool::new(false)).unwrap();
+        assert!(heard.processors == 1 && heard.quanta > 0 && heard.quantum_ns > 0);
+        assert_eq!(Noise::listen(&[0], Duration::from_secs(3600), &AtomicBool::new(true)), None);
+    }
+}

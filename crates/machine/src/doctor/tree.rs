@@ -1,0 +1,190 @@
+//! The files that checks read: those of this node, or a copy of another node's.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// A directory that stands for `/`. It remembers what was read, for the findings to name.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+    copy: Option<PathBuf>,
+    seen: RefCell<Vec<String>>,
+}
+
+/// A file that could not be read, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    path: String,
+    why: String,
+}
+
+impl Tree {
+    /// The files beneath `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Tree { root: root.into(), copy: None, seen: RefCell::default() }
+    }
+
+    /// Writes all that is read from now on into `directory` too, to be examined elsewhere. A copy that
+    /// cannot be written is left out: the examination goes on.
+    pub fn copying_to(self, directory: impl Into<PathBuf>) -> Self {
+        Tree { copy: Some(directory.into()), ..self }
+    }
+
+    /// The text of a file, trimmed. `path` has no leading slash.
+    pub(super) fn read(&self, path: &str) -> Result<String, Unseen> {
+        let text = fs::read_to_string(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+        self.note(path);
+        self.write_copy(path, |copy| fs::write(copy, &text));
+        Ok(text.trim().to_owned())
+    }
+
+    /// The names in a directory, in order.
+    pub(super) fn names(&self, path: &str) -> Result<Vec<String>, Unseen> {
+        let entries = fs::read_dir(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+        let mut names: Vec<_> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        self.note(path);
+        self.write_copy(path, |copy| fs::create_dir(copy));
+        Ok(names)
+    }
+
+    /// The last name of what a link leads to: the driver of a device, the device of an interface.
+    pub(super) fn link(&self, path: &str) -> Result<String, Unseen> {
+        let target = fs::read_link(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+        self.note(path);
+        let name = target.file_name().unwrap_or_default();
+        // What is behind the link may be read next: in the copy, it lies beside it.
+        self.write_copy(path, |copy| {
+            symlink(name, copy).and_then(|()| fs::create_dir(copy.with_file_name(name)))
+        });
+        Ok(name.to_string_lossy().into_owned())
+    }
+
+    /// Whether there is something by this name.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let found = fs::symlink_metadata(self.root.join(path)).is_ok();
+        if found {
+            self.note(path);
+            self.write_copy(path, |copy| if copy.exists() { Ok(()) } else { fs::write(copy, "") });
+        }
+        found
+    }
+
+    /// What was read since this was last asked, in order, each file once.
+    pub(super) fn take_seen(&self) -> Vec<String> {
+        self.seen.take()
+    }
+
+    fn note(&self, path: &str) {
+        let path = format!("/{path}");
+        let mut seen = self.seen.borrow_mut();
+        if !seen.contains(&path) {
+            seen.push(path);
+        }
+    }
+
+    fn write_copy(&self, path: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
+        let Some(copy) = self.copy.as_ref().map(|copy| copy.join(path)) else { return };
+        if copy.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok()) {
+            // Read twice, written twice: a link that is there already stays.
+            let _ = write(&copy);
+        }
+    }
+}
+
+impl Unseen {
+    fn of(path: &str, error: &io::Error) -> Self {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "there is no such file".to_owned(),
+            io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+            io::ErrorKind::InvalidData => "it is not text".to_owned(),
+            _ => error.to_string(),
+        };
+        Unseen { path: format!("/{path}"), why }
+    }
+
+    /// A file that was read and holds nothing we know.
+    pub(super) fn unknown(path: &str, text: &str) -> Self {
+        let start: String = text.chars().take(40).collect();
+        Unseen { path: format!("/{path}"), why: format!("{start:?} is not understood") }
+    }
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.why)
+    }
+}
+
+/// The value after `name` in lines of `name value` or `name: value`.
+pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let value = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ':');
+        (value.len() < rest.len()).then(|| value.trim_end())
+    })
+}
+
+/// Processors or nodes as the kernel lists them: `0-2,5` is 0, 1, 2 and 5.
+pub(super) fn listed(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("directory")).unwrap();
+        fs::write(place.path().join("bytes"), [0xff, 0xfe]).unwrap();
+        let tree = Tree::at(place.path());
+        let missing = tree.read("missing").expect_err("it is not there");
+        assert_eq!(missing.to_string(), "/missing: there is no such file");
+        assert_eq!(tree.read("bytes").expect_err("no text").to_string(), "/bytes: it is not text");
+        assert!(tree.read("directory").expect_err("no file").to_string().starts_with("/directory: "));
+        assert!(tree.take_seen().is_empty());
+    }
+
+    #[test]
+    fn a_copy_answers_as_the_original() {
+        let place = tempfile::tempdir().unwrap();
+        let (original, copy) = (place.path().join("a"), place.path().join("b"));
+        fs::create_dir_all(original.join("sys/net")).unwrap();
+        fs::write(original.join("sys/net/speed"), "1000\n").unwrap();
+        fs::create_dir_all(original.join("sys/virtio2")).unwrap();
+        fs::write(original.join("sys/virtio2/id"), "1").unwrap();
+        symlink("../virtio2", original.join("sys/net/device")).unwrap();
+        let ask = |tree: &Tree| {
+            let texts =
+                [tree.read("sys/net/speed"), tree.link("sys/net/device"), tree.read("sys/net/device/id")];
+            (texts.map(Result::ok), tree.has("sys/x"))
+        };
+        let tree = Tree::at(&original).copying_to(&copy);
+        let answer = ask(&tree);
+        assert_eq!(answer, (["1000", "virtio2", "1"].map(|text| Some(text.to_owned())), false));
+        assert_eq!(tree.take_seen(), ["/sys/net/speed", "/sys/net/device", "/sys/net/device/id"]);
+        assert_eq!(ask(&Tree::at(&copy)), answer);
+    }
+
+    #[test]
+    fn values_and_lists_are_read() {
+        let text = "nr_throttled 3\nthrottled_usec 12\nCpus_allowed_list:\t0-1\nSwapTotal:       8 kB";
+        assert_eq!(value_of(text, "nr_throttled"), Some("3"));
+        assert_eq!(value_of(text, "Cpus_allowed_list"), Some("0-1"));
+        assert_eq!(value_of(text, "SwapTotal"), Some("8 kB"));
+        assert_eq!(value_of(text, "throttled"), None);
+        assert_eq!(listed("0-2,5"), [0, 1, 2, 5]);
+        assert!(listed("").is_empty());
+    }
+}

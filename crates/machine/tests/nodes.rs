@@ -1,0 +1,236 @@
+//! The doctor on copies of nodes: some recorded here, some assembled from documentation; each says which in
+//! its file SOURCE.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fordway_machine::doctor::Verdict::{CannotSee, Costs, Ok as Fine};
+use fordway_machine::doctor::{Finding, Fix, Job, Tree, Verdict, examine};
+
+const KINDS: [&str; 7] = [
+    "vm-virtio",
+    "pinned-cgroup",
+    "overcommitted",
+    "container-quota",
+    "bare-metal-infiniband",
+    "sriov-guest",
+    "crowded-guest-v2",
+];
+
+fn node(kind: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(kind)
+}
+
+fn findings(kind: &str) -> Vec<Finding> {
+    examine(&Tree::at(node(kind)))
+}
+
+fn found<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
+}
+
+/// That each check of `expected` says so, with these words in what it says.
+fn holds(kind: &str, expected: &[(&str, Verdict, &str)]) {
+    let findings = findings(kind);
+    for (check, verdict, words) in expected {
+        let finding = found(&findings, check);
+        assert_eq!(finding.verdict, *verdict, "{kind}: {finding:?}");
+        assert!(finding.what.contains(words), "{kind}: {check} says {:?}, not {words:?}", finding.what);
+    }
+}
+
+#[test]
+fn every_copy_says_where_it_comes_from_and_is_tested() {
+    let mut there: Vec<_> = fs::read_dir(node("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    there.sort();
+    let mut tested = KINDS.to_vec();
+    tested.sort_unstable();
+    assert_eq!(there, tested);
+    for kind in KINDS {
+        let source = fs::read_to_string(node(kind).join("SOURCE")).unwrap();
+        assert!(
+            source.starts_with("Recorded by ") || source.starts_with("Assembled, not recorded: "),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn a_guest_with_virtio() {
+    holds(
+        "vm-virtio",
+        &[
+            ("nic-driver", Costs, "virtio_net"),
+            ("link-speed", CannotSee, "does not tell its speed"),
+            ("mtu", Costs, "1400"),
+            ("queues", Costs, "1 receive queues for 2"),
+            ("rdma", CannotSee, "no RDMA device"),
+            ("nesting", CannotSee, "can host guests"),
+            ("steal", Fine, "went to other guests"),
+            ("cpu-quota", Fine, "no limit"),
+            ("pinning", Costs, "all 2 processors"),
+            ("memory-overcommit", CannotSee, "balloon"),
+            ("clocksource", Fine, "tsc"),
+            ("huge-pages", Costs, "programs that ask"),
+            ("disk", CannotSee, "vda"),
+        ],
+    );
+}
+
+#[test]
+fn a_job_with_a_processor_of_its_own() {
+    holds(
+        "pinned-cgroup",
+        &[
+            ("pinning", Fine, "1 of 2"),
+            ("exclusive", Fine, "no other group"),
+            ("cpu-quota", Fine, "no limit"),
+        ],
+    );
+}
+
+#[test]
+fn more_work_than_the_quota_allows() {
+    holds("overcommitted", &[("cpu-quota", Costs, "0.20 processors"), ("throttling", Costs, "stopped in")]);
+    let findings = findings("overcommitted");
+    let measured = &found(&findings, "throttling").measured;
+    assert!(measured[0].value > 0.0 && measured[1].value > 0.0, "{measured:?}");
+}
+
+#[test]
+fn a_container_with_limits_and_no_interface() {
+    holds(
+        "container-quota",
+        &[
+            ("cpu-quota", Costs, "1.50 processors' worth of time on 2"),
+            ("memory-limit", Fine, "2.0 GiB"),
+            ("link-speed", CannotSee, "container's own network"),
+        ],
+    );
+}
+
+#[test]
+fn bare_metal_with_infiniband() {
+    holds(
+        "bare-metal-infiniband",
+        &[
+            ("link-speed", Fine, "100 Gbit/s"),
+            ("nic-driver", Fine, "a card's own driver"),
+            ("rdma", Fine, "100 Gb/sec"),
+            ("partition", Fine, "0xffff"),
+            ("nesting", Fine, "no hypervisor"),
+            ("steal", Fine, "no hypervisor"),
+            ("smt", Costs, "two threads"),
+            ("numa", Fine, "one of 2"),
+            ("memory-limit", Fine, "120.0 GiB"),
+            ("governor", Fine, "performance"),
+            ("irq-spread", Fine, "33 %"),
+            ("disk", Fine, "nvme0n1"),
+        ],
+    );
+}
+
+#[test]
+fn a_guest_with_a_function_of_a_card() {
+    holds(
+        "sriov-guest",
+        &[
+            ("nic-driver", Fine, "guest's own (SR-IOV"),
+            ("rdma", Costs, "no /dev/infiniband/uverbs"),
+            ("partition", Costs, "limited member of 0x7fff"),
+            ("irq-spread", Costs, "100 %"),
+            ("steal", CannotSee, "does not tell"),
+            ("mtu", Fine, "9000"),
+        ],
+    );
+}
+
+#[test]
+fn a_crowded_guest_with_groups_of_version_2() {
+    holds(
+        "crowded-guest-v2",
+        &[
+            ("link-speed", Costs, "1 Gbit/s"),
+            ("nic-driver", Costs, "emulates"),
+            ("mtu", Costs, "tunnel"),
+            ("tcp-buffers", Costs, "0.2 MiB"),
+            ("steal", Costs, "14.7 %"),
+            ("pressure", Costs, "32 %"),
+            ("cpu-quota", Costs, "2.50 processors' worth of time on 4"),
+            ("throttling", Costs, "25.0 % of its periods, 60.0 s"),
+            ("numa", Costs, "2 of 2"),
+            ("memory-overcommit", Costs, "977 MiB"),
+            ("memory-limit", Costs, "reached 37 times"),
+            ("clocksource", Costs, "acpi_pm"),
+            ("io-limit", Costs, "rbps=52428800"),
+            ("disk", Costs, "turning"),
+        ],
+    );
+}
+
+#[test]
+fn whatever_costs_says_what_to_do_and_what_was_read() {
+    for finding in KINDS.iter().flat_map(|kind| findings(kind)) {
+        if finding.verdict != Fine {
+            assert!(finding.advice.is_some() || finding.what.starts_with("cannot be read"), "{finding:?}");
+        }
+        if finding.verdict == Costs {
+            assert!(!finding.read.is_empty(), "{finding:?}");
+        }
+    }
+}
+
+/// A tree in which every file is there, and none can be read.
+#[test]
+fn what_cannot_be_read_is_told_as_such() {
+    let place = tempfile::tempdir().unwrap();
+    let files = ["proc/stat", "proc/self/status", "proc/self/cgroup", "proc/sys/net/ipv4/tcp_rmem"];
+    for file in files {
+        // A directory in the place of a file cannot be read by root either.
+        fs::create_dir_all(place.path().join(file)).unwrap();
+    }
+    let findings = examine(&Tree::at(place.path()));
+    for (check, file) in
+        [("steal", files[0]), ("pinning", files[1]), ("cpu-quota", files[2]), ("tcp-buffers", files[3])]
+    {
+        let finding = found(&findings, check);
+        assert_eq!(finding.verdict, CannotSee);
+        assert!(finding.what.starts_with(&format!("cannot be read: /{file}: ")), "{}", finding.what);
+    }
+}
+
+fn fix(kind: &str, fix: Fix) -> String {
+    let tree = Tree::at(node(kind));
+    fix.text(&examine(&tree), Job::filling(&tree, 4).unwrap())
+}
+
+#[test]
+fn slurm_is_asked_for_what_was_found_and_no_more() {
+    let crowded = fix("crowded-guest-v2", Fix::Slurm);
+    for option in
+        ["--nodes=4", "--exclusive", "--mem=0", "--hint=nomultithread", "--mem-bind=local", "--core-spec=1"]
+    {
+        assert!(crowded.contains(&format!("#SBATCH {option}\n")), "{option} is missing in {crowded}");
+    }
+    assert!(crowded.contains("# Not by an option: clocksource: "), "{crowded}");
+    // One core is the system's.
+    assert!(crowded.contains("--ntasks-per-node=3\n"), "{crowded}");
+    let metal = fix("bare-metal-infiniband", Fix::Slurm);
+    for option in ["--mem=0", "--mem-bind", "--core-spec", "--cpu-freq", "Not by an option"] {
+        assert!(!metal.contains(option), "{option} in {metal}");
+    }
+}
+
+#[test]
+fn kubelets_are_told_what_pods_cannot_ask_for() {
+    let crowded = fix("crowded-guest-v2", Fix::Kubernetes);
+    for line in [
+        "cpuManagerPolicy: static",
+        "topologyManagerPolicy: single-numa-node",
+        "hostNetwork: true",
+        "minMember: 4",
+    ] {
+        assert!(crowded.contains(line), "{line} is missing in {crowded}");
+    }
+    assert!(!fix("bare-metal-infiniband", Fix::Kubernetes).contains("hostNetwork"));
+}
