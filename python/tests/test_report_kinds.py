@@ -201,8 +201,10 @@ def test_latency_of_the_open_loop_counts_from_the_intended_start(tmp_path: Path,
     page, info = report(run)
     read = runfile.read_run(run)
     summary = info["summaries"][0]
-    median_ns = float(np.median(read.operations["duration_ns"]))
-    assert median_ns == pytest.approx(summary["latency"]["p50_ns"], rel=0.01)
+    durations = read.operations["duration_ns"]
+    # Two in the middle may lie apart; the histogram has one of them, to three digits.
+    low_ns, high_ns = (float(np.quantile(durations, 0.5, method=which)) for which in ("lower", "higher"))
+    assert low_ns * 0.99 <= summary["latency"]["p50_ns"] <= high_ns * 1.01
     assert summary["limit"]["name"] == "rate"
     assert "of the 200 requests/s that were asked for" in page.text
 
