@@ -11,7 +11,7 @@
 //! * `http2`, `http3`: many requests at once on one connection; `multiplexed`: what both have in common
 //! * `content`, `buffers`, `patience`: what all versions read, keep in memory and wait for
 //! * `domains`: buckets that the host names
-//! * `answer`: from a request to its answer
+//! * `answer`: from a request to its answer; `layer`: the same without a connection
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
 //! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
@@ -35,6 +35,7 @@ mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod identity;
+mod layer;
 mod monitor;
 mod multiplexed;
 pub mod node;
@@ -50,6 +51,7 @@ mod watch;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;
+pub use layer::S3Layer;
 pub use tls::Tls;
 pub use users::{OpenStore, Users};
 pub use watch::Reload;

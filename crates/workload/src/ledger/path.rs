@@ -16,7 +16,7 @@ pub struct Path {
 pub struct Part {
     /// The rung's name.
     pub rung: String,
-    /// How often it is there.
+    /// How often it is there; below 0 where it is taken off.
     pub times: f64,
     /// The smallest size, in bytes, at which it is.
     pub from_bytes: u64,
@@ -33,6 +33,12 @@ impl Path {
     /// The same with `rung` in it, once at all sizes.
     pub fn with(self, rung: &str) -> Self {
         self.part(rung, 0, None)
+    }
+
+    /// The same without `rung`, which others of its rungs have in them and the way has not.
+    pub fn less(mut self, rung: &str) -> Self {
+        self.parts.push(Part { rung: rung.to_owned(), times: -1.0, from_bytes: 0, to_bytes: None });
+        self
     }
 
     /// The same with `rung` in it at sizes up to `to_bytes`.

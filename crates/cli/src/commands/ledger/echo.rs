@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use fordway_store::Result;
 use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
 
+use super::rungs::http2::PIECE_BYTES;
 use crate::exit::{Exit, file_error};
 
 /// How long both sides of the node lane look out before they sleep.
@@ -24,14 +25,16 @@ const MISSES_MAX: u32 = 4;
 const RARELY: u32 = 64;
 /// What a request begins with.
 pub(super) const ORDER_BYTES: usize = 24;
-/// Requests and heads are shorter.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// What is received at a time; heads are shorter.
+const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// How an answer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// From memory.
     Bytes,
+    /// From memory, a piece at a time.
+    Pieces,
     /// By `sendfile`, behind a head.
     File,
     /// The head alone, with the descriptor of the file.
@@ -57,6 +60,7 @@ impl Order {
             Form::Bytes => 0u32,
             Form::File => 1,
             Form::Descriptor => 2,
+            Form::Pieces => 3,
         };
         let mut bytes = Vec::with_capacity(self.request_bytes);
         bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
@@ -75,7 +79,8 @@ impl Order {
         let form = match number(4, 4) {
             0 => Form::Bytes,
             1 => Form::File,
-            _ => Form::Descriptor,
+            2 => Form::Descriptor,
+            _ => Form::Pieces,
         };
         Some(Order { request_bytes: number(0, 4), form, head_bytes: number(8, 8), body_bytes: number(16, 8) })
     }
@@ -120,26 +125,15 @@ impl Lookout {
 
 /// As the gateway of a node: a thread that looks out and sleeps in `recv`.
 fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
     let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
     loop {
-        let mut filled = 0;
-        let order = loop {
-            let room = &mut buffer[filled..];
-            let got = match last {
-                Form::Descriptor => receive(socket, room, Wait::Yes)?,
-                _ => lookout.wait(|wait| receive(socket, &mut *room, wait))?,
-            };
-            if got == 0 {
-                return Ok(());
-            }
-            filled += got;
-            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
-            {
-                break order;
-            }
-        };
+        let order = taken(&mut buffer, |room| match last {
+            Form::Descriptor => receive(socket, room, Wait::Yes),
+            _ => lookout.wait(|wait| receive(socket, &mut *room, wait)),
+        })?;
+        let Some(order) = order else { return Ok(()) };
         let (head, body) = answer.split_at(order.head_bytes);
         match order.form {
             Form::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
@@ -154,58 +148,93 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
     socket.set_nonblocking(true)?;
-    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-    epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
-    let mut server = Server { socket, file, poll, answer: Vec::new() };
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let mut server = Server { socket, file, poll: Poll::new(socket)?, answer: Vec::new() };
+    let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     loop {
-        let mut filled = 0;
-        let order = loop {
-            server.wait()?;
-            let got = match receive(socket, &mut buffer[filled..], Wait::No) {
-                Err(Errno::WOULDBLOCK) => continue,
-                got => got?,
-            };
-            if got == 0 {
-                return Ok(());
+        let mut is_drained = true;
+        let order = taken(&mut buffer, |room| {
+            loop {
+                if is_drained {
+                    server.poll.wait()?;
+                }
+                match receive(socket, room, Wait::No) {
+                    Err(Errno::WOULDBLOCK) => is_drained = true,
+                    got => {
+                        is_drained = got? < room.len();
+                        return got;
+                    }
+                }
             }
-            filled += got;
-            if let Some(order) = Order::read(&buffer[..filled]).filter(|order| filled >= order.request_bytes)
-            {
-                break order;
-            }
-        };
+        })?;
+        let Some(order) = order else { return Ok(()) };
         server.answer(order)?;
+    }
+}
+
+/// Takes a request off the socket, its content over and over into the same memory; `None` at the end.
+fn taken(
+    buffer: &mut [u8],
+    mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> io::Result<Option<Order>> {
+    let (mut filled, mut got) = (0, 0);
+    loop {
+        let order = Order::read(&buffer[..filled]);
+        if let Some(order) = order.filter(|order| got >= order.request_bytes) {
+            return Ok(Some(order));
+        }
+        // The order stays; what comes behind it nobody looks at.
+        let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
+        match receive(room)? {
+            0 => return Ok(None),
+            count => {
+                got += count;
+                filled = (filled + count).min(buffer.len());
+            }
+        }
+    }
+}
+
+/// Waits for one socket as event loops do.
+pub(super) struct Poll(OwnedFd);
+
+impl Poll {
+    pub(super) fn new(socket: &TcpStream) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
+        Ok(Poll(poll))
+    }
+
+    /// Until something happens to the socket.
+    pub(super) fn wait(&self) -> Result<(), Errno> {
+        let mut events = [MaybeUninit::uninit(); 8];
+        epoll::wait(&self.0, &mut events, None).map(drop).or_else(|errno| match errno {
+            Errno::INTR => Ok(()),
+            errno => Err(errno),
+        })
     }
 }
 
 struct Server<'s> {
     socket: &'s TcpStream,
     file: &'s File,
-    poll: std::os::fd::OwnedFd,
+    poll: Poll,
     answer: Vec<u8>,
 }
 
 impl Server<'_> {
-    /// Until something happens to the socket.
-    fn wait(&self) -> io::Result<()> {
-        let mut events = [MaybeUninit::uninit(); 8];
-        epoll::wait(&self.poll, &mut events, None).map(drop).or_else(|errno| match errno {
-            Errno::INTR => Ok(()),
-            errno => Err(errno.into()),
-        })
-    }
-
     fn answer(&mut self, order: Order) -> io::Result<()> {
-        let in_memory = order.head_bytes + if order.form == Form::Bytes { order.body_bytes } else { 0 };
+        let is_in_memory = matches!(order.form, Form::Bytes | Form::Pieces);
+        let in_memory = order.head_bytes + if is_in_memory { order.body_bytes } else { 0 };
         if self.answer.len() < in_memory {
             self.answer.resize(in_memory, 1);
         }
         let answer = &self.answer[..in_memory];
         if order.form != Form::File {
             return self.all(in_memory, |at| {
-                rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
+                let end =
+                    if order.form == Form::Pieces { in_memory.min(at + PIECE_BYTES) } else { in_memory };
+                rustix::net::send(self.socket, &answer[at..end], rustix::net::SendFlags::NOSIGNAL)
             });
         }
         self.all(in_memory, |at| send_more(self.socket, &answer[at..]))?;
@@ -220,7 +249,7 @@ impl Server<'_> {
             match send(done) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => done += count,
-                Err(Errno::AGAIN) => self.wait()?,
+                Err(Errno::AGAIN) => self.poll.wait()?,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }

@@ -11,13 +11,17 @@ use fordway_wire::node::INLINE_BYTES_MAX;
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
 
 use super::echo::Form;
-use super::rungs::Contents;
-use super::rungs::files::{Files, Open, PosixGet, Pread, name};
+use super::rungs::files::{Files, Open, PosixGet, Pread, PreadPieces, name};
+use super::rungs::heads::Http1Heads;
+use super::rungs::http2::{Http2Frames, Pipe};
+use super::rungs::layer::Layer;
 use super::rungs::memory::{Copy, Digest, Nothing};
-use super::rungs::messages::{Http1Heads, NodeFrames, S3Request, Sign, Verify};
+use super::rungs::node_frames::NodeFrames;
+use super::rungs::request::{Heads, S3Request, Sign, Verify};
 use super::rungs::round_trip::{Messages, Tcp, Unix};
 use super::rungs::store::{Describe, Get, Objects};
 use super::rungs::tls::Tls;
+use super::rungs::{Contents, Operation};
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
 use crate::exit::file_error;
@@ -192,7 +196,7 @@ impl Ladder {
     fn request_rungs(&mut self, site: &Site<'_>, root: &FilePath) -> Result<S3Request> {
         let gateway = GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
-        let request = S3Request::new(host, identity, &site.bucket);
+        let request = S3Request::new(Operation::Get, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add("http1 heads", description, || Ok(Box::new(Http1Heads::new(&request))))?;
@@ -205,7 +209,7 @@ impl Ladder {
         self.embedded_rungs(site)?;
         let request = self.request_rungs(site, root)?;
         let sizes = move |size_bytes: u64| {
-            let (asked, answered) = request.heads(size_bytes)?;
+            let Heads { asked, answered } = request.heads(size_bytes)?;
             let form = if size_bytes > INLINE_BYTES { Form::File } else { Form::Bytes };
             Ok(Messages {
                 request_bytes: asked.len(),
@@ -228,7 +232,7 @@ impl Ladder {
         self.embedded_rungs(site)?;
         let request = self.request_rungs(site, root)?;
         let sizes = move |size_bytes: u64| {
-            let (asked, answered) = request.heads(size_bytes)?;
+            let Heads { asked, answered } = request.heads(size_bytes)?;
             let records = size_bytes.div_ceil(RECORD_BYTES) + 1;
             let body_bytes = (size_bytes + records * RECORD_OVERHEAD_BYTES) as usize;
             let request_bytes = asked.len() + RECORD_OVERHEAD_BYTES as usize;
@@ -248,9 +252,51 @@ impl Ladder {
     }
 
     fn http2(&mut self, site: &Site<'_>, root: &FilePath) -> Result<()> {
+        self.embedded_rungs(site)?;
+        let request = self.request_rungs(site, root)?;
+        let description = "pread of an open file in the page cache, 64 KiB at a time";
+        self.add("pread in pieces", description, || Ok(Box::new(PreadPieces::new(&site.files))))?;
+        let description = "a GET without its content answered by the S3 layer in memory, signature verified";
+        self.add("s3 layer", description, || {
+            Ok(Box::new(Layer::new(Operation::Get, &site.bucket, &site.contents)?))
+        })?;
+        self.http2_rungs(site, &request)?;
         let gateway =
             GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?.asked_in(Version::Http2);
-        self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)
+        self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
+        self.paths.push(
+            Path::new("http2 get")
+                .with("object open")
+                .with("pread in pieces")
+                .with("tcp round trip, event loops")
+                .with("http2 frames")
+                .less("memory pipe")
+                .with("http1 heads")
+                .with("sign")
+                .with("s3 layer"),
+        );
+        Ok(())
+    }
+
+    fn http2_rungs(&mut self, site: &Site<'_>, request: &S3Request) -> Result<()> {
+        let frames = || Http2Frames::new(request, &site.contents);
+        let description = "heads compressed and content in frames of HTTP/2, written and read by both \
+                           libraries, through a pipe in memory";
+        self.add("http2 frames", description, || Ok(Box::new(frames()?)))?;
+        let description = "as many bytes through that pipe alone";
+        self.add("memory pipe", description, || Ok(Box::new(Pipe::new(frames()?)?)))?;
+        let mut counted = frames()?;
+        let sizes = move |size_bytes: u64| {
+            let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
+            let body_bytes = size_bytes as usize;
+            let head_bytes = answer_bytes - body_bytes;
+            Ok(Messages { request_bytes, head_bytes, body_bytes, form: Form::Pieces })
+        };
+        let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, with an event \
+                           loop on both sides";
+        self.add("tcp round trip, event loops", description, || {
+            Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?.with_event_loop()?))
+        })
     }
 }
 

@@ -5,9 +5,10 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
 use fordway_store::Result;
-use fordway_sys::read_into_spare;
+use fordway_sys::{Errno, read_cached, read_into_spare};
 use fordway_workload::ledger::Rung;
 
+use super::http2::PIECE_BYTES;
 use super::{Contents, same};
 use crate::exit::file_error;
 
@@ -91,6 +92,50 @@ impl Rung for Pread {
 
     fn check(&self) -> Result<()> {
         same(&self.buffer, self.files.1.of(self.size_bytes))
+    }
+}
+
+/// Reading the whole of a file that is open and in memory in pieces, as a gateway does that hands each on.
+pub(in super::super) struct PreadPieces {
+    files: Files,
+    file: Option<File>,
+    /// In turn, as long as others are on their way.
+    buffers: [Vec<u8>; 4],
+    size_bytes: u64,
+}
+
+impl PreadPieces {
+    pub(in super::super) fn new(files: &Files) -> Self {
+        PreadPieces { files: files.clone(), file: None, buffers: Default::default(), size_bytes: 0 }
+    }
+}
+
+impl Rung for PreadPieces {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.file = Some(opened(&self.files.path(size_bytes))?);
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let failed = |errno: Errno| file_error("reading", "a file", errno.into());
+        for offset in (0..self.size_bytes).step_by(PIECE_BYTES) {
+            self.buffers.rotate_left(1);
+            let (buffer, len) = (&mut self.buffers[0], PIECE_BYTES.min((self.size_bytes - offset) as usize));
+            buffer.clear();
+            match read_cached(file, buffer, offset, len) {
+                Err(Errno::AGAIN) => read_into_spare(file, buffer, offset, len).map_err(failed)?,
+                read => read.map_err(failed)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// The last piece stands for all.
+    fn check(&self) -> Result<()> {
+        let content = self.files.1.of(self.size_bytes);
+        same(&self.buffers[0], content.chunks(PIECE_BYTES).last().unwrap_or_default())
     }
 }
 

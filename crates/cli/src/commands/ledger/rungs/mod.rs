@@ -2,14 +2,17 @@
 //! called by itself.
 
 pub(super) mod files;
+pub(super) mod heads;
+pub(super) mod http2;
+pub(super) mod layer;
 pub(super) mod memory;
-pub(super) mod messages;
+pub(super) mod node_frames;
+pub(super) mod request;
 pub(super) mod round_trip;
 pub(super) mod store;
 pub(super) mod tls;
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use fordway_store::{Error, ErrorKind, Result};
 
 /// The largest size that a rung is made ready for; more would not fit in the memory of a small node.
@@ -18,19 +21,47 @@ pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 /// Content that no layer can take for anything else: no page and no piece of it is like another.
 /// Objects of all sizes begin alike.
 #[derive(Clone)]
-pub(super) struct Contents(Arc<[u8]>);
+pub(super) struct Contents(Bytes);
 
 impl Contents {
     /// Of objects up to `most_bytes`.
     pub(super) fn new(most_bytes: u64) -> Self {
         let mut random = fordway_measure::Shuffle::new(1);
-        Contents((0..most_bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect())
+        let words = 0..most_bytes.div_ceil(8);
+        Contents(words.flat_map(|_| random.next_u64().to_le_bytes()).collect::<Vec<_>>().into())
     }
 
     /// That of the object of `size_bytes`.
     pub(super) fn of(&self, size_bytes: u64) -> &[u8] {
         &self.0[..size_bytes as usize]
     }
+
+    /// The same, to be kept; not copied.
+    pub(super) fn share(&self, size_bytes: u64) -> Bytes {
+        self.0.slice(..size_bytes as usize)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Get,
+    Put,
+}
+
+impl Operation {
+    /// The key of its object with `size_bytes` of content: what is put is none of what is read.
+    pub(super) fn name(self, size_bytes: u64) -> String {
+        match self {
+            Operation::Get => files::name(size_bytes),
+            Operation::Put => format!("upload-{size_bytes}"),
+        }
+    }
+}
+
+/// What went wrong in a rung that needs nothing but memory. Errors: `Internal`.
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Internal, "doing in memory what else goes through sockets").caused_by(error)
 }
 
 /// Holds what an operation brought against what it should have. Errors: `Corrupt`.

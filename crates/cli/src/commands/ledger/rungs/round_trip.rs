@@ -14,7 +14,8 @@ use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopb
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
 
-use super::super::echo::{Form, Lookout, ORDER_BYTES, Order};
+use super::super::echo::{Form, Lookout, ORDER_BYTES, Order, Poll};
+use super::http2::PIECE_BYTES;
 use crate::exit::file_error;
 
 /// What the client of the HTTP lane receives at a time while it waits for a head.
@@ -198,6 +199,8 @@ impl Rung for Unix {
 /// Over TCP on the loopback interface, as the HTTP lane.
 pub(in super::super) struct Tcp {
     socket: TcpStream,
+    /// Where this side waits by an event loop, as for HTTP/2.
+    poll: Option<Poll>,
     buffer: Vec<u8>,
     trip: Trip,
     other: Other,
@@ -214,11 +217,42 @@ impl Tcp {
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
-        Ok(Tcp { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
+        Ok(Tcp { socket, poll: None, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
+    }
+
+    /// The same with an event loop on this side too, which takes what comes in pieces.
+    pub(in super::super) fn with_event_loop(mut self) -> Result<Self> {
+        let failed = |error| file_error("waiting for", "a socket", error);
+        self.socket.set_nonblocking(true).map_err(failed)?;
+        self.poll = Some(Poll::new(&self.socket).map_err(failed)?);
+        self.buffer.resize(PIECE_BYTES, 0);
+        Ok(self)
+    }
+
+    /// Piece by piece, over and over into the same memory.
+    fn receive_pieces(&mut self, poll: &Poll) -> Result<usize, fordway_sys::Errno> {
+        let (mut filled, mut is_drained) = (0, true);
+        while filled < self.trip.expected() {
+            if is_drained {
+                poll.wait()?;
+            }
+            match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => break,
+                Ok((_, count)) => (filled, is_drained) = (filled + count, count < self.buffer.len()),
+                Err(fordway_sys::Errno::WOULDBLOCK) => is_drained = true,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(filled)
     }
 
     /// The head with what comes in its call, then the rest of the body straight into place.
     fn receive(&mut self) -> Result<usize, fordway_sys::Errno> {
+        if let Some(poll) = self.poll.take() {
+            let filled = self.receive_pieces(&poll);
+            self.poll = Some(poll);
+            return filled;
+        }
         let head_bytes = self.trip.order.head_bytes;
         let mut filled = 0;
         while filled < head_bytes {

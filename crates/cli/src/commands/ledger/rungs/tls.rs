@@ -3,12 +3,12 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::Result;
 use fordway_workload::ledger::Rung;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
-use super::{Contents, same};
+use super::{Contents, failed, same};
 
 /// Content is handed to TLS in pieces of this size, as the gateway does.
 const PIECE_BYTES: usize = 256 << 10;
@@ -20,10 +20,6 @@ pub(in super::super) struct Tls {
     contents: Contents,
     sealed: Vec<u8>,
     opened: Vec<u8>,
-}
-
-fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Internal, "a TLS session in memory").caused_by(error)
 }
 
 impl Tls {
