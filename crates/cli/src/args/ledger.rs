@@ -79,4 +79,12 @@ pub enum PathArg {
     Https,
     /// S3 over HTTP/2 in the clear
     Http2,
+    /// A put with S3 semantics in this process
+    EmbeddedPut,
+    /// A put by the protocol of the node lane
+    NodePut,
+    /// A put by S3 over HTTP/1.1
+    HttpPut,
+    /// The same with TLS
+    HttpsPut,
 }

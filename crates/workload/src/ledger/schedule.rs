@@ -150,6 +150,7 @@ impl Work<'_> {
     fn warm_up(&self, rung: &mut dyn Rung) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {
+            rung.before()?;
             rung.run()?;
             if (self.now_ns)() - began_ns > BLOCK_NS {
                 break;

@@ -7,6 +7,7 @@ pub(super) mod http2;
 pub(super) mod layer;
 pub(super) mod memory;
 pub(super) mod node_frames;
+pub(super) mod publish;
 pub(super) mod request;
 pub(super) mod round_trip;
 pub(super) mod store;

@@ -31,6 +31,8 @@ pub(in super::super) struct Messages {
     pub(in super::super) head_bytes: usize,
     pub(in super::super) body_bytes: usize,
     pub(in super::super) form: Form,
+    /// What the client copies before it asks again, outside of the time.
+    pub(in super::super) rest_bytes: usize,
 }
 
 /// Which messages an operation of so many bytes has.
@@ -81,25 +83,33 @@ struct Trip {
     request: Vec<u8>,
     order: Order,
     body: Vec<u8>,
-    /// What the body is copied from where the client is to be busy.
-    content: Vec<u8>,
+    /// What is copied where the client is to be busy, and to where.
+    rest: (Vec<u8>, Vec<u8>),
     received: usize,
 }
 
 impl Trip {
     fn new(sizes: Sizes) -> Self {
         let order = Order { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: Form::Bytes };
-        Trip { sizes, request: Vec::new(), order, body: Vec::new(), content: Vec::new(), received: 0 }
+        Trip { sizes, request: Vec::new(), order, body: Vec::new(), rest: Default::default(), received: 0 }
     }
 
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        let Messages { request_bytes, head_bytes, body_bytes, form } = (self.sizes)(size_bytes)?;
+        let Messages { request_bytes, head_bytes, body_bytes, form, rest_bytes } = (self.sizes)(size_bytes)?;
         let request_bytes = request_bytes.max(ORDER_BYTES);
         self.order = Order { request_bytes, head_bytes, body_bytes, form };
         self.request = self.order.to_bytes();
         self.body.resize(body_bytes, 0);
-        self.content.resize(if form == Form::Descriptor { body_bytes } else { 0 }, 1);
+        self.rest.0.resize(rest_bytes, 1);
+        self.rest.1.resize(rest_bytes, 0);
         Ok(())
+    }
+
+    /// A client that was passed a file is busy with its content before it asks again, and who puts an object
+    /// has to take away the last one. The other side sleeps meanwhile, and the longer it sleeps the longer
+    /// it takes to wake.
+    fn rest(&mut self) {
+        self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
 
     /// Bytes of the answer.
@@ -149,12 +159,8 @@ impl Rung for Unix {
         self.trip.prepare(size_bytes)
     }
 
-    /// A client that was passed a file is busy with its content before it asks again. The other side sleeps
-    /// meanwhile, and the longer it sleeps the longer it takes to wake.
     fn before(&mut self) -> Result<()> {
-        if self.trip.order.form == Form::Descriptor {
-            self.trip.body.copy_from_slice(black_box(&self.trip.content));
-        }
+        self.trip.rest();
         Ok(())
     }
 
@@ -276,6 +282,11 @@ impl Tcp {
 impl Rung for Tcp {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
+    }
+
+    fn before(&mut self) -> Result<()> {
+        self.trip.rest();
+        Ok(())
     }
 
     fn run(&mut self) -> Result<()> {

@@ -3,11 +3,11 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use fordway_store::{Bucket, GetOptions, Key, Result, Store};
+use fordway_store::{Bucket, DeleteOptions, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use fordway_workload::ledger::Rung;
 
 use super::files::name;
-use super::{Contents, same};
+use super::{Contents, Operation, same};
 
 /// A store and the object at hand.
 #[derive(Clone)]
@@ -25,8 +25,8 @@ impl Objects {
         Ok(Objects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
     }
 
-    fn take(&mut self, size_bytes: u64) -> Result<()> {
-        self.key = Key::new(name(size_bytes))?;
+    fn take(&mut self, operation: Operation, size_bytes: u64) -> Result<()> {
+        self.key = Key::new(operation.name(size_bytes))?;
         self.size_bytes = size_bytes;
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Get {
 
 impl Rung for Get {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.objects.take(size_bytes)
+        self.objects.take(Operation::Get, size_bytes)
     }
 
     fn run(&mut self) -> Result<()> {
@@ -69,12 +69,61 @@ pub(in super::super) struct Describe(pub(in super::super) Objects);
 
 impl Rung for Describe {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.0.take(size_bytes)
+        self.0.take(Operation::Get, size_bytes)
     }
 
     fn run(&mut self) -> Result<()> {
         let object = self.0.store.get(&self.0.bucket, &self.0.key, &GetOptions::default())?;
         black_box(object.content.len());
         Ok(())
+    }
+}
+
+/// Writing an object that is not there yet, in one call.
+pub(in super::super) struct Put {
+    objects: Objects,
+    /// The same objects without a gateway, to take away and to look at what was put.
+    embedded: Arc<dyn Store>,
+    options: PutOptions,
+    server_pid: Option<u32>,
+}
+
+impl Put {
+    pub(in super::super) fn new(
+        objects: Objects,
+        embedded: &Objects,
+        options: PutOptions,
+        server_pid: Option<u32>,
+    ) -> Self {
+        Put { objects, embedded: embedded.store.clone(), options, server_pid }
+    }
+}
+
+impl Rung for Put {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.objects.take(Operation::Put, size_bytes)
+    }
+
+    fn before(&mut self) -> Result<()> {
+        match self.embedded.delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Objects { store, bucket, key, size_bytes, contents } = &self.objects;
+        store.put(bucket, key, contents.of(*size_bytes), &self.options).map(drop)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Objects { bucket, key, size_bytes, contents, .. } = &self.objects;
+        let mut stored = Vec::new();
+        self.embedded.read(bucket, key, &GetOptions::default(), &mut stored)?;
+        same(&stored, contents.of(*size_bytes))
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        self.server_pid
     }
 }
