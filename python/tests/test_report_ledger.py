@@ -53,6 +53,14 @@ def test_bars_add_up_to_the_whole() -> None:
     assert begins[2] + bars[2][2]["value"] == bars[3][2]["value"]
 
 
+def test_what_is_taken_off_goes_back() -> None:
+    taken = {"rung": "pipe", "times": -1.0, "ns": interval(-300.0)}
+    whole = entry(1)
+    bars = figures_ledger.steps(whole | {"parts": [*whole["parts"], taken]})
+    assert [bar[0] for bar in bars][2:4] == ["-1 × pipe", "residual"]
+    assert [begin for _, begin, _, _ in bars][2:4] == [2_500, 2_200]
+
+
 def test_what_was_printed_is_drawn_unless_sizes_are_asked_for(ledger: Path) -> None:
     run = runfile.read_run(ledger)
     assert [shown["size_bytes"] for shown in figures_ledger.entries(run)] == [4096, 1 << 20]

@@ -44,7 +44,18 @@ fn every_way_is_taken_apart() {
     let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
     let account: Value = serde_json::from_slice(&account).unwrap();
     assert_eq!(account["rungs"].as_array().unwrap().len(), run.lanes.len());
-    for way in ["posix get", "embedded get", "node get", "http get", "https get"] {
+    for way in [
+        "posix get",
+        "embedded get",
+        "node get",
+        "http get",
+        "https get",
+        "http2 get",
+        "embedded put",
+        "node put",
+        "http put",
+        "https put",
+    ] {
         let entries: Vec<&Value> =
             account["entries"].as_array().unwrap().iter().filter(|entry| entry["path"] == way).collect();
         assert_eq!(entries.len(), 2, "{way}");
@@ -92,6 +103,55 @@ fn the_parts_are_those_of_the_size() {
     assert_eq!(parts(64 << 10), ["embedded get", "unix round trip", "node frames", "memory copy"]);
     assert_eq!(parts(65 << 10), ["embedded get", "unix round trip", "node frames"]);
     assert!(records.iter().any(|record| record["rung"] == "memory copy" && record["fit"].is_object()));
+}
+
+/// What the pipe in memory takes is in the rung of the frames and not in the way: it is taken off.
+#[test]
+fn http2_is_taken_apart_without_the_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "70KiB", "--only-sizes", "--json"];
+    let ran = fordway(dir.path(), &[&words[..], &["--path", "http2"]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let entry = records.iter().find(|record| record["path"] == "http2 get").unwrap();
+    let part = |rung: &str| {
+        let parts = entry["parts"].as_array().unwrap();
+        parts.iter().find(|part| part["rung"] == rung).unwrap_or_else(|| panic!("{rung}: {entry}"))
+    };
+    assert_eq!(
+        (&part("memory pipe")["times"], &part("http2 frames")["times"]),
+        (&(-1.0).into(), &1.0.into())
+    );
+    assert!(part("memory pipe")["ns"]["value"].as_f64() < Some(0.0), "{entry}");
+    // It is not measured at the other sizes of a fit: one size has no line.
+    assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
+}
+
+/// Over 128 KiB content goes by a file of the gateway's, and nothing of it is left behind.
+#[test]
+fn puts_are_the_sum_of_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
+    let sizes = ["--size", "128KiB", "--size", "129KiB", "--path", "node-put", "--path", "http-put"];
+    let ran = fordway(dir.path(), &[&words[..], &sizes].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(names(dir.path()), ["ledger.run"]);
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let parts = |way: &str, size: u64| -> Vec<&str> {
+        let is_it = |record: &&Value| record["path"] == way && record["size_bytes"] == size;
+        let entry = records.iter().find(is_it).unwrap_or_else(|| panic!("{way} at {size}: {records:?}"));
+        entry["parts"].as_array().unwrap().iter().map(|part| part["rung"].as_str().unwrap()).collect()
+    };
+    for size in [128 << 10, 129 << 10] {
+        assert_eq!(
+            parts("node put", size),
+            ["embedded put", "unix round trip, put", "node frames, put"],
+            "at {size}"
+        );
+        assert_eq!(parts("http put", size)[..2], ["embedded put, checksum", "crc64nvme"], "at {size}");
+    }
 }
 
 #[test]

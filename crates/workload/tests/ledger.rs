@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use fordway_measure::{Lane, Records};
+use fordway_measure::{Interval, Lane, Records};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{Account, MeasuredRung, Path, Plan, Rung, entry_table, measure, rung_table};
 
@@ -116,6 +116,26 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
         assert!(entry.residual_ns.value.abs() <= 5.0, "{size}: {entry:?}");
         assert_eq!(entry.parts.len(), if size > 64 << 10 { 3 } else { 2 });
         assert!((entry.fitted_sum_ns.unwrap() / entry.sum_ns.value - 1.0).abs() < 0.01, "{size}: {entry:?}");
+    }
+}
+
+/// A whole of 3 µs, a rung with the same and a copy in it, and the copy by itself: nothing is left.
+#[test]
+fn what_a_rung_has_too_much_is_taken_off() {
+    let clock = Rc::new(Cell::new(0));
+    let mut rungs =
+        [fake("way", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
+    let records = run(&mut rungs, &clock).unwrap();
+    let names: Vec<String> = rungs.iter().map(|rung| rung.lane.name.clone()).collect();
+    let path = Path::new("way").with("both").less("copy");
+    let account = Account::of(&names, &SIZES, &[path], &records, 1).unwrap();
+    for size in SIZES {
+        let entry = account.entry("way", size).unwrap();
+        assert!(entry.residual_ns.value.abs() <= 10.0, "{size}: {entry:?}");
+        assert_eq!(entry.parts[1].times, -1.0);
+        let Interval { value, low, high, .. } = entry.parts[1].ns;
+        assert!(low <= value && value <= high && high < 0.0, "{entry:?}");
+        assert!(entry_table(entry).contains("-1 x copy"), "{}", entry_table(entry));
     }
 }
 

@@ -14,9 +14,10 @@ use crate::units::parse_duration;
   fordway ledger
   fordway ledger --path node --path http --size 4KiB --size 1MiB --duration 20s
   fordway ledger --root /dev/shm --out shm.run && fordway report shm.run
+  fordway ledger --path http --network bare --network vxlan
 
 Measures every layer by itself (a copy in memory, a pread, a round trip over a socket, a signature,
-...), and beside them whole GETs that are made of these layers; in random order, block by block.
+...), and beside them whole GETs and PUTs that are made of these layers; in random order, block by block.
 Prints what each layer costs per operation and per MiB, what the layers of each way add up to, what
 the way really took, and what is left unexplained, all with 95 % intervals. It works in a temporary
 directory, which is removed at the end. docs/ledger.md explains the rungs and the columns.")]
@@ -24,6 +25,9 @@ pub struct LedgerArgs {
     /// Ways to take apart [default: all]
     #[arg(long = "path", value_enum, value_name = "WAY")]
     pub paths: Vec<PathArg>,
+    /// Take an HTTP get apart through the network of a set-up too, as root: bare, vxlan, tunnel, or a file
+    #[arg(long = "network", value_name = "SETUP")]
+    pub networks: Vec<String>,
     /// Sizes to print, measured in any case [default: 4KiB and 1MiB]
     #[arg(long = "size", value_name = "SIZE", value_parser = parse_bytes)]
     pub sizes: Vec<u64>,

@@ -1,6 +1,7 @@
 //! A gateway that a measurement starts for itself.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -8,12 +9,15 @@ use std::sync::Arc;
 use fordway_client::http::{TlsRoots, Version};
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_netlab::setup::End;
 use fordway_posix::Durability;
 use fordway_serve::Identity;
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
 use tempfile::TempDir;
 
 use crate::exit::file_error;
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A gateway in a process of its own, so that its CPU time is its own too. It ends with its
 /// standard input, and so with this process, however that ends.
@@ -59,7 +63,13 @@ impl Certificate {
 impl GatewayProcess {
     /// Serves `root` over HTTP on a free port of the loopback interface.
     pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        Self::start_http(command("serve", root, etag, durability)?, None)
+        Self::start_http(command("serve", root, etag, durability)?, None, LOOPBACK)
+    }
+
+    /// The same in the network at one end of a set-up, for clients at the other.
+    pub(super) fn start_at(end: &End, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let command = command("serve", root, etag, durability)?;
+        end.network.run(|| Self::start_http(command, None, end.address))?
     }
 
     /// The same with TLS.
@@ -67,7 +77,7 @@ impl GatewayProcess {
         let certificate = Certificate::make()?;
         let mut command = command("serve", root, etag, durability)?;
         command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
-        Self::start_http(command, Some(certificate))
+        Self::start_http(command, Some(certificate), LOOPBACK)
     }
 
     /// The same, whose clients speak this version of HTTP.
@@ -78,10 +88,10 @@ impl GatewayProcess {
         self
     }
 
-    fn start_http(mut command: Command, certificate: Option<Certificate>) -> Result<Self> {
+    fn start_http(mut command: Command, certificate: Option<Certificate>, address: IpAddr) -> Result<Self> {
         let identity = Identity::generate()?;
         command
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", &SocketAddr::new(address, 0).to_string()])
             .env("AWS_ACCESS_KEY_ID", &identity.access_key)
             .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
         let (process, endpoint) = ready(command, "http")?;

@@ -257,3 +257,43 @@ impl Server<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(request_bytes: usize, form: Form) -> Order {
+        Order { request_bytes, head_bytes: 300, body_bytes: 1 << 20, form }
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        for form in [Form::Bytes, Form::Pieces, Form::File, Form::Descriptor] {
+            let bytes = order(100, form).to_bytes();
+            assert_eq!(bytes.len(), 100);
+            let read = Order::read(&bytes).unwrap();
+            assert_eq!((read.request_bytes, read.head_bytes, read.body_bytes), (100, 300, 1 << 20));
+            assert_eq!(read.form, form);
+        }
+        assert!(Order::read(&[0; ORDER_BYTES - 1]).is_none());
+    }
+
+    /// Content beyond the buffer is taken to its last byte, and no byte of what follows.
+    #[test]
+    fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
+        for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {
+            let bytes = order(request_bytes, Form::Bytes).to_bytes();
+            let (mut buffer, mut left) = (vec![0; 64], bytes.as_slice());
+            let read = taken(&mut buffer, |room| {
+                let (now, later) = left.split_at(piece.min(room.len()).min(left.len()));
+                room[..now.len()].copy_from_slice(now);
+                left = later;
+                Ok(now.len())
+            });
+            assert_eq!(read.unwrap().unwrap().request_bytes, request_bytes);
+            assert!(left.is_empty(), "{} bytes are left of {request_bytes}", left.len());
+        }
+        let ended = taken(&mut [0; 64], |_| Ok(0));
+        assert!(ended.unwrap().is_none());
+    }
+}

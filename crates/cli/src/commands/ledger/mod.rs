@@ -94,10 +94,11 @@ struct Work {
     records: Records,
     account: Account,
     placement: PlacementArg,
+    left_out: Vec<String>,
 }
 
 fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
-    let mut ladder = Ladder::new(dir, &plan.sizes, ways)?;
+    let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.networks)?;
     let placement = placement::place(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
@@ -112,8 +113,9 @@ fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, contex
     context.output.end_progress();
     let records = measured?;
     let account = Account::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
+    let left_out = std::mem::take(&mut ladder.left_out);
     ladder.close()?;
-    Ok(Work { lanes, records, account, placement })
+    Ok(Work { lanes, records, account, placement, left_out })
 }
 
 fn describe(
@@ -123,7 +125,7 @@ fn describe(
     machine: Machine,
     started: (jiff::Timestamp, Instant),
 ) -> Run {
-    let Work { lanes, records, account, placement } = work;
+    let Work { lanes, records, account, placement, left_out } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
     let capacity = Capacity { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
@@ -151,7 +153,7 @@ fn describe(
         lanes: lanes.clone(),
         phases,
         scores: Vec::new(),
-        warnings: doubts(account, printed),
+        warnings: left_out.iter().cloned().chain(doubts(account, printed)).collect(),
     }
 }
 

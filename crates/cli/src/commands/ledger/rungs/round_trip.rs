@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::Rung;
@@ -217,9 +218,24 @@ impl Tcp {
     pub(in super::super) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Tcp::over(listener, start(&format!("tcp:{address}"), file)?, sizes)
+    }
+
+    /// The same with that process at the far end of a network, and this side at the near one.
+    pub(in super::super) fn through(ends: &Ends, file: &Path, sizes: Sizes) -> Result<Self> {
+        let failed = |error| file_error("listening at", ends.near.address, error);
+        let listener =
+            ends.near.network.run(|| TcpListener::bind((ends.near.address, 0)))?.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let other = ends.far.network.run(|| start(&format!("tcp:{address}"), file))??;
+        Tcp::over(listener, other, sizes)
+    }
+
+    fn over(listener: TcpListener, mut other: Other, sizes: Sizes) -> Result<Self> {
+        let failed = |error| file_error("listening for", "the other side of a round trip", error);
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let mut other = start(&format!("tcp:{address}"), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use fordway_netlab::Namespace;
 use fordway_store::{Bucket, DeleteOptions, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use fordway_workload::ledger::Rung;
 
@@ -37,17 +38,27 @@ pub(in super::super) struct Get {
     objects: Objects,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
+    /// Where it is asked from, if not from where this process is.
+    network: Option<Namespace>,
 }
 
 impl Get {
     pub(in super::super) fn new(objects: Objects, server_pid: Option<u32>) -> Self {
-        Get { objects, buffer: Vec::new(), server_pid }
+        Get { objects, buffer: Vec::new(), server_pid, network: None }
+    }
+
+    /// The same by connections that begin in another network.
+    pub(in super::super) fn from(self, network: &Namespace) -> Self {
+        Get { network: Some(network.clone()), ..self }
     }
 }
 
 impl Rung for Get {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
-        self.objects.take(Operation::Get, size_bytes)
+        self.objects.take(Operation::Get, size_bytes)?;
+        // A connection stays in the network where it was made, whoever uses it then.
+        let Some(network) = self.network.clone() else { return Ok(()) };
+        network.run(|| self.run())?
     }
 
     fn run(&mut self) -> Result<()> {

@@ -13,7 +13,7 @@ use super::super::rungs::http2::{Http2Frames, Pipe};
 use super::super::rungs::layer::Layer;
 use super::super::rungs::node_frames::NodeFrames;
 use super::super::rungs::request::{Heads, S3Request, Verify};
-use super::super::rungs::round_trip::{Messages, Tcp, Unix};
+use super::super::rungs::round_trip::{Messages, Sizes, Tcp, Unix};
 use super::super::rungs::store::{Describe, Get, Objects};
 use super::super::rungs::tls::Tls;
 use super::{Ladder, RECORD_BYTES, RECORD_OVERHEAD_BYTES, Site};
@@ -99,7 +99,7 @@ impl Ladder {
     }
 
     /// Heads and signatures, as they go to a plain gateway; answers the request.
-    fn get_request(&mut self, site: &Site<'_>) -> Result<S3Request> {
+    pub(super) fn get_request(&mut self, site: &Site<'_>) -> Result<S3Request> {
         let request = self.request(site, Operation::Get)?;
         self.heads("http1 heads", &request)?;
         self.add("verify", "the same signature verified", || Ok(Box::new(Verify::new(&request))))?;
@@ -109,24 +109,14 @@ impl Ladder {
     pub(super) fn http(&mut self, site: &Site<'_>) -> Result<()> {
         self.embedded_rungs(site)?;
         let request = self.get_request(site)?;
-        let sizes = move |size_bytes: u64| {
-            let Heads { asked, answered } = request.heads(size_bytes)?;
-            let form = if size_bytes > INLINE_BYTES { Form::File } else { Form::Bytes };
-            Ok(Messages {
-                request_bytes: asked.len(),
-                head_bytes: answered.len(),
-                body_bytes: size_bytes as usize,
-                form,
-                rest_bytes: 0,
-            })
-        };
         let description = "messages as long as HTTP/1.1's over loopback TCP to a process that only answers, \
                            and back; content over 64 KiB by sendfile";
-        self.add("tcp round trip", description, || Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?)))?;
+        self.add("tcp round trip", description, || {
+            Ok(Box::new(Tcp::new(&site.largest, http_messages(request))?))
+        })?;
         let gateway = Ladder::gateway(site.root)?;
         self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        let path = Path::new("http get").with("object open").with_up_to("pread", INLINE_BYTES);
-        self.paths.push(with_request(path.with("tcp round trip")));
+        self.paths.push(with_get_request(Path::new("http get"), "tcp round trip"));
         Ok(())
     }
 
@@ -207,7 +197,22 @@ impl Ladder {
     }
 }
 
-/// What every request over HTTP has.
+/// The messages of a get by HTTP/1.1 in the clear.
+pub(super) fn http_messages(request: S3Request) -> Sizes {
+    Box::new(move |size_bytes: u64| {
+        let Heads { asked, answered } = request.heads(size_bytes)?;
+        let form = if size_bytes > INLINE_BYTES { Form::File } else { Form::Bytes };
+        let (head_bytes, body_bytes) = (answered.len(), size_bytes as usize);
+        Ok(Messages { request_bytes: asked.len(), head_bytes, body_bytes, form, rest_bytes: 0 })
+    })
+}
+
+/// A get by HTTP/1.1 in the clear whose messages go as those of the rung `trip`.
+pub(super) fn with_get_request(path: Path, trip: &str) -> Path {
+    with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
+}
+
+/// What every request over HTTP/1.1 has.
 fn with_request(path: Path) -> Path {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }

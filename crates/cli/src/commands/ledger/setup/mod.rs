@@ -1,15 +1,18 @@
 //! The rungs and ways of a ledger, each with what it needs.
 //!
 //! * `gets`: ways that read
+//! * `networks`: ways through networks of their own
 //! * `puts`: ways that write
 
 mod gets;
+mod networks;
 mod puts;
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use fordway_measure::Lane;
+use fordway_netlab::setup::Ends;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, PutOptions, Result, Store};
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
@@ -29,11 +32,15 @@ const RECORD_BYTES: u64 = 16 << 10;
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 
-/// All that is measured, and the gateways behind it.
+/// All that is measured, and the gateways and networks behind it.
+#[derive(Default)]
 pub(super) struct Ladder {
     pub(super) rungs: Vec<MeasuredRung>,
     pub(super) paths: Vec<Path>,
+    /// What was asked for and cannot be measured here, each with the reason.
+    pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
+    networks: Vec<Ends>,
 }
 
 /// Where objects are, for rungs that are made of them.
@@ -49,8 +56,9 @@ struct Site<'s> {
 }
 
 impl Ladder {
-    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`.
-    pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg]) -> Result<Self> {
+    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`, and of
+    /// an HTTP get through each of the set-ups `networks`.
+    pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg], networks: &[String]) -> Result<Self> {
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         let bucket = Bucket::new(BUCKET)?;
@@ -66,10 +74,13 @@ impl Ladder {
         let largest = files.path(largest);
         let objects = Objects::new(Arc::new(store), &bucket, &contents)?;
         let site = Site { dir, root: &root, bucket, files, largest, objects, contents };
-        let mut ladder = Ladder { rungs: Vec::new(), paths: Vec::new(), gateways: Vec::new() };
+        let mut ladder = Ladder::default();
         ladder.memory(&site.contents);
         for way in ways {
             ladder.way(*way, &site)?;
+        }
+        for name in networks {
+            ladder.network(name, &site)?;
         }
         Ok(ladder)
     }
