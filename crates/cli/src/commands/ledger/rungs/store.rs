@@ -93,20 +93,23 @@ impl Rung for Describe {
 /// Writing an object that is not there yet, in one call.
 pub(in super::super) struct Put {
     objects: Objects,
-    /// The same objects without a gateway, to take away and to look at what was put.
-    embedded: Arc<dyn Store>,
+    /// The same objects as who writes their files has them. What was put is taken away by them: memory that
+    /// was given back on another processor than the one that takes it again is slow to write to.
+    written_by: Arc<dyn Store>,
     options: PutOptions,
     server_pid: Option<u32>,
 }
 
 impl Put {
-    pub(in super::super) fn new(
-        objects: Objects,
-        embedded: &Objects,
-        options: PutOptions,
-        server_pid: Option<u32>,
-    ) -> Self {
-        Put { objects, embedded: embedded.store.clone(), options, server_pid }
+    /// A put in this process, or by a gateway that writes the files itself.
+    pub(in super::super) fn new(objects: Objects, options: PutOptions, server_pid: Option<u32>) -> Self {
+        let written_by = objects.store.clone();
+        Put { objects, written_by, options, server_pid }
+    }
+
+    /// The same where the gateway has this process write to its files.
+    pub(in super::super) fn written_here(self, embedded: &Objects) -> Self {
+        Put { written_by: embedded.store.clone(), ..self }
     }
 }
 
@@ -116,7 +119,7 @@ impl Rung for Put {
     }
 
     fn before(&mut self) -> Result<()> {
-        match self.embedded.delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
+        match self.written_by.delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(()),
             deleted => deleted.map(drop),
         }
@@ -130,7 +133,7 @@ impl Rung for Put {
     fn check(&self) -> Result<()> {
         let Objects { bucket, key, size_bytes, contents, .. } = &self.objects;
         let mut stored = Vec::new();
-        self.embedded.read(bucket, key, &GetOptions::default(), &mut stored)?;
+        self.written_by.read(bucket, key, &GetOptions::default(), &mut stored)?;
         same(&stored, contents.of(*size_bytes))
     }
 

@@ -26,7 +26,7 @@ impl Ladder {
         self.add("pwrite", description, || Ok(Box::new(Write::new(site.dir, &site.contents)?)))?;
         let description = "an object written by the store in this process: held directory, no server";
         self.add("embedded put", description, || {
-            Ok(Box::new(Put::new(site.objects.clone(), &site.objects, PutOptions::default(), None)))
+            Ok(Box::new(Put::new(site.objects.clone(), PutOptions::default(), None)))
         })
     }
 
@@ -57,25 +57,16 @@ impl Ladder {
             Ok(Box::new(Unix::new(site.dir, &site.largest, Box::new(sizes))?))
         })?;
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
-        self.whole_put("node put", "the node lane, a gateway process", site, gateway)?;
-        let path = Path::new("node put").with("embedded put").with("unix round trip, put");
-        self.paths.push(path.with("node frames, put"));
-        Ok(())
-    }
-
-    fn whole_put(
-        &mut self,
-        name: &str,
-        description: &str,
-        site: &Site<'_>,
-        gateway: GatewayProcess,
-    ) -> Result<()> {
         let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
         let pid = gateway.pid();
         self.gateways.push(gateway);
-        self.add(name, description, || {
-            Ok(Box::new(Put::new(objects, &site.objects, PutOptions::default(), Some(pid))))
-        })
+        self.add("node put", "the node lane, a gateway process", || {
+            let put = Put::new(objects, PutOptions::default(), Some(pid));
+            Ok(Box::new(put.written_here(&site.objects)))
+        })?;
+        let path = Path::new("node put").with("embedded put").with("unix round trip, put");
+        self.paths.push(path.with("node frames, put"));
+        Ok(())
     }
 
     /// What every put over HTTP is made of.
@@ -85,7 +76,7 @@ impl Ladder {
         self.add("embedded put, checksum", description, || {
             let checksum = Some(ChecksumAlgorithm::Crc64Nvme);
             let options = PutOptions { checksum, ..PutOptions::default() };
-            Ok(Box::new(Put::new(site.objects.clone(), &site.objects, options, None)))
+            Ok(Box::new(Put::new(site.objects.clone(), options, None)))
         })?;
         let description = "a PUT without its content answered by the S3 layer in memory, signature verified";
         self.add("s3 layer, put", description, || {
@@ -104,6 +95,20 @@ impl Ladder {
         self.add("tcp round trip, put", description, || {
             Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?))
         })
+    }
+
+    /// The whole way through a gateway that writes the files itself.
+    fn whole_put(
+        &mut self,
+        name: &str,
+        description: &str,
+        site: &Site<'_>,
+        gateway: GatewayProcess,
+    ) -> Result<()> {
+        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let pid = gateway.pid();
+        self.gateways.push(gateway);
+        self.add(name, description, || Ok(Box::new(Put::new(objects, PutOptions::default(), Some(pid)))))
     }
 
     pub(super) fn http_put(&mut self, site: &Site<'_>) -> Result<()> {
