@@ -154,12 +154,41 @@ fn puts_are_the_sum_of_theirs() {
     }
 }
 
+/// What only root can set up is left out with the reason for anybody else, as is for all what translates addresses.
+#[test]
+fn a_network_is_a_way_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
+    let networks = ["--path", "posix", "--network", "bare", "--network", "bridge"];
+    let ran = fordway(dir.path(), &[&words[..], &networks].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = Run::read(&dir.path().join("ledger.run")).unwrap();
+    let is_left_out = |name: &str| {
+        let start = format!("the network {name} is left out: ");
+        run.warnings.iter().any(|warning| warning.starts_with(&start) && warning.len() > start.len())
+    };
+    assert!(is_left_out("bridge"), "{:?}", run.warnings);
+    if fordway_sys::user_id() != 0 {
+        assert!(is_left_out("bare"), "{:?}", run.warnings);
+        return;
+    }
+    let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
+    let account: Value = serde_json::from_slice(&account).unwrap();
+    let entries = account["entries"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["path"] == "http get, bare").unwrap();
+    let parts: Vec<_> = entry["parts"].as_array().unwrap().iter().map(|part| &part["rung"]).collect();
+    assert!(parts.contains(&&Value::from("tcp round trip, bare")), "{parts:?}");
+    assert!(parts.contains(&&Value::from("verify")), "{parts:?}");
+}
+
 #[test]
 fn what_cannot_be_measured_is_said() {
     let dir = tempfile::tempdir().unwrap();
     for (words, said) in [
         (&["ledger", "--size", "0"][..], "--size 0: use 1 B to 64.0 MiB"),
         (&["ledger", "--root", "missing"], "missing"),
+        (&["ledger", "--root", ".", "--network", "moon"], "there is no set-up \"moon\""),
+        (&["ledger", "--root", ".", "--network", "container"], "cannot hold other programs"),
     ] {
         let ran = fordway(dir.path(), words);
         assert!(!ran.status.success(), "{words:?}");
