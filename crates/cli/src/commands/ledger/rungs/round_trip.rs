@@ -149,6 +149,8 @@ impl Unix {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
+        // Its name is free for another rung of this kind.
+        std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], Lookout::default());
         Ok(Unix { socket, inbox, descriptor: None, lookout, trip: Trip::new(sizes), other })

@@ -12,7 +12,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use fordway_measure::Lane;
-use fordway_netlab::setup::Ends;
+use fordway_netlab::setup::{Ends, Setup};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, PutOptions, Result, Store};
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
@@ -59,6 +59,7 @@ impl Ladder {
     /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`, and of
     /// an HTTP get through each of the set-ups `networks`.
     pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg], networks: &[String]) -> Result<Self> {
+        let setups = networks.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         let bucket = Bucket::new(BUCKET)?;
@@ -79,8 +80,8 @@ impl Ladder {
         for way in ways {
             ladder.way(*way, &site)?;
         }
-        for name in networks {
-            ladder.network(name, &site)?;
+        for setup in &setups {
+            ladder.network(setup, &site)?;
         }
         Ok(ladder)
     }

@@ -12,16 +12,15 @@ use super::{Ladder, Site};
 use crate::commands::gateway::GatewayProcess;
 
 impl Ladder {
-    /// An HTTP get through the network of the set-up `name`. What this machine or this user cannot set up is left
+    /// An HTTP get through the network of a set-up. What this machine or this user cannot set up is left
     /// out, and `left_out` says why. Errors: `InvalidArgument` for what is no set-up of networks alone.
-    pub(super) fn network(&mut self, name: &str, site: &Site<'_>) -> Result<()> {
-        let setup = Setup::load(name)?;
+    pub(super) fn network(&mut self, setup: &Setup, site: &Site<'_>) -> Result<()> {
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
         // A wire of a cluster takes large pieces, and its cards cut them.
         let wire = Wire { is_offloading: true, ..Wire::default() };
-        match Ends::lay(&setup, &wire, &fordway) {
-            Ok(ends) => self.http_through(&setup, ends, site),
+        match Ends::lay(setup, &wire, &fordway) {
+            Ok(ends) => self.http_through(setup, ends, site),
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 self.left_out.push(format!("the network {} is left out: {error}", setup.name));
                 Ok(())
