@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use fordway_store::Result;
 use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Builder;
 
 use super::rungs::http2::PIECE_BYTES;
 use crate::exit::{Exit, file_error};
@@ -33,8 +35,6 @@ const RECEIVED_BYTES_MAX: usize = 256 << 10;
 pub(super) enum Form {
     /// From memory.
     Bytes,
-    /// From memory, a piece at a time.
-    Pieces,
     /// By `sendfile`, behind a head.
     File,
     /// The head alone, with the descriptor of the file.
@@ -60,7 +60,6 @@ impl Order {
             Form::Bytes => 0u32,
             Form::File => 1,
             Form::Descriptor => 2,
-            Form::Pieces => 3,
         };
         let mut bytes = Vec::with_capacity(self.request_bytes);
         bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
@@ -79,19 +78,19 @@ impl Order {
         let form = match number(4, 4) {
             0 => Form::Bytes,
             1 => Form::File,
-            2 => Form::Descriptor,
-            _ => Form::Pieces,
+            _ => Form::Descriptor,
         };
         Some(Order { request_bytes: number(0, 4), form, head_bytes: number(8, 8), body_bytes: number(16, 8) })
     }
 }
 
-/// Answers at `address` (`unix:PATH` or `tcp:HOST:PORT`, where the measuring process listens) until that
+/// Answers at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process listens) until that
 /// hangs up. Errors: the address, the file and the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
     let served = File::open(file).and_then(|file| match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
         Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
+        Some(("loop", place)) => TcpStream::connect(place).and_then(serve_by_event_loop),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     });
     served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
@@ -171,6 +170,40 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
     }
 }
 
+/// As the gateway of HTTP/2: by the event loop of a library, from memory, a piece at a time.
+fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    send_unpaced_on_loopback(&socket, socket.peer_addr()?.ip())?;
+    socket.set_nonblocking(true)?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut socket = tokio::net::TcpStream::from_std(socket)?;
+        let (mut request, mut answer) = (vec![0; RECEIVED_BYTES_MAX], Vec::new());
+        while let Some(order) = awaited(&mut socket, &mut request).await? {
+            answer.resize(order.head_bytes + order.body_bytes, 1);
+            for piece in answer.chunks(PIECE_BYTES) {
+                socket.write_all(piece).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A request without content; `None` at the end.
+async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<Order>> {
+    let mut filled = 0;
+    loop {
+        match socket.read(&mut request[filled..]).await? {
+            0 => return Ok(None),
+            count => filled += count,
+        }
+        let order = Order::read(&request[..filled]).filter(|order| filled >= order.request_bytes);
+        if order.is_some() {
+            return Ok(order);
+        }
+    }
+}
+
 /// Takes a request off the socket, its content over and over into the same memory; `None` at the end.
 fn taken(
     buffer: &mut [u8],
@@ -195,10 +228,10 @@ fn taken(
 }
 
 /// Waits for one socket as event loops do.
-pub(super) struct Poll(OwnedFd);
+struct Poll(OwnedFd);
 
 impl Poll {
-    pub(super) fn new(socket: &TcpStream) -> io::Result<Self> {
+    fn new(socket: &TcpStream) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
@@ -206,7 +239,7 @@ impl Poll {
     }
 
     /// Until something happens to the socket.
-    pub(super) fn wait(&self) -> Result<(), Errno> {
+    fn wait(&self) -> Result<(), Errno> {
         let mut events = [MaybeUninit::uninit(); 8];
         epoll::wait(&self.0, &mut events, None).map(drop).or_else(|errno| match errno {
             Errno::INTR => Ok(()),
@@ -224,17 +257,14 @@ struct Server<'s> {
 
 impl Server<'_> {
     fn answer(&mut self, order: Order) -> io::Result<()> {
-        let is_in_memory = matches!(order.form, Form::Bytes | Form::Pieces);
-        let in_memory = order.head_bytes + if is_in_memory { order.body_bytes } else { 0 };
+        let in_memory = order.head_bytes + if order.form == Form::Bytes { order.body_bytes } else { 0 };
         if self.answer.len() < in_memory {
             self.answer.resize(in_memory, 1);
         }
         let answer = &self.answer[..in_memory];
         if order.form != Form::File {
             return self.all(in_memory, |at| {
-                let end =
-                    if order.form == Form::Pieces { in_memory.min(at + PIECE_BYTES) } else { in_memory };
-                rustix::net::send(self.socket, &answer[at..end], rustix::net::SendFlags::NOSIGNAL)
+                rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
             });
         }
         self.all(in_memory, |at| send_more(self.socket, &answer[at..]))?;
@@ -268,7 +298,7 @@ mod tests {
 
     #[test]
     fn an_order_is_read_as_it_was_written() {
-        for form in [Form::Bytes, Form::Pieces, Form::File, Form::Descriptor] {
+        for form in [Form::Bytes, Form::File, Form::Descriptor] {
             let bytes = order(100, form).to_bytes();
             assert_eq!(bytes.len(), 100);
             let read = Order::read(&bytes).unwrap();

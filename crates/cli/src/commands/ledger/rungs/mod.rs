@@ -1,6 +1,7 @@
 //! The rungs: each does the work of one layer, with the code that does it in earnest where that can be
 //! called by itself.
 
+pub(super) mod event_loop;
 pub(super) mod files;
 pub(super) mod heads;
 pub(super) mod http2;

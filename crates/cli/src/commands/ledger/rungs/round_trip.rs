@@ -15,8 +15,7 @@ use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopb
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
 
-use super::super::echo::{Form, Lookout, ORDER_BYTES, Order, Poll};
-use super::http2::PIECE_BYTES;
+use super::super::echo::{Form, Lookout, ORDER_BYTES, Order};
 use crate::exit::file_error;
 
 /// What the client of the HTTP lane receives at a time while it waits for a head.
@@ -40,7 +39,13 @@ pub(in super::super) struct Messages {
 pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<Messages>>;
 
 /// The other side; it ends when the connection does.
-struct Other(Child);
+pub(super) struct Other(Child);
+
+impl Other {
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Other {
     fn drop(&mut self) {
@@ -50,7 +55,7 @@ impl Drop for Other {
     }
 }
 
-fn start(address: &str, file: &Path) -> Result<Other> {
+pub(super) fn start(address: &str, file: &Path) -> Result<Other> {
     let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
     let mut command = Command::new(exe);
     command.args(["ledger", "--echo", address, "--echo-file"]).arg(file).stdin(Stdio::null());
@@ -59,7 +64,7 @@ fn start(address: &str, file: &Path) -> Result<Other> {
 }
 
 /// Accepts the one who was started. Errors: it does not come.
-fn accepted<T>(mut accept: impl FnMut() -> std::io::Result<T>, other: &mut Other) -> Result<T> {
+pub(super) fn accepted<T>(mut accept: impl FnMut() -> std::io::Result<T>, other: &mut Other) -> Result<T> {
     let since = Instant::now();
     loop {
         match accept() {
@@ -78,24 +83,24 @@ fn accepted<T>(mut accept: impl FnMut() -> std::io::Result<T>, other: &mut Other
     }
 }
 
-/// What both kinds of round trip keep.
-struct Trip {
+/// What all kinds of round trip keep.
+pub(super) struct Trip {
     sizes: Sizes,
-    request: Vec<u8>,
+    pub(super) request: Vec<u8>,
     order: Order,
     body: Vec<u8>,
     /// What is copied where the client is to be busy, and to where.
     rest: (Vec<u8>, Vec<u8>),
-    received: usize,
+    pub(super) received: usize,
 }
 
 impl Trip {
-    fn new(sizes: Sizes) -> Self {
+    pub(super) fn new(sizes: Sizes) -> Self {
         let order = Order { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: Form::Bytes };
         Trip { sizes, request: Vec::new(), order, body: Vec::new(), rest: Default::default(), received: 0 }
     }
 
-    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+    pub(super) fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         let Messages { request_bytes, head_bytes, body_bytes, form, rest_bytes } = (self.sizes)(size_bytes)?;
         let request_bytes = request_bytes.max(ORDER_BYTES);
         self.order = Order { request_bytes, head_bytes, body_bytes, form };
@@ -109,17 +114,17 @@ impl Trip {
     /// A client that was passed a file is busy with its content before it asks again, and who puts an object
     /// has to take away the last one. The other side sleeps meanwhile, and the longer it sleeps the longer
     /// it takes to wake.
-    fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
 
     /// Bytes of the answer.
-    fn expected(&self) -> usize {
+    pub(super) fn expected(&self) -> usize {
         let Order { head_bytes, body_bytes, form, .. } = self.order;
         head_bytes + if form == Form::Descriptor { 0 } else { body_bytes }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         match self.received == self.expected() {
             true => Ok(()),
             false => {
@@ -201,15 +206,13 @@ impl Rung for Unix {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.other.0.id())
+        Some(self.other.pid())
     }
 }
 
 /// Over TCP on the loopback interface, as the HTTP lane.
 pub(in super::super) struct Tcp {
     socket: TcpStream,
-    /// Where this side waits by an event loop, as for HTTP/2.
-    poll: Option<Poll>,
     buffer: Vec<u8>,
     trip: Trip,
     other: Other,
@@ -241,42 +244,11 @@ impl Tcp {
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
         socket.set_nonblocking(false).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
-        Ok(Tcp { socket, poll: None, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
-    }
-
-    /// The same with an event loop on this side too, which takes what comes in pieces.
-    pub(in super::super) fn with_event_loop(mut self) -> Result<Self> {
-        let failed = |error| file_error("waiting for", "a socket", error);
-        self.socket.set_nonblocking(true).map_err(failed)?;
-        self.poll = Some(Poll::new(&self.socket).map_err(failed)?);
-        self.buffer.resize(PIECE_BYTES, 0);
-        Ok(self)
-    }
-
-    /// Piece by piece, over and over into the same memory.
-    fn receive_pieces(&mut self, poll: &Poll) -> Result<usize, fordway_sys::Errno> {
-        let (mut filled, mut is_drained) = (0, true);
-        while filled < self.trip.expected() {
-            if is_drained {
-                poll.wait()?;
-            }
-            match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
-                Ok((_, 0)) => break,
-                Ok((_, count)) => (filled, is_drained) = (filled + count, count < self.buffer.len()),
-                Err(fordway_sys::Errno::WOULDBLOCK) => is_drained = true,
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(filled)
+        Ok(Tcp { socket, buffer: vec![0; HEAD_BUFFER_BYTES], trip: Trip::new(sizes), other })
     }
 
     /// The head with what comes in its call, then the rest of the body straight into place.
     fn receive(&mut self) -> Result<usize, fordway_sys::Errno> {
-        if let Some(poll) = self.poll.take() {
-            let filled = self.receive_pieces(&poll);
-            self.poll = Some(poll);
-            return filled;
-        }
         let head_bytes = self.trip.order.head_bytes;
         let mut filled = 0;
         while filled < head_bytes {
@@ -319,6 +291,6 @@ impl Rung for Tcp {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.other.0.id())
+        Some(self.other.pid())
     }
 }

@@ -8,6 +8,7 @@ use fordway_workload::ledger::Path;
 
 use super::super::echo::Form;
 use super::super::rungs::Operation;
+use super::super::rungs::event_loop::EventLoops;
 use super::super::rungs::files::{Open, PosixGet, Pread, PreadPieces};
 use super::super::rungs::http2::{Http2Frames, Pipe};
 use super::super::rungs::layer::Layer;
@@ -187,12 +188,12 @@ impl Ladder {
             let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
             let body_bytes = size_bytes as usize;
             let head_bytes = answer_bytes - body_bytes;
-            Ok(Messages { request_bytes, head_bytes, body_bytes, form: Form::Pieces, rest_bytes: 0 })
+            Ok(Messages { request_bytes, head_bytes, body_bytes, form: Form::Bytes, rest_bytes: 0 })
         };
-        let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, with an event \
-                           loop on both sides";
+        let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, by the event loop of \
+                           a library on both sides";
         self.add("tcp round trip, event loops", description, || {
-            Ok(Box::new(Tcp::new(&site.largest, Box::new(sizes))?.with_event_loop()?))
+            Ok(Box::new(EventLoops::new(&site.largest, Box::new(sizes))?))
         })
     }
 }
