@@ -21,8 +21,8 @@ impl Inner {
         }
         self.locked(bucket, key, |contents| {
             if !options.conditions.is_empty() {
-                let current = self.find_object(bucket, key)?.map(|opened| opened.etag());
-                options.conditions.check_write(current.as_ref())?;
+                let found = self.open_version(bucket, key, options.version.as_ref());
+                options.conditions.check_delete(found.map(|opened| opened.etag()))?;
             }
             if contents.versioning != Versioning::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);

@@ -82,7 +82,25 @@ impl Conditions {
         self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
     }
 
-    /// Holds a write or delete against what is there now.
+    /// Holds a delete against the tag of the object it is about, or why there is none. Where nothing
+    /// is, nothing is refused, as S3 answers any delete of nothing. A delete marker is something, but
+    /// has no tag. Errors: `PreconditionFailed`, and those of the search but `NoSuchKey` and
+    /// `NoSuchVersion`.
+    pub fn check_delete(&self, found: Result<ETag>) -> Result<()> {
+        match found {
+            Ok(tag) => self.check_write(Some(&tag)),
+            Err(error) if error.is_at_delete_marker() => match self.if_match {
+                Some(ETagMatch::Tags(_)) => {
+                    Err(Error::new(ErrorKind::PreconditionFailed, "a delete marker is there"))
+                }
+                _ => Ok(()),
+            },
+            Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Holds a write against what is there now.
     /// Errors: `PreconditionFailed`; `NoSuchKey` for `If-Match` where there is no object, as S3 says it.
     pub fn check_write(&self, current: Option<&ETag>) -> Result<()> {
         if let Some(wanted) = &self.if_match
@@ -123,6 +141,22 @@ mod tests {
         assert_eq!(kind(replace.check_write(Some(&old))), None);
         assert_eq!(kind(replace.check_write(Some(&new))), Some(ErrorKind::PreconditionFailed));
         assert_eq!(kind(replace.check_write(None)), Some(ErrorKind::NoSuchKey));
+    }
+
+    #[test]
+    fn deletes() {
+        let kind = |result: Result<()>| result.err().map(|error| error.kind());
+        let wanted = Conditions::only_if(ETag::new("old"));
+        let missing = |kind| Err(Error::new(kind, ""));
+        assert_eq!(kind(wanted.check_delete(Ok(ETag::new("old")))), None);
+        assert_eq!(kind(wanted.check_delete(Ok(ETag::new("new")))), Some(ErrorKind::PreconditionFailed));
+        assert_eq!(kind(wanted.check_delete(missing(ErrorKind::NoSuchKey))), None);
+        assert_eq!(kind(wanted.check_delete(missing(ErrorKind::NoSuchVersion))), None);
+        assert_eq!(kind(wanted.check_delete(missing(ErrorKind::Io))), Some(ErrorKind::Io));
+        let marker = || Err(Error::new(ErrorKind::NoSuchKey, "").at_delete_marker());
+        assert_eq!(kind(wanted.check_delete(marker())), Some(ErrorKind::PreconditionFailed));
+        let anything = Conditions { if_match: Some(ETagMatch::Any), ..Default::default() };
+        assert_eq!(kind(anything.check_delete(marker())), None);
     }
 
     #[test]
