@@ -22,7 +22,9 @@ impl Inner {
         self.locked(bucket, key, |contents| {
             if !options.conditions.is_empty() {
                 let found = self.open_version(bucket, key, options.version.as_ref());
-                options.conditions.check_delete(found.map(|opened| opened.etag()))?;
+                if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
+                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                }
             }
             if contents.versioning != Versioning::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);

@@ -223,7 +223,9 @@ impl Store for MemoryStore {
         self.on("delete", bucket, key.as_str(), |state| {
             if !options.conditions.is_empty() {
                 let found = state.object(key, options.version.as_ref());
-                options.conditions.check_delete(found.map(|object| object.info.etag.clone()))?;
+                if !options.conditions.check_delete(found.map(|object| object.info.etag.clone()))? {
+                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                }
             }
             Ok(match &options.version {
                 Some(version) => state.delete_version(key, version),
