@@ -93,9 +93,10 @@ impl Rung for Describe {
 /// Writing an object that is not there yet, in one call.
 pub(in super::super) struct Put {
     objects: Objects,
-    /// The same objects as who writes their files has them. What was put is taken away by them: memory that
-    /// was given back on another processor than the one that takes it again is slow to write to.
-    written_by: Arc<dyn Store>,
+    /// The same objects as who writes the content of their files has them, by the size from which on that is not
+    /// the store itself. What was put is taken away by who wrote it: memory that was given back on another
+    /// processor than the one that takes it again is slow to write to.
+    written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,
 }
@@ -103,13 +104,19 @@ pub(in super::super) struct Put {
 impl Put {
     /// A put in this process, or by a gateway that writes the files itself.
     pub(in super::super) fn new(objects: Objects, options: PutOptions, server_pid: Option<u32>) -> Self {
-        let written_by = objects.store.clone();
-        Put { objects, written_by, options, server_pid }
+        Put { objects, written_here: None, options, server_pid }
     }
 
-    /// The same where the gateway has this process write to its files.
-    pub(in super::super) fn written_here(self, embedded: &Objects) -> Self {
-        Put { written_by: embedded.store.clone(), ..self }
+    /// The same where the gateway has this process write content over `bytes` to its files.
+    pub(in super::super) fn written_here_over(self, bytes: u64, embedded: &Objects) -> Self {
+        Put { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
+    }
+
+    /// The store of who writes the object at hand.
+    fn writer(&self) -> &dyn Store {
+        let here =
+            self.written_here.as_ref().filter(|(from_bytes, _)| self.objects.size_bytes >= *from_bytes);
+        here.map_or(&*self.objects.store, |(_, store)| &**store)
     }
 }
 
@@ -119,7 +126,7 @@ impl Rung for Put {
     }
 
     fn before(&mut self) -> Result<()> {
-        match self.written_by.delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
+        match self.writer().delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(()),
             deleted => deleted.map(drop),
         }
@@ -133,7 +140,7 @@ impl Rung for Put {
     fn check(&self) -> Result<()> {
         let Objects { bucket, key, size_bytes, contents, .. } = &self.objects;
         let mut stored = Vec::new();
-        self.written_by.read(bucket, key, &GetOptions::default(), &mut stored)?;
+        self.writer().read(bucket, key, &GetOptions::default(), &mut stored)?;
         same(&stored, contents.of(*size_bytes))
     }
 

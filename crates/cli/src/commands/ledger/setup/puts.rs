@@ -62,7 +62,7 @@ impl Ladder {
         self.gateways.push(gateway);
         self.add("node put", "the node lane, a gateway process", || {
             let put = Put::new(objects, PutOptions::default(), Some(pid));
-            Ok(Box::new(put.written_here(&site.objects)))
+            Ok(Box::new(put.written_here_over(WHOLE_BYTES_MAX, &site.objects)))
         })?;
         let path = Path::new("node put").with("embedded put").with("unix round trip, put");
         self.paths.push(path.with("node frames, put"));
