@@ -133,8 +133,10 @@ fn http2_is_taken_apart_without_the_pipe() {
 fn puts_are_the_sum_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
-    let sizes = ["--size", "128KiB", "--size", "129KiB", "--path", "node-put", "--path", "http-put"];
-    let ran = fordway(dir.path(), &[&words[..], &sizes].concat());
+    let sizes = ["--size", "128KiB", "--size", "129KiB"];
+    // Named twice, it is measured once.
+    let ways = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
+    let ran = fordway(dir.path(), &[&words[..], &sizes, &ways].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert_eq!(names(dir.path()), ["ledger.run"]);
     let records: Vec<Value> =
@@ -152,6 +154,7 @@ fn puts_are_the_sum_of_theirs() {
         );
         assert_eq!(parts("http put", size)[..2], ["embedded put, checksum", "crc64nvme"], "at {size}");
     }
+    assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
 }
 
 /// What only root can set up is left out with the reason for anybody else, as is for all what translates addresses.
@@ -189,6 +192,7 @@ fn what_cannot_be_measured_is_said() {
         (&["ledger", "--root", "missing"], "missing"),
         (&["ledger", "--root", ".", "--network", "moon"], "there is no set-up \"moon\""),
         (&["ledger", "--root", ".", "--network", "container"], "cannot hold other programs"),
+        (&["ledger", "--root", ".", "--network", "bare", "--network", "bare"], "name each once"),
     ] {
         let ran = fordway(dir.path(), words);
         assert!(!ran.status.success(), "{words:?}");

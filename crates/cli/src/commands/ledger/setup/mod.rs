@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fordway_measure::Lane;
 use fordway_netlab::setup::{Ends, Setup};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, PutOptions, Result, Store};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, PutOptions, Result, Store};
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
 
 use super::rungs::files::{Files, name};
@@ -59,7 +59,7 @@ impl Ladder {
     /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`, and of
     /// an HTTP get through each of the set-ups `networks`.
     pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg], networks: &[String]) -> Result<Self> {
-        let setups = networks.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
+        let setups = chosen(networks)?;
         let root = dir.join("s3");
         std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
         let bucket = Bucket::new(BUCKET)?;
@@ -77,8 +77,10 @@ impl Ladder {
         let site = Site { dir, root: &root, bucket, files, largest, objects, contents };
         let mut ladder = Ladder::default();
         ladder.memory(&site.contents);
-        for way in ways {
-            ladder.way(*way, &site)?;
+        for (at, way) in ways.iter().enumerate() {
+            if !ways[..at].contains(way) {
+                ladder.way(*way, &site)?;
+            }
         }
         for setup in &setups {
             ladder.network(setup, &site)?;
@@ -159,4 +161,17 @@ impl Ladder {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
     }
+}
+
+/// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: rungs are
+/// named for them.
+fn chosen(names: &[String]) -> Result<Vec<Setup>> {
+    let setups = names.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
+    for (at, setup) in setups.iter().enumerate() {
+        if setups[..at].iter().any(|other| other.name == setup.name) {
+            let detail = format!("there are two networks called {:?}; name each once", setup.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+    }
+    Ok(setups)
 }
