@@ -1,6 +1,7 @@
 //! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
 //! TOML file ([how to write one](../../../docs/layers.md)); the usual ones are built in.
 
+mod accelerator;
 mod container;
 mod ends;
 mod log;
@@ -30,6 +31,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("tunnel", include_str!("../../setups/tunnel.toml")),
     ("ovs", include_str!("../../setups/ovs.toml")),
     ("wireguard", include_str!("../../setups/wireguard.toml")),
+    ("vm", include_str!("../../setups/vm.toml")),
     ("loopback", include_str!("../../setups/loopback.toml")),
     ("ssh", include_str!("../../setups/ssh.toml")),
     ("docker", include_str!("../../setups/docker.toml")),
@@ -171,6 +173,21 @@ impl Setup {
         Ok(setup)
     }
 
+    /// Whether it emulates a machine, by its own words or because its accelerator does.
+    pub fn emulates(&self) -> bool {
+        self.is_emulated || self.accelerator().is_some_and(accelerator::emulates)
+    }
+
+    /// Its name with the mark of what is emulated, for every table and figure.
+    pub fn label(&self) -> String {
+        if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
+    }
+
+    /// Who runs its virtual machine; `None` if it has none.
+    fn accelerator(&self) -> Option<&str> {
+        self.variables.get(accelerator::WORD).map(|said| accelerator::resolved(said))
+    }
+
     /// Whether it can be run as it is: nothing must be said about it first.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
@@ -178,7 +195,7 @@ impl Setup {
 
     /// Whether it is one of those that are measured when none is named: in namespaces, and complete.
     pub fn is_usual(&self) -> bool {
-        self.on == Ground::Namespaces && self.is_complete() && !self.is_emulated
+        self.on == Ground::Namespaces && self.is_complete() && !self.emulates()
     }
 
     /// Where its programs listen: beyond the loopback device only in networks of their own.

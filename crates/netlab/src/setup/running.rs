@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use super::accelerator;
 use super::container::contained;
 use super::log::Log;
 use super::step::{Daemon, command, start_in};
@@ -241,6 +242,9 @@ fn words(setup: &Setup, programs: &Programs) -> Words {
     words.set("pong-host", SERVER_ADDRESS);
     for (word, value) in setup.variables.iter().chain(&programs.variables) {
         words.set(word, value);
+    }
+    if let Some(accelerator) = setup.accelerator() {
+        words.set(accelerator::WORD, accelerator);
     }
     words
 }

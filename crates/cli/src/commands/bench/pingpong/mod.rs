@@ -128,7 +128,7 @@ impl Task<'_> {
                 for lane in order {
                     context.interrupt.check()?;
                     let doing =
-                        format_args!("{} {}", self.points[phase].label(), lanes[lane].setup.name).to_string();
+                        format_args!("{} {}", self.points[phase].label(), lanes[lane].label()).to_string();
                     context.output.steps(done, total, doing);
                     let Ok(running) = &lanes[lane].running else { continue };
                     let running = &running[self.points[phase].window];
