@@ -75,6 +75,9 @@ pub struct Setup {
     /// Networks beside `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Whether its steps bridge the wire, which must then carry frames, as the link emulator does not.
+    #[serde(default)]
+    pub needs_ethernet: bool,
     /// What is done before pong and ping are started, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
@@ -228,8 +231,12 @@ impl Setup {
     }
 
     /// The programs that are missing, each with where it comes from.
-    pub fn missing(&self) -> Vec<&Need> {
-        self.needs.iter().filter(|need| step::found(&need.program).is_none()).collect()
+    pub fn missing(&self) -> Vec<Need> {
+        let is_missing = |need: &&Need| step::found(&need.program).is_none();
+        let mut missing: Vec<Need> = self.needs.iter().filter(is_missing).cloned().collect();
+        let has_container = self.ping.container || self.pong.container;
+        missing.extend(has_container.then(container::missing).flatten());
+        missing
     }
 }
 

@@ -88,6 +88,7 @@ impl Running {
         match setup.on {
             Ground::Machine => Site::machine(setup, programs).start(setup, programs, stop),
             Ground::Namespaces => {
+                check_wire(setup, wire)?;
                 let lab = wire.lay()?;
                 Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
@@ -95,7 +96,8 @@ impl Running {
     }
 
     pub(super) fn check_programs(setup: &Setup) -> Result<()> {
-        let [need, ..] = setup.missing()[..] else { return Ok(()) };
+        let missing = setup.missing();
+        let [need, ..] = &missing[..] else { return Ok(()) };
         let detail = format!("there is no program `{}`; install {}", need.program, need.package);
         Err(Error::new(ErrorKind::NotImplemented, detail))
     }
@@ -151,6 +153,18 @@ impl Running {
     }
 }
 
+/// Errors: `NotImplemented` for a wire that the set-up cannot do with.
+pub(super) fn check_wire(setup: &Setup, wire: &Wire) -> Result<()> {
+    match setup.needs_ethernet && wire.is_emulated() {
+        false => Ok(()),
+        true => {
+            let detail = "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
+                          leave out the round trip and the loss (--rate alone needs no emulator)";
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }
+}
+
 /// A place where programs can be started.
 pub(super) struct Site {
     pub(super) words: Words,
@@ -176,6 +190,7 @@ impl Site {
             networks.insert(name.clone(), Namespace::new()?);
         }
         let mut words = words(setup, programs);
+        wire.describe(&mut words);
         for (name, network) in &networks {
             wire.tune(network)?;
             words.set(name, network.path().display().to_string());

@@ -7,9 +7,14 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::step::run_in;
+use super::words::Words;
 use crate::link::DEVICE;
 use crate::{Lab, LabConfig, LinkConfig, Namespace};
 
+/// The largest packet where nothing else is said: a device's own.
+const MTU_BYTES: u32 = 1500;
+/// What overlays put before a packet: VXLAN by IPv4, and WireGuard by either.
+const HEADERS_BYTES: [u32; 2] = [50, 80];
 /// How long a packet may wait for a line of some rate.
 const QUEUE_TIME_MS: u64 = 50;
 
@@ -70,6 +75,15 @@ impl Wire {
         match self.rate_bits_per_s {
             Some(rate) if !self.is_emulated() => limit_rate(end, rate),
             _ => Ok(()),
+        }
+    }
+
+    /// Says how large packets may be: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` within an overlay's headers.
+    pub(super) fn describe(&self, words: &mut Words) {
+        let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
+        words.set("mtu", mtu.to_string());
+        for headers in HEADERS_BYTES {
+            words.set(&format!("mtu-{headers}"), mtu.saturating_sub(headers).to_string());
         }
     }
 

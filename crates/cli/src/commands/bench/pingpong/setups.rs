@@ -110,7 +110,8 @@ fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
-    let words = [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
+    let words =
+        [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
     Ok(Programs {
         fordway,
         pong: end("pong", "port"),

@@ -1,0 +1,1 @@
+//! Set-ups that lead elsewhere.
