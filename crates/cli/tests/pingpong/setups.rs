@@ -127,7 +127,7 @@ fn traces() -> (String, usize) {
 }
 
 /// Processes whose parent was `program` at some time are told by its arguments: all carry our file's name.
-fn processes_with(word: &str) -> usize {
+pub(super) fn processes_with(word: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let has_word = |path: &Path| {
         std::fs::read(path.join("cmdline")).is_ok_and(|text| String::from_utf8_lossy(&text).contains(word))

@@ -73,6 +73,7 @@ pub struct Running {
     networks: BTreeMap<String, Namespace>,
     ping_network: Option<Namespace>,
     lab: Option<Lab>,
+    is_pong_elsewhere: bool,
     /// Where ping is asked, such as `127.0.0.1:8081`.
     pub ping_address: String,
 }
@@ -85,10 +86,10 @@ impl Running {
     /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
     pub fn start(setup: &Setup, wire: &Wire, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Self> {
         Running::check_programs(setup)?;
+        check_wire(setup, wire)?;
         match setup.on {
-            Ground::Machine => Site::machine(setup, programs).start(setup, programs, stop),
+            Ground::Machine => Site::machine(setup, programs)?.start(setup, programs, stop),
             Ground::Namespaces => {
-                check_wire(setup, wire)?;
                 let lab = wire.lay()?;
                 Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
@@ -107,9 +108,10 @@ impl Running {
         self.ping_network.as_ref()
     }
 
-    /// The process of pong, outside of any process namespace.
-    pub fn pong_id(&self) -> u32 {
-        self.pong.process.id()
+    /// The process of pong, outside of any process namespace; `None` where what is started here only has another
+    /// program start it, perhaps on another machine.
+    pub fn pong_id(&self) -> Option<u32> {
+        (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
 
     /// Keeps the processes of a side, those of its daemons included, on these processors.
@@ -153,16 +155,20 @@ impl Running {
     }
 }
 
-/// Errors: `NotImplemented` for a wire that the set-up cannot do with.
+/// Errors: `NotImplemented` for a wire that the set-up cannot have.
 pub(super) fn check_wire(setup: &Setup, wire: &Wire) -> Result<()> {
-    match setup.needs_ethernet && wire.is_emulated() {
-        false => Ok(()),
-        true => {
-            let detail = "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
-                          leave out the round trip and the loss (--rate alone needs no emulator)";
-            Err(Error::new(ErrorKind::NotImplemented, detail))
+    let why = match setup.on {
+        Ground::Machine if wire.is_altered() => {
+            "it runs in networks that are there already, where nothing can be said about packets and TCP; \
+             leave out the options that do, or leave out the set-up"
         }
-    }
+        Ground::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
+            "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
+             leave out the round trip and the loss (--rate alone needs no emulator)"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::NotImplemented, why))
 }
 
 /// A place where programs can be started.
@@ -175,9 +181,9 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn machine(setup: &Setup, programs: &Programs) -> Self {
-        let words = words(setup, programs);
-        Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() }
+    fn machine(setup: &Setup, programs: &Programs) -> Result<Self> {
+        let words = words(setup, programs)?;
+        Ok(Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() })
     }
 
     pub(super) fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
@@ -189,7 +195,7 @@ impl Site {
         for name in &setup.networks {
             networks.insert(name.clone(), Namespace::new()?);
         }
-        let mut words = words(setup, programs);
+        let mut words = words(setup, programs)?;
         wire.describe(&mut words);
         for (name, network) in &networks {
             wire.tune(network)?;
@@ -218,8 +224,10 @@ impl Site {
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
+        let is_pong_elsewhere = setup.on == Ground::Machine && setup.pong.command.is_some();
         let Site { networks, lab, daemons, .. } = self;
-        Ok(Running { ping, pong, daemons, networks, ping_network: asker, lab, ping_address })
+        let ping_network = asker;
+        Ok(Running { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
     }
 
     pub(super) fn network_of(&self, part: &Part) -> Option<&Namespace> {
@@ -247,7 +255,7 @@ fn start_here(words: &[String]) -> Result<Daemon> {
     Ok(Daemon { process: Process::start_here(command)?, log })
 }
 
-fn words(setup: &Setup, programs: &Programs) -> Words {
+fn words(setup: &Setup, programs: &Programs) -> Result<Words> {
     let mut words = Words::default();
     words.set("fordway", programs.fordway.display().to_string());
     words.set("scratch", Mounts::SCRATCH);
@@ -261,7 +269,11 @@ fn words(setup: &Setup, programs: &Programs) -> Words {
     if let Some(accelerator) = setup.accelerator() {
         words.set(accelerator::WORD, accelerator);
     }
-    words
+    // What stands for something with other words in it, unless the user says otherwise.
+    for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
+        words.set(word, words.fill(value)?);
+    }
+    Ok(words)
 }
 
 /// `HOST` with a port, unless it has one.

@@ -45,6 +45,12 @@ impl Wire {
         !self.rtt.is_zero() || self.loss > 0.0
     }
 
+    /// Whether anything is said about it, and about TCP, that only networks of our own can have.
+    pub(super) fn is_altered(&self) -> bool {
+        let plain = Wire { seed: self.seed, is_offloading: true, ..Wire::default() };
+        *self != plain
+    }
+
     /// Makes both networks and joins them.
     pub(super) fn lay(&self) -> Result<Lab> {
         let link = LinkConfig {

@@ -167,7 +167,8 @@ impl Task<'_> {
             threads: usize::from(point.concurrency),
             seed: self.seed,
             client_cpus: Vec::new(),
-            server_pid: Some(running.pong_id()),
+            // A pong that was there already is no process that we know.
+            server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
         let keep = point.policy == PolicyArg::Kept;

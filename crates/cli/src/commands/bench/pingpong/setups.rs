@@ -86,6 +86,7 @@ fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> R
     let stop = || context.interrupt.is_raised();
     let one = |window| {
         let running = Running::start(setup, &wire(args, window), &programs, &stop)?;
+        check_cores(&running, args)?;
         check(&running, args, &stop)?;
         Ok(running)
     };
@@ -151,6 +152,18 @@ fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
     said.unwrap_or(Ok(usual)).map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
     })
+}
+
+/// Errors: `NotImplemented` where pong is to be kept on processors, and is no process of this set-up.
+fn check_cores(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+    match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
+        true => Ok(()),
+        false => {
+            let detail =
+                "pong is started elsewhere, where --cores cannot keep it on processors; leave out --cores";
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }
 }
 
 /// How long the first message may take to come through.
