@@ -41,6 +41,31 @@ fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
 }
 
 #[test]
+fn set_ups_of_one_machine_are_not_taken_for_one_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("shell.toml");
+    fs::write(&file, BY_A_SHELL).unwrap();
+    let setups = format!("loopback,{}", file.display());
+    let options =
+        ["--setup", &setups, "--connections", "kept", "--set", "port=28680", "--set", "ping-port=28681"];
+    let output = bench(&[&SHORT[..], &options].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = rows(&output);
+    let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
+    assert_eq!(lanes, ["loopback", "shell"]);
+    // The process of the one is known, that of the other is not: neither stands for both.
+    assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
+    // Somebody who is there already is not taken for ours, at either port.
+    for taken in [28_682, 28_683] {
+        let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+        let output = bench(&[&SHORT[..], &options].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let reason = format!("somebody takes connections at 127.0.0.1:{taken} already");
+        assert!(said(&output).contains(&reason), "{}", said(&output));
+    }
+}
+
+#[test]
 fn a_template_asks_for_what_must_be_said() {
     let output = bench(&[&SHORT[..], &["--setup", "ssh"]].concat());
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));

@@ -216,13 +216,20 @@ impl Site {
         let (pong_port, ping_port) = programs.ports;
         let pong_address = self.words.fill(&setup.pong.address)?;
         self.words.set("pong-address", &pong_address);
+        let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
+        if setup.on == Ground::Machine {
+            let pong_address = (!setup.pong.hidden).then(|| at(&pong_address, pong_port));
+            [Some(&ping_address), pong_address.as_ref()]
+                .into_iter()
+                .flatten()
+                .try_for_each(|at| check_free(at))?;
+        }
         let mut pong = self.launch("pong", &setup.pong, &programs.pong, &programs.pong_options)?;
         let asker = self.network_of(&setup.ping).cloned();
         if !setup.pong.hidden {
             wait_for_port(asker.as_ref(), &mut pong, &at(&pong_address, pong_port), ("pong", stop))?;
         }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
-        let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
         let is_pong_elsewhere = setup.on == Ground::Machine && setup.pong.command.is_some();
         let Site { networks, lab, daemons, .. } = self;
@@ -286,6 +293,22 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
+/// Errors: `InvalidArgument` if somebody takes connections at `address`, who would be taken for ours.
+fn check_free(address: &str) -> Result<()> {
+    if !takes_connections(address) {
+        return Ok(());
+    }
+    let detail = format!(
+        "somebody takes connections at {address} already; say other ports by --set port= and ping-port="
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, detail))
+}
+
+fn takes_connections(address: &str) -> bool {
+    let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
+}
+
 /// Waits until there is somebody who takes connections, as seen from `network`.
 fn wait_for_port(
     network: Option<&Namespace>,
@@ -294,10 +317,7 @@ fn wait_for_port(
     (name, stop): (&str, &dyn Fn() -> bool),
 ) -> Result<()> {
     let since = Instant::now();
-    let connect = || {
-        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
-        found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
-    };
+    let connect = || takes_connections(address);
     loop {
         if network.map_or_else(|| Ok(connect()), |network| network.run(connect))? {
             return Ok(());

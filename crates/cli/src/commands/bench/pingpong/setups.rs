@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fordway_netlab::setup::{Programs, Running, Setup, Wire};
+use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::points::windows;
@@ -54,7 +54,24 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
         let known: Vec<_> = args.set.iter().filter(unknown).cloned().collect();
         setup.variables.extend(known);
     }
+    spread_ports(&mut setups)?;
     Ok(setups)
+}
+
+/// Gives each of the set-ups that share the network of this machine ports of its own: the next two.
+fn spread_ports(setups: &mut [Setup]) -> Result<()> {
+    let sharing = setups.iter_mut().filter(|setup| setup.on == Ground::Machine);
+    for (number, setup) in sharing.enumerate() {
+        for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
+            let first = port(setup, word, usual)?;
+            let own = first.checked_add(2 * number as u16).ok_or_else(|| {
+                let detail = format!("{word}={first} leaves no ports for all set-ups; say a smaller one");
+                Error::new(ErrorKind::InvalidArgument, detail)
+            })?;
+            setup.variables.insert(word.to_owned(), own.to_string());
+        }
+    }
+    Ok(())
 }
 
 /// Words that every set-up has.
