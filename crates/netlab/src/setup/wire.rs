@@ -124,3 +124,28 @@ fn limit_rate(end: &Namespace, rate_bits_per_s: u64) -> Result<()> {
     command.args(words);
     run_in(end, None, command, None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_an_overlay_fit_into_those_of_the_wire() {
+        let filled = |mtu_bytes| {
+            let mut words = Words::default();
+            Wire { mtu_bytes, ..Wire::default() }.describe(&mut words);
+            words.fill("{mtu} {mtu-50} {mtu-80}").unwrap()
+        };
+        assert_eq!(filled(None), "1500 1450 1420");
+        assert_eq!(filled(Some(9000)), "9000 8950 8920");
+    }
+
+    #[test]
+    fn a_wire_of_which_nothing_is_said_is_not_altered() {
+        let plain = Wire { is_offloading: true, seed: 7, ..Wire::default() };
+        assert!(!plain.is_altered());
+        assert!(Wire { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
+        assert!(Wire { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
+        assert!(Wire { is_offloading: false, ..plain }.is_altered());
+    }
+}
