@@ -73,6 +73,15 @@ fn a_template_asks_for_what_must_be_said() {
     assert!(asks.iter().any(|reason| said(&output).contains(reason)), "{}", said(&output));
 }
 
+#[test]
+fn the_list_says_what_each_set_up_asks_for() {
+    let rows = rows(&bench(&["--list"]));
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(of("ssh")["unset"], serde_json::json!(["pong-host"]));
+    assert_eq!(of("bare")["emulated"], false);
+    assert!(of("vm")["emulated"].is_boolean());
+}
+
 /// A server of ssh with keys, a port and a configuration of its own; it ends with the test.
 struct Sshd(Child);
 

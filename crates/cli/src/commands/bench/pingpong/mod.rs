@@ -73,11 +73,16 @@ struct Listed {
     missing: Vec<String>,
     /// Words that must be said by `--set`.
     unset: Vec<String>,
+    /// Whether its processor is emulated, on this machine.
+    emulated: bool,
 }
 
 impl std::fmt::Display for Listed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:<18}{}", self.name, self.description)?;
+        if self.emulated {
+            write!(f, " (emulated here)")?;
+        }
         if !self.missing.is_empty() {
             write!(f, " (missing: {})", self.missing.join(", "))?;
         }
@@ -94,8 +99,9 @@ fn list(context: &Context) -> Result<Exit> {
             setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
         let unset = setup.variables.iter().filter(|(_, value)| value.is_empty());
         let unset = unset.map(|(word, _)| word.clone()).collect();
+        let emulated = setup.emulates();
         let Setup { name, description, .. } = setup;
-        context.output.record(&Listed { name, description, missing, unset })?;
+        context.output.record(&Listed { name, description, missing, unset, emulated })?;
     }
     Ok(Exit::Ok)
 }
