@@ -58,7 +58,7 @@ impl Connector {
             Version::Http2 => {
                 let connection =
                     super::http2::Http2::connect(origin, self.socket(origin)?, &self.timeouts, &self.tls)?;
-                Ok(Connection::http2(connection, self.timeouts))
+                Ok(Connection::multiplexed(connection, self.timeouts))
             }
         }
     }

@@ -39,7 +39,7 @@ pub use response::Response;
 pub use tls::TlsRoots;
 
 /// Which HTTP is spoken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Version {
     /// HTTP/1.1, which every server speaks.
     #[default]

@@ -12,8 +12,8 @@ use std::time::Instant;
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::answer::Refusal;
 use super::batch::Batch;
+use super::content::Refusal;
 use super::learned::Learned;
 use super::line::{Answered, Event, GATHERING_TIME, Line};
 use super::redirect::Moved;
@@ -23,8 +23,6 @@ use super::source::{Place, Source};
 use super::version::changed;
 use crate::retry::Retries;
 
-/// Requests under way on one connection, at most.
-const DEPTH_MAX: usize = 64;
 /// Single ranges that are worth a further connection.
 const RANGES_PER_LINE: usize = 16;
 
@@ -48,6 +46,8 @@ pub(super) struct Engine<S> {
     /// Bytes of batches that are gone.
     delivered_before: u64,
     not_before: Option<Instant>,
+    /// When a request failed last: others that were under way then fail with it.
+    failed_at: Option<Instant>,
 }
 
 impl<S: Sink> Engine<S> {
@@ -67,6 +67,7 @@ impl<S: Sink> Engine<S> {
             delivered_at_failure: 0,
             delivered_before: 0,
             not_before: None,
+            failed_at: None,
         }
     }
 
@@ -179,6 +180,8 @@ impl<S: Sink> Engine<S> {
                 self.close(index);
             }
             Event::Useless => drop(self.close(index)),
+            #[cfg(feature = "http2")]
+            Event::Ended(request, end) => self.ended(index, &request, end),
             Event::Broken(error) => self.broken(index, error),
             Event::Forbidden(error) => {
                 let concerned = self.close(index);
@@ -211,7 +214,7 @@ impl<S: Sink> Engine<S> {
             let detail = "the server answered with other bytes than those asked for";
             self.failed(Error::new(ErrorKind::BadResponse, detail), &[request.batch], None);
         }
-        self.close_if_closing(index);
+        self.close_if_spent(index);
     }
 
     fn refused(&mut self, index: usize, request: &Request, refusal: Refusal) {
@@ -230,14 +233,14 @@ impl<S: Sink> Engine<S> {
             416 | 501 if asked > 1 => {
                 self.server = self.place.learn(Learned::lists_refused);
             }
-            408 | 429 | 500 | 502..=504 => self.failed(told(), &[request.batch], retry_after),
+            408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
             _ => return self.denied(index, request.batch, told()),
         }
-        self.close_if_closing(index);
+        self.close_if_spent(index);
     }
 
-    fn close_if_closing(&mut self, index: usize) {
-        if !self.lines[index].is_open() {
+    fn close_if_spent(&mut self, index: usize) {
+        if self.lines[index].is_spent() {
             self.note_cut(index);
             self.close(index);
         }
@@ -325,14 +328,15 @@ impl<S: Sink> Engine<S> {
     /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
     /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
     fn line_for_next(&mut self) -> Result<Option<usize>> {
-        let depth_max = if self.server.pipelines { DEPTH_MAX } else { 1 };
-        let lines = self.lines.iter().map(Line::depth).enumerate();
-        let least = lines.min_by_key(|(_, depth)| *depth).filter(|(_, depth)| *depth < depth_max);
-        match least {
+        let open = self.lines.iter().enumerate().filter(|(_, line)| line.is_open());
+        let count = open.clone().count();
+        let least = open.min_by_key(|(_, line)| line.depth());
+        let least = least.filter(|(_, line)| line.depth() < line.depth_max(&self.server));
+        match least.map(|(index, line)| (index, line.depth())) {
             Some((index, 0)) => Ok(Some(index)),
-            Some((index, _)) if self.lines.len() >= self.lines_wanted() => Ok(Some(index)),
-            None if !self.lines.is_empty() && self.lines.len() >= self.lines_wanted() => Ok(None),
-            _ => Ok(self.open()?.or(least.map(|(index, _)| index))),
+            Some((index, _)) if count >= self.lines_wanted() => Ok(Some(index)),
+            None if count > 0 && count >= self.lines_wanted() => Ok(None),
+            least => Ok(self.open()?.or(least.map(|(index, _)| index))),
         }
     }
 
@@ -341,7 +345,7 @@ impl<S: Sink> Engine<S> {
         let cap = self.place.session.options.connections_per_origin;
         let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
         match (pipelines, ranges_per_request) {
-            _ if ignores_ranges => 1,
+            _ if ignores_ranges || self.lines.iter().any(Line::has_streams) => 1,
             (true, 2..) => 1,
             (true, _) => self.queue.len().div_ceil(RANGES_PER_LINE).clamp(1, cap.max(1)),
             (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),

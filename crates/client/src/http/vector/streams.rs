@@ -1,0 +1,340 @@
+//! One connection of HTTP/2 with several requests under way, each a stream of its own.
+//!
+//! What a stream's end says of the connection is little: only that stream's bytes are asked for again. Where the
+//! connection itself ends, all are.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future as _;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind};
+use fordway_wire::range::digits;
+use h2::RecvStream;
+use h2::client::ResponseFuture;
+use rustix::event::PollFlags;
+
+use super::batch::Batch;
+use super::content::{Content, Headers};
+use super::line::{End, Event, is_cheap};
+use super::request::{BatchId, Request};
+use super::session::Permit;
+use super::sink::Sink;
+use super::version::FileVersion;
+use crate::http::Timeouts;
+use crate::http::connection::{Connection, io_error};
+use crate::http::http2::{Http2, looking};
+
+/// Streams at once, however many the server takes.
+const DEPTH_MAX: usize = 256;
+/// Streams that the server may refuse in a row before that is a failure.
+const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
+/// Less than this is let come when nobody wants it any more.
+const LET_COME_BYTES: u64 = 256 << 10;
+
+/// A connection that is in use.
+pub(super) struct Streams {
+    connection: Connection,
+    /// In the order of their requests.
+    streams: VecDeque<Stream>,
+    /// What has become of streams and was not told yet.
+    events: VecDeque<Event>,
+    /// Answers received to their end since it was taken into use, and before the first of those under way was sent.
+    answered: usize,
+    answered_before: usize,
+    /// Refused since the last answer.
+    refusals: usize,
+    /// Streams at once, as far as refusals have shown.
+    depth_max: usize,
+    /// Since when the first stream is the first.
+    front_since: Instant,
+    is_closing: bool,
+    _permit: Permit,
+}
+
+/// A request under way.
+struct Stream {
+    request: Request,
+    state: State,
+    /// When something came on it last.
+    moved: Instant,
+}
+
+enum State {
+    /// Its head, as HTTP/1.1 has it.
+    Unsent(Vec<u8>),
+    Waiting(ResponseFuture),
+    /// With the bytes of the body that are to come, if that is known.
+    Receiving(RecvStream, Content, Option<u64>),
+}
+
+/// What became of a stream.
+enum Step {
+    GoesOn,
+    Done,
+    Ended(End),
+}
+
+impl Streams {
+    pub(super) fn new(connection: Connection, permit: Permit) -> Self {
+        Streams {
+            connection,
+            streams: VecDeque::new(),
+            events: VecDeque::new(),
+            answered: 0,
+            answered_before: 0,
+            refusals: 0,
+            depth_max: DEPTH_MAX,
+            front_since: Instant::now(),
+            is_closing: false,
+            _permit: permit,
+        }
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.streams.len() + self.events.len()
+    }
+
+    /// As many as the server takes, and one where it takes none now.
+    pub(super) fn depth_max(&self) -> usize {
+        let stated = self.connection.http2().map_or(1, Http2::streams_max);
+        self.depth_max.min(stated).max(1)
+    }
+
+    pub(super) fn was_idle(&self) -> bool {
+        let had_answers = self.connection.is_reused || self.answered_before > 0;
+        let is_begun = |stream: &Stream| matches!(stream.state, State::Receiving(..));
+        had_answers && self.answered == self.answered_before && !self.streams.iter().any(is_begun)
+    }
+
+    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.streams.is_empty() {
+            (self.answered_before, self.front_since) = (self.answered, Instant::now());
+        }
+        request.is_pipelined = !self.streams.is_empty();
+        let mut head = Vec::with_capacity(512);
+        write(&mut head);
+        self.streams.push_back(Stream { request, state: State::Unsent(head), moved: Instant::now() });
+    }
+
+    /// Begins streams as far as the server takes them, and sends.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        let Some(http2) = self.connection.as_http2() else { return Ok(()) };
+        // Where the connection has ended, that is told when what has arrived was taken.
+        let can_send = http2.end().is_none() && http2.takes_more();
+        for stream in self.streams.iter_mut().filter(|_| can_send) {
+            let State::Unsent(head) = &stream.state else { continue };
+            match http2.open_stream(head).map_err(|error| cut(error, "sending requests"))? {
+                Some(response) => stream.state = State::Waiting(response),
+                None => break,
+            }
+        }
+        http2.flush();
+        Ok(())
+    }
+
+    pub(super) fn interest(&self) -> PollFlags {
+        let is_blocked = self.connection.http2().is_some_and(Http2::has_unsent);
+        if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// The first stream has its time from when it became the first: a server that answers one behind the other
+    /// is not late for it.
+    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
+        let front = self.streams.front()?;
+        let limit = match front.state {
+            State::Receiving(..) => timeouts.progress,
+            _ => timeouts.first_byte,
+        };
+        Some(front.moved.max(self.front_since) + limit)
+    }
+
+    pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
+        self.streams.iter().any(|stream| batches.contains(&stream.request.batch))
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closing
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.connection.socket().as_fd()
+    }
+
+    pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
+        self.streams.iter().any(|Stream { request, state, .. }| {
+            let is_whole = matches!(state, State::Receiving(_, content, _) if content.is_whole());
+            is_whole && request.spans.len() == 1 && request.bytes < version.size_bytes
+        })
+    }
+
+    pub(super) fn advance<S: Sink>(
+        &mut self,
+        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        version: &FileVersion,
+    ) -> Event {
+        while self.events.is_empty() {
+            let Some(http2) = self.connection.as_http2() else { return Event::Pending };
+            let has_more = http2.turn();
+            self.is_closing = !http2.takes_more();
+            let ended = http2.end().map(|end| Error::new(ErrorKind::Unavailable, end.to_string()));
+            self.take(batches, version);
+            match ended {
+                _ if !self.events.is_empty() => {}
+                Some(error) => return Event::Broken(error),
+                None if !has_more => return Event::Pending,
+                None => {}
+            }
+        }
+        self.events.pop_front().unwrap_or(Event::Pending)
+    }
+
+    /// Takes what has come on all streams.
+    fn take<S: Sink>(&mut self, batches: &mut BTreeMap<BatchId, Batch<S>>, version: &FileVersion) {
+        let mut index = 0;
+        while let Some(stream) = self.streams.get_mut(index) {
+            let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
+                Ok(Step::GoesOn) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(Step::Done) => None,
+                Ok(Step::Ended(end)) => Some(end),
+                Err(broken) => match self.broken(broken) {
+                    Some(end) => Some(end),
+                    // All end with the connection.
+                    None => return,
+                },
+            };
+            let Some(stream) = self.streams.remove(index) else { return };
+            if index == 0 {
+                self.front_since = Instant::now();
+            }
+            self.events.push_back(match (end, stream.state) {
+                (Some(end), _) => Event::Ended(stream.request, end),
+                (None, State::Receiving(_, content, _)) => {
+                    (self.answered, self.refusals) = (self.answered + 1, 0);
+                    Event::of(stream.request, content)
+                }
+                (None, _) => Event::Ended(stream.request, End::Unneeded),
+            });
+        }
+    }
+
+    /// What the end of a stream by `error` means; `None` if it is the end of the connection.
+    fn broken(&mut self, error: h2::Error) -> Option<End> {
+        if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
+            return None;
+        }
+        let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        // A server that goes away says which streams it will not look at.
+        let is_unseen = error.is_remote() && (error.is_go_away() || is_refused);
+        let goes_on = self.answered > 0 || self.connection.is_reused || (is_refused && self.streams.len() > 1);
+        if is_unseen && goes_on && self.refusals < REFUSALS_MAX {
+            self.refusals += 1;
+            if is_refused {
+                self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
+            }
+            return Some(End::Unneeded);
+        }
+        let detail = "the server broke off an answer";
+        Some(End::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+    }
+
+    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+        let is_clean = self.depth() == 0 && !self.is_closing;
+        let told = self.events.drain(..).filter_map(Event::into_request);
+        let under_way = self.streams.drain(..).map(|stream| stream.request);
+        let requests = told.chain(under_way).collect();
+        if is_clean {
+            keep(self.connection);
+        }
+        // The permit goes last: until it does, nobody makes a connection in the place of this one.
+        requests
+    }
+}
+
+impl Stream {
+    /// Goes on until its answer has ended, or nothing more has come. Errors: what ended the stream.
+    fn step<S: Sink>(
+        &mut self,
+        batch: Option<&mut Batch<S>>,
+        version: &FileVersion,
+    ) -> Result<Step, h2::Error> {
+        let Some(batch) = batch else { return Ok(Step::Ended(End::Unneeded)) };
+        loop {
+            match &mut self.state {
+                State::Receiving(..) => return self.receive(batch, version),
+                _ if batch.has_ended() => return Ok(Step::Ended(End::Unneeded)),
+                State::Unsent(_) => return Ok(Step::GoesOn),
+                State::Waiting(response) => {
+                    let Poll::Ready(answer) = Pin::new(response).poll(&mut looking()) else {
+                        return Ok(Step::GoesOn);
+                    };
+                    if let Err(error) = self.begin(answer?, version) {
+                        return Ok(Step::Ended(End::Failed(error)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the head of the answer. Errors: as of [`Content::new`].
+    fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
+        self.moved = Instant::now();
+        self.request.waited = Some(self.request.sent.elapsed());
+        let (head, body) = answer.into_parts();
+        let texts = head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        let headers = Headers::of(texts);
+        let stated = head.headers.get("content-length").and_then(|value| value.to_str().ok());
+        let length = stated.and_then(digits);
+        let content = Content::new((head.status.as_u16(), &headers), length, &self.request, version)?;
+        self.state = State::Receiving(body, content, length);
+        Ok(())
+    }
+
+    /// Takes what has come of the body.
+    fn receive<S: Sink>(&mut self, batch: &mut Batch<S>, version: &FileVersion) -> Result<Step, h2::Error> {
+        let State::Receiving(body, content, left) = &mut self.state else { return Ok(Step::GoesOn) };
+        loop {
+            if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
+                return Ok(Step::Ended(End::Whole));
+            }
+            let is_long = left.is_none_or(|left| left > LET_COME_BYTES);
+            if (batch.has_ended() && is_long) || content.is_enough() {
+                return Ok(if content.is_enough() { Step::Done } else { Step::Ended(End::Unneeded) });
+            }
+            let Poll::Ready(piece) = body.poll_data(&mut looking()) else { return Ok(Step::GoesOn) };
+            let Some(piece) = piece else {
+                return Ok(content.check_end().map_or_else(|error| Step::Ended(End::Failed(error)), |()| Step::Done));
+            };
+            let piece = piece?;
+            self.moved = Instant::now();
+            body.flow_control().release_capacity(piece.len())?;
+            *left = left.map(|left| left.saturating_sub(piece.len() as u64));
+            if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
+                return Ok(Step::Ended(End::Failed(error)));
+            }
+        }
+    }
+}
+
+/// Puts all of a piece where it belongs.
+fn put<S: Sink>(
+    content: &mut Content,
+    mut piece: &[u8],
+    (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+) -> Result<(), Error> {
+    while !piece.is_empty() {
+        let taken = content.take(piece, (request, batch, version))?;
+        piece = &piece[taken..];
+    }
+    Ok(())
+}
+
+fn cut(error: io::Error, doing: &str) -> Error {
+    io_error(error, doing, "nothing arrived in time")
+}
