@@ -48,11 +48,11 @@ impl Connector {
                 Ok(Connection::tls(stream, self.timeouts))
             }
             Version::Http1 => match self.proxies.of(origin)? {
-                Some(proxy) => {
+                Some(proxy) if proxy.forwards() => {
                     let connection = Connection::plain(proxy.connect(&self.timeouts)?, self.timeouts);
                     Ok(connection.forwarded(proxy.forwarding(origin)))
                 }
-                None => Ok(Connection::plain(Socket::connect(origin, &self.timeouts)?, self.timeouts)),
+                _ => Ok(Connection::plain(self.socket(origin)?, self.timeouts)),
             },
             #[cfg(feature = "http2")]
             Version::Http2 => {

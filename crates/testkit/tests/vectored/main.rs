@@ -12,6 +12,7 @@ mod proxies;
 mod redirects;
 mod servers;
 mod shared;
+mod socks;
 mod streams;
 
 use std::sync::Arc;

@@ -271,7 +271,7 @@ fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway)
 }
 
 /// Makes a certificate of this machine, and its key.
-fn certify(dir: &Path) -> (PathBuf, PathBuf) {
+pub(crate) fn certify(dir: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let (cert, key) = (dir.join("cert"), dir.join("key"));
     std::fs::write(&cert, made.cert.pem()).unwrap();
