@@ -59,7 +59,8 @@ fn read(asked: &http::Request<RecvStream>, connection: usize) -> Request {
     let headers: Vec<_> =
         asked.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
     let target = asked.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let head_bytes = target.len() + headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
+    let head_bytes =
+        target.len() + headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
     Request { connection, method: asked.method().to_string(), target, headers, head_bytes }
 }
 
@@ -110,7 +111,8 @@ fn head(answer: &Answer, lies: &[Lie]) -> http::Response<()> {
     }
     let has_length = !lies.iter().any(|lie| matches!(lie, Lie::Chunked(_) | Lie::UntilClose));
     if has_length {
-        let off = lies.iter().find_map(|lie| if let Lie::ContentLengthOff(by) = lie { Some(*by) } else { None });
+        let off =
+            lies.iter().find_map(|lie| if let Lie::ContentLengthOff(by) = lie { Some(*by) } else { None });
         let length = (answer.body.len() as u64).saturating_add_signed(off.unwrap_or(0));
         head = head.header("content-length", length);
     }

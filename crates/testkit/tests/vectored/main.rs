@@ -18,8 +18,8 @@ mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::http::{Timeouts, Version};
 use fordway_client::http::vector::{Fragment, Options, RemoteFile, Session};
+use fordway_client::http::{Timeouts, Version};
 use fordway_store::Result;
 use fordway_testkit::hostile::{HostileServer, Script};
 use proptest::prelude::*;

@@ -41,7 +41,8 @@ fn names_are_looked_up_by_whom_the_scheme_says() {
         let address = server.address().to_string();
         let name = address.replacen('.', "-", 3).replace(':', ".test:");
         for (scheme, host) in [("socks5h", &name), ("socks5h", &address), ("socks5", &address)] {
-            let proxy = SocksServer::start(SocksRules { login: Some(("me", "p@ss")), ..SocksRules::default() });
+            let proxy =
+                SocksServer::start(SocksRules { login: Some(("me", "p@ss")), ..SocksRules::default() });
             let session = through(scheme, "me:p%40ss@", &proxy, version);
             let opened = RemoteFile::open(&session, &format!("http://{host}/file")).unwrap();
             assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
@@ -83,7 +84,9 @@ fn tls_goes_through() {
     let Some(program) = program("nginx") else { return };
     let server = start_nginx(&program, |dir, port| {
         certify(std::path::Path::new(dir));
-        format!("listen 127.0.0.1:{port} ssl http2; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;")
+        format!(
+            "listen 127.0.0.1:{port} ssl http2; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;"
+        )
     });
     let url = server.url.replace("http://", "https://");
     for version in VERSIONS {

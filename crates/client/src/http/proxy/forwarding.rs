@@ -52,7 +52,8 @@ mod tests {
     #[test]
     fn requests_are_written_in_absolute_form() {
         let (origin, _) = Origin::parse("http://h:8080").unwrap();
-        let forwarding = Forwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
+        let forwarding =
+            Forwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
         let mut heads = b"before".to_vec();
         heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
         forwarding.rewrite(&mut heads, 6);

@@ -199,7 +199,8 @@ impl Proxy {
             return Ok(socks::Place::Name(origin.host.clone(), origin.port));
         }
         let unknown = || {
-            let detail = format!("cannot find the address of {origin}; with socks5h:// the proxy looks it up");
+            let detail =
+                format!("cannot find the address of {origin}; with socks5h:// the proxy looks it up");
             Error::new(ErrorKind::Unavailable, detail)
         };
         let found = (origin.host.as_str(), origin.port).to_socket_addrs();

@@ -59,7 +59,9 @@ impl Conversation {
     /// Errors: `InvalidArgument` for what does not fit into its messages.
     pub(super) fn new(login: Option<(String, String)>, place: Place) -> Result<Self> {
         let fits = |text: &String| (1..=255).contains(&text.len());
-        let unfit = |what| Error::new(ErrorKind::InvalidArgument, format!("{what} has to have 1 to 255 bytes for SOCKS"));
+        let unfit = |what| {
+            Error::new(ErrorKind::InvalidArgument, format!("{what} has to have 1 to 255 bytes for SOCKS"))
+        };
         if !login.iter().all(|(user, password)| fits(user) && fits(password)) {
             return Err(unfit("each of user and password of the proxy"));
         }
@@ -163,13 +165,19 @@ fn answered(heard: &[u8]) -> Result<Step> {
 
 fn refusal(reply: u8) -> Error {
     let (kind, why) = match reply {
-        2 => (ErrorKind::AccessDenied, "its rules do not allow it; name the host in no_proxy to go past the proxy"),
+        2 => (
+            ErrorKind::AccessDenied,
+            "its rules do not allow it; name the host in no_proxy to go past the proxy",
+        ),
         3 => (ErrorKind::Unavailable, "the network is not reached"),
         4 => (ErrorKind::Unavailable, "the host is not reached, or not known"),
         5 => (ErrorKind::Unavailable, "the connection was refused"),
         6 => (ErrorKind::Unavailable, "the way there is too long"),
         7 => (ErrorKind::BadResponse, "it makes no connections"),
-        8 => (ErrorKind::BadResponse, "it knows no addresses of this kind; try socks5h:// in the place of socks5://, or the other way round"),
+        8 => (
+            ErrorKind::BadResponse,
+            "it knows no addresses of this kind; try socks5h:// in the place of socks5://, or the other way round",
+        ),
         _ => (ErrorKind::Unavailable, "it failed"),
     };
     Error::new(kind, format!("{why} (SOCKS reply {reply})"))
@@ -177,7 +185,10 @@ fn refusal(reply: u8) -> Error {
 
 fn wants_login(has_said: bool) -> Error {
     let why = if has_said { "another user and password than those" } else { "a user and password" };
-    Error::new(ErrorKind::AccessDenied, format!("it wants {why} in its URL: socks5://USER:PASSWORD@HOST:PORT"))
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!("it wants {why} in its URL: socks5://USER:PASSWORD@HOST:PORT"),
+    )
 }
 
 /// Holds the conversation, all of it within `limit`; then what is at the other end of `socket` is the place.
@@ -218,7 +229,9 @@ fn hear(
         let got = socket.read(&mut heard[before..]);
         heard.truncate(before + got.as_ref().map_or(0, |got| *got));
         match got {
-            Ok(0) => return Err(Error::new(ErrorKind::Unavailable, "it closed the connection without an answer")),
+            Ok(0) => {
+                return Err(Error::new(ErrorKind::Unavailable, "it closed the connection without an answer"));
+            }
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(failed(error)),
             _ => {}
         }
@@ -289,10 +302,9 @@ mod tests {
         ] {
             assert!(error.kind() == kind && error.detail().contains(why), "{error}");
         }
-        for (login, place) in [
-            (Some((String::new(), "p".to_owned())), name()),
-            (None, Place::Name("h".repeat(256), 1)),
-        ] {
+        for (login, place) in
+            [(Some((String::new(), "p".to_owned())), name()), (None, Place::Name("h".repeat(256), 1))]
+        {
             assert_eq!(Conversation::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }

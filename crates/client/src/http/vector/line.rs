@@ -24,6 +24,8 @@ use crate::http::connection::Connection;
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
 /// Requests under way in a pipeline, at most.
 const DEPTH_MAX: usize = 64;
+/// Single ranges in a pipeline that are worth a further connection.
+const RANGES_EACH: usize = 16;
 
 /// A connection that is in use.
 pub(super) enum Line {
@@ -134,9 +136,14 @@ impl Line {
         }
     }
 
-    /// Whether answers need not wait for one another, so that one connection does for all.
-    pub(super) fn has_streams(&self) -> bool {
-        !matches!(self, Line::Pipeline(_))
+    /// Single ranges that are worth a further connection: streams do not wait for one another, so those are worth
+    /// one that the server does not take at once.
+    pub(super) fn ranges_each(&self) -> usize {
+        match self {
+            Line::Pipeline(_) => RANGES_EACH,
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => streams.depth_max(),
+        }
     }
 
     /// Whether an end of the connection now may be one that came before the requests under way: it was
@@ -202,8 +209,12 @@ impl Line {
 
     /// Whether nothing more will come of it: it takes no requests, and none is being answered.
     pub(super) fn is_spent(&self) -> bool {
-        // What is under way behind the last answer of a pipeline is not answered any more.
-        !self.is_open() && (!self.has_streams() || self.depth() == 0)
+        match self {
+            // What is under way behind the last answer is not answered any more.
+            Line::Pipeline(pipeline) => !pipeline.is_open(),
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => !streams.is_open() && streams.depth() == 0,
+        }
     }
 
     /// Whether the whole file is coming where one range of it was asked for.
@@ -237,4 +248,3 @@ impl AsFd for Line {
 pub(super) fn is_cheap<S: Sink>(version: &FileVersion, batch: &Batch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
 }
-

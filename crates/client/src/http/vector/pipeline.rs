@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::os::fd::AsFd as _;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
@@ -160,7 +160,8 @@ impl Pipeline {
     /// Whether the whole file is coming where one range of it was asked for.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
         let is_part = |request: &Request| request.spans.len() == 1 && request.bytes < version.size_bytes;
-        self.answer.as_ref().is_some_and(|answer| answer.content.is_whole()) && self.requests.front().is_some_and(is_part)
+        self.answer.as_ref().is_some_and(|answer| answer.content.is_whole())
+            && self.requests.front().is_some_and(is_part)
     }
 
     /// Goes on until the answer in front has ended, or nothing more has arrived.

@@ -232,7 +232,8 @@ impl Streams {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that goes away says which streams it will not look at.
         let is_unseen = error.is_remote() && (error.is_go_away() || is_refused);
-        let goes_on = self.answered > 0 || self.connection.is_reused || (is_refused && self.streams.len() > 1);
+        let goes_on =
+            self.answered > 0 || self.connection.is_reused || (is_refused && self.streams.len() > 1);
         if is_unseen && goes_on && self.refusals < REFUSALS_MAX {
             self.refusals += 1;
             if is_refused {
@@ -287,7 +288,8 @@ impl Stream {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());
         let (head, body) = answer.into_parts();
-        let texts = head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        let texts =
+            head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
         let headers = Headers::of(texts);
         let stated = head.headers.get("content-length").and_then(|value| value.to_str().ok());
         let length = stated.and_then(digits);
@@ -309,7 +311,9 @@ impl Stream {
             }
             let Poll::Ready(piece) = body.poll_data(&mut looking()) else { return Ok(Step::GoesOn) };
             let Some(piece) = piece else {
-                return Ok(content.check_end().map_or_else(|error| Step::Ended(End::Failed(error)), |()| Step::Done));
+                return Ok(content
+                    .check_end()
+                    .map_or_else(|error| Step::Ended(End::Failed(error)), |()| Step::Done));
             };
             let piece = piece?;
             self.moved = Instant::now();

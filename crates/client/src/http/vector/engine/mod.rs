@@ -23,9 +23,6 @@ use super::source::{Place, Source};
 use super::version::changed;
 use crate::retry::Retries;
 
-/// Single ranges that are worth a further connection.
-const RANGES_PER_LINE: usize = 16;
-
 /// Batches on their way, over connections that are in use for nothing else.
 pub(super) struct Engine<S> {
     source: Arc<Source>,
@@ -345,9 +342,12 @@ impl<S: Sink> Engine<S> {
         let cap = self.place.session.options.connections_per_origin;
         let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
         match (pipelines, ranges_per_request) {
-            _ if ignores_ranges || self.lines.iter().any(Line::has_streams) => 1,
+            _ if ignores_ranges => 1,
             (true, 2..) => 1,
-            (true, _) => self.queue.len().div_ceil(RANGES_PER_LINE).clamp(1, cap.max(1)),
+            (true, _) => {
+                let each = self.lines.first().map_or(1, Line::ranges_each);
+                self.queue.len().div_ceil(each).clamp(1, cap.max(1))
+            }
             (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),
         }
     }
