@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 pub use request::Request;
 pub use script::{Lie, Script};
 
+use streams::Certificate;
 use transmit::After;
 
 /// The server. It listens on a free port of a loopback address that no other server of this process has: what a
@@ -44,24 +45,36 @@ struct Shared {
 }
 
 /// What is spoken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Protocol {
     Http1,
     Http2,
+    /// Through TLS, in whose handshake nothing else can be agreed on.
+    SecureHttp2(Certificate),
 }
 
 impl HostileServer {
     /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
     pub fn start(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        Self::speaking(Protocol::Http1, file.into(), script)
+        Self::speaking(|_| Protocol::Http1, file.into(), script)
     }
 
     /// The same by HTTP/2, for clients that know it beforehand.
     pub fn start_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
-        Self::speaking(Protocol::Http2, file.into(), script)
+        Self::speaking(|_| Protocol::Http2, file.into(), script)
     }
 
-    fn speaking(protocol: Protocol, file: Vec<u8>, script: Script) -> Self {
+    /// The same through TLS. It takes nothing else.
+    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
+        Self::speaking(|own| Protocol::SecureHttp2(Certificate::new(own)), file.into(), script)
+    }
+
+    /// Its certificate, as PEM, where it has one.
+    pub fn certificate(&self) -> Option<&str> {
+        if let Protocol::SecureHttp2(certificate) = &self.shared.protocol { Some(&certificate.pem) } else { None }
+    }
+
+    fn speaking(protocol: impl FnOnce(Ipv4Addr) -> Protocol, file: Vec<u8>, script: Script) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let own = Ipv4Addr::new(127, 1 + first, second, third);
@@ -69,7 +82,7 @@ impl HostileServer {
         let address = listener.local_addr().expect("the port that was bound");
         let shared = Arc::new(Shared {
             file,
-            protocol,
+            protocol: protocol(own),
             script: Mutex::new(script),
             requests: Mutex::default(),
             connections: Mutex::default(),
@@ -84,7 +97,8 @@ impl HostileServer {
 
     /// The file's URL.
     pub fn url(&self) -> String {
-        format!("http://{}/file", self.address)
+        let scheme = if self.certificate().is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/file", self.address)
     }
 
     /// Where it listens.
@@ -143,9 +157,10 @@ fn accept(listener: &TcpListener, shared: &Shared) {
             scope.spawn(move || {
                 // Without it what follows a head waits for the client's acknowledgement of that.
                 let _ = stream.set_nodelay(true);
-                match shared.protocol {
+                match &shared.protocol {
                     Protocol::Http1 => serve(&stream, number, shared),
-                    Protocol::Http2 => streams::serve(&stream, number, shared),
+                    Protocol::Http2 => streams::serve(&stream, number, shared, None),
+                    Protocol::SecureHttp2(own) => streams::serve(&stream, number, shared, Some(own)),
                 }
                 let _ = stream.shutdown(Shutdown::Both);
             });

@@ -1,14 +1,20 @@
 //! The server's HTTP/2: frames by a library, lies by us.
 
+use std::fmt;
 use std::future::pending;
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder as Runtime;
 use tokio::task::{LocalSet, yield_now};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::answer::{self, Answer};
 use super::request::Request;
@@ -20,17 +26,54 @@ const STREAMS_MAX: u32 = 100;
 /// Turns after which what was handed over has been sent, if the socket takes it.
 const TURNS: usize = 8;
 
-/// Answers the requests of a connection until one side has enough.
-pub(super) fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
-    let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
-    // It ends with the connection, however that ends; what is left unanswered then ends with the set.
-    let _ = LocalSet::new().block_on(&runtime, answer_all(stream, connection, shared));
+/// What a server shows in handshakes.
+pub(super) struct Certificate {
+    pub(super) pem: String,
+    acceptor: TlsAcceptor,
 }
 
-async fn answer_all(stream: &TcpStream, connection: usize, shared: &Shared) -> io::Result<()> {
-    let socket = stream.try_clone()?;
-    socket.set_nonblocking(true)?;
-    let socket = tokio::net::TcpStream::from_std(socket)?;
+impl Certificate {
+    /// A new one of this address, which vouches for itself.
+    pub(super) fn new(address: Ipv4Addr) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions of TLS").with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key);
+        let mut config = config.expect("a key that fits");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Certificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+/// Answers the requests of a connection until one side has enough, through TLS where there is a certificate.
+pub(super) fn serve(stream: &TcpStream, connection: usize, shared: &Shared, certificate: Option<&Certificate>) {
+    let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
+    let answering = async {
+        let socket = stream.try_clone()?;
+        socket.set_nonblocking(true)?;
+        let socket = tokio::net::TcpStream::from_std(socket)?;
+        match certificate {
+            Some(own) => answer_all(own.acceptor.accept(socket).await?, stream, (connection, shared)).await,
+            None => answer_all(socket, stream, (connection, shared)).await,
+        }
+    };
+    // It ends with the connection, however that ends; what is left unanswered then ends with the set.
+    let _ = LocalSet::new().block_on(&runtime, answering);
+}
+
+async fn answer_all(
+    socket: impl AsyncRead + AsyncWrite + Unpin,
+    stream: &TcpStream,
+    (connection, shared): (usize, &Shared),
+) -> io::Result<()> {
     let told = lock(&shared.script).lies(usize::MAX, connection, "");
     let most = told.iter().find_map(|lie| if let Lie::StreamsMax(most) = lie { Some(*most) } else { None });
     let mut builder = Builder::new();

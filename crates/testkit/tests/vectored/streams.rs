@@ -188,6 +188,26 @@ fn reading_ahead_is_by_streams() {
     assert!(asked < 20, "{asked} requests for 60 reads");
 }
 
+/// Who asks in HTTP/1.1 is told in the handshake that there is none, and that once.
+#[test]
+fn a_server_that_knows_nothing_else_is_asked_by_it() {
+    let server = HostileServer::start_secure_http2(file(), Script::honest());
+    let trusted = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(trusted.path(), server.certificate().unwrap()).unwrap();
+    let ranges = spread(300, 200);
+    for (version, connections) in [(Version::Http2, 1), (Version::Http1, 1 + 2)] {
+        let session = session(|options| {
+            options.http = version;
+            options.tls_roots = TlsRoots::File(trusted.path().to_owned());
+        });
+        for _ in 0..2 {
+            let opened = RemoteFile::open(&session, &server.url()).unwrap();
+            assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
+        }
+        assert_eq!(server.connections(), connections, "{version:?}");
+    }
+}
+
 /// nginx with TLS, which chooses in the handshake. It says goodbye after 1,000 requests of a connection.
 #[test]
 fn nginx_by_http2() {
