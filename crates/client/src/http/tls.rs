@@ -81,7 +81,8 @@ impl TlsConnector {
     pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
         use std::error::Error as _;
         let told = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-        let told = told.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        let told =
+            told.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
         matches!(told, Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)))
     }
 

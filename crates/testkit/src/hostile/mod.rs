@@ -71,7 +71,11 @@ impl HostileServer {
 
     /// Its certificate, as PEM, where it has one.
     pub fn certificate(&self) -> Option<&str> {
-        if let Protocol::SecureHttp2(certificate) = &self.shared.protocol { Some(&certificate.pem) } else { None }
+        if let Protocol::SecureHttp2(certificate) = &self.shared.protocol {
+            Some(&certificate.pem)
+        } else {
+            None
+        }
     }
 
     fn speaking(protocol: impl FnOnce(Ipv4Addr) -> Protocol, file: Vec<u8>, script: Script) -> Self {

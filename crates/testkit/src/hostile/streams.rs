@@ -54,7 +54,12 @@ impl fmt::Debug for Certificate {
 }
 
 /// Answers the requests of a connection until one side has enough, through TLS where there is a certificate.
-pub(super) fn serve(stream: &TcpStream, connection: usize, shared: &Shared, certificate: Option<&Certificate>) {
+pub(super) fn serve(
+    stream: &TcpStream,
+    connection: usize,
+    shared: &Shared,
+    certificate: Option<&Certificate>,
+) {
     let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
     let answering = async {
         let socket = stream.try_clone()?;

@@ -81,8 +81,9 @@ fn no_more_streams_than_the_server_takes() {
 #[test]
 fn what_a_server_did_not_look_at_is_asked_for_again() {
     let content = file();
-    let single = Script::honest().always(Lie::WholeOverRanges(1));
-    for lie in [Lie::RefusesStream, Lie::ClosesAfter] {
+    let any = Script::honest().always(Lie::WholeOverRanges(1));
+    let few = any.clone().always(Lie::StreamsMax(2));
+    for (single, lie) in [(&any, Lie::RefusesStream), (&any, Lie::ClosesAfter), (&few, Lie::ClosesAfter)] {
         let server = HostileServer::start_http2(content.clone(), single.clone());
         let opened = RemoteFile::open(
             &session(|options| {

@@ -327,11 +327,11 @@ async fn handshake(wire: Wire) -> io::Result<(SendRequest<Bytes>, h2::client::Co
 }
 
 /// For who looks again when the socket is ready, and need not be woken up.
-pub(super) fn looking() -> Context<'static> {
+fn looking() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
 /// The connection, or this request's part of it, has come to an early end.
-pub(super) fn cut(error: h2::Error) -> io::Error {
+fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }

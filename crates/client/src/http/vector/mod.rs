@@ -29,6 +29,8 @@ mod session;
 mod sink;
 mod source;
 #[cfg(feature = "http2")]
+mod stream;
+#[cfg(feature = "http2")]
 mod streams;
 mod target;
 mod version;

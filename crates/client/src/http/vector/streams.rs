@@ -4,37 +4,28 @@
 //! connection itself ends, all are.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future as _;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::pin::Pin;
-use std::task::Poll;
 use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind};
-use fordway_wire::range::digits;
-use h2::RecvStream;
-use h2::client::ResponseFuture;
 use rustix::event::PollFlags;
 
 use super::batch::Batch;
-use super::content::{Content, Headers};
-use super::line::{End, Event, is_cheap};
+use super::line::{End, Event};
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
+use super::stream::{State, Step, Stream};
 use super::version::FileVersion;
 use crate::http::Timeouts;
 use crate::http::connection::{Connection, io_error};
-use crate::http::http2::{Http2, looking};
+use crate::http::http2::Http2;
 
 /// Streams at once, however many the server takes.
 const DEPTH_MAX: usize = 256;
 /// Streams that the server may refuse in a row before that is a failure.
 const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
-/// Less than this is let come when nobody wants it any more.
-const LET_COME_BYTES: u64 = 256 << 10;
-
 /// A connection that is in use.
 pub(super) struct Streams {
     connection: Connection,
@@ -53,29 +44,6 @@ pub(super) struct Streams {
     front_since: Instant,
     is_closing: bool,
     _permit: Permit,
-}
-
-/// A request under way.
-struct Stream {
-    request: Request,
-    state: State,
-    /// When something came on it last.
-    moved: Instant,
-}
-
-enum State {
-    /// Its head, as HTTP/1.1 has it.
-    Unsent(Vec<u8>),
-    Waiting(ResponseFuture),
-    /// With the bytes of the body that are to come, if that is known.
-    Receiving(RecvStream, Content, Option<u64>),
-}
-
-/// What became of a stream.
-enum Step {
-    GoesOn,
-    Done,
-    Ended(End),
 }
 
 impl Streams {
@@ -117,7 +85,7 @@ impl Streams {
         request.is_pipelined = !self.streams.is_empty();
         let mut head = Vec::with_capacity(512);
         write(&mut head);
-        self.streams.push_back(Stream { request, state: State::Unsent(head), moved: Instant::now() });
+        self.streams.push_back(Stream::new(request, head));
     }
 
     /// Begins streams as far as the server takes them, and sends.
@@ -194,9 +162,11 @@ impl Streams {
 
     /// Takes what has come on all streams.
     fn take<S: Sink>(&mut self, batches: &mut BTreeMap<BatchId, Batch<S>>, version: &FileVersion) {
-        let mut index = 0;
+        let (mut index, is_closing) = (0, self.is_closing);
         while let Some(stream) = self.streams.get_mut(index) {
+            let is_too_late = is_closing && matches!(stream.state, State::Unsent(_));
             let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
+                Ok(Step::GoesOn) if is_too_late => Some(self.unseen("the server takes no more requests")),
                 Ok(Step::GoesOn) => {
                     index += 1;
                     continue;
@@ -213,14 +183,20 @@ impl Streams {
             if index == 0 {
                 self.front_since = Instant::now();
             }
-            self.events.push_back(match (end, stream.state) {
-                (Some(end), _) => Event::Ended(stream.request, end),
-                (None, State::Receiving(_, content, _)) => {
-                    (self.answered, self.refusals) = (self.answered + 1, 0);
-                    Event::of(stream.request, content)
-                }
-                (None, _) => Event::Ended(stream.request, End::Unneeded),
-            });
+            let event = self.event_of(stream, end);
+            self.events.push_back(event);
+        }
+    }
+
+    /// What has become of a stream: why it ended early, if it did.
+    fn event_of(&mut self, stream: Stream, end: Option<End>) -> Event {
+        match (end, stream.state) {
+            (Some(end), _) => Event::Ended(stream.request, end),
+            (None, State::Receiving(_, content, _)) => {
+                (self.answered, self.refusals) = (self.answered + 1, 0);
+                Event::of(stream.request, content)
+            }
+            (None, _) => Event::Ended(stream.request, End::Unneeded),
         }
     }
 
@@ -231,18 +207,24 @@ impl Streams {
         }
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that goes away says which streams it will not look at.
-        let is_unseen = error.is_remote() && (error.is_go_away() || is_refused);
-        let goes_on =
-            self.answered > 0 || self.connection.is_reused || (is_refused && self.streams.len() > 1);
-        if is_unseen && goes_on && self.refusals < REFUSALS_MAX {
-            self.refusals += 1;
+        if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
                 self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
             }
-            return Some(End::Unneeded);
+            return Some(self.unseen(&error.to_string()));
         }
         let detail = "the server broke off an answer";
         Some(End::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+    }
+
+    /// A request that the server did not look at. It is no failure where it looks at others.
+    fn unseen(&mut self, why: &str) -> End {
+        self.refusals += 1;
+        let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
+        match is_used && self.refusals < REFUSALS_MAX {
+            true => End::Unneeded,
+            false => End::Failed(Error::new(ErrorKind::Unavailable, why)),
+        }
     }
 
     pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
@@ -256,87 +238,6 @@ impl Streams {
         // The permit goes last: until it does, nobody makes a connection in the place of this one.
         requests
     }
-}
-
-impl Stream {
-    /// Goes on until its answer has ended, or nothing more has come. Errors: what ended the stream.
-    fn step<S: Sink>(
-        &mut self,
-        batch: Option<&mut Batch<S>>,
-        version: &FileVersion,
-    ) -> Result<Step, h2::Error> {
-        let Some(batch) = batch else { return Ok(Step::Ended(End::Unneeded)) };
-        loop {
-            match &mut self.state {
-                State::Receiving(..) => return self.receive(batch, version),
-                _ if batch.has_ended() => return Ok(Step::Ended(End::Unneeded)),
-                State::Unsent(_) => return Ok(Step::GoesOn),
-                State::Waiting(response) => {
-                    let Poll::Ready(answer) = Pin::new(response).poll(&mut looking()) else {
-                        return Ok(Step::GoesOn);
-                    };
-                    if let Err(error) = self.begin(answer?, version) {
-                        return Ok(Step::Ended(End::Failed(error)));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes the head of the answer. Errors: as of [`Content::new`].
-    fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
-        self.moved = Instant::now();
-        self.request.waited = Some(self.request.sent.elapsed());
-        let (head, body) = answer.into_parts();
-        let texts =
-            head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        let headers = Headers::of(texts);
-        let stated = head.headers.get("content-length").and_then(|value| value.to_str().ok());
-        let length = stated.and_then(digits);
-        let content = Content::new((head.status.as_u16(), &headers), length, &self.request, version)?;
-        self.state = State::Receiving(body, content, length);
-        Ok(())
-    }
-
-    /// Takes what has come of the body.
-    fn receive<S: Sink>(&mut self, batch: &mut Batch<S>, version: &FileVersion) -> Result<Step, h2::Error> {
-        let State::Receiving(body, content, left) = &mut self.state else { return Ok(Step::GoesOn) };
-        loop {
-            if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
-                return Ok(Step::Ended(End::Whole));
-            }
-            let is_long = left.is_none_or(|left| left > LET_COME_BYTES);
-            if (batch.has_ended() && is_long) || content.is_enough() {
-                return Ok(if content.is_enough() { Step::Done } else { Step::Ended(End::Unneeded) });
-            }
-            let Poll::Ready(piece) = body.poll_data(&mut looking()) else { return Ok(Step::GoesOn) };
-            let Some(piece) = piece else {
-                return Ok(content
-                    .check_end()
-                    .map_or_else(|error| Step::Ended(End::Failed(error)), |()| Step::Done));
-            };
-            let piece = piece?;
-            self.moved = Instant::now();
-            body.flow_control().release_capacity(piece.len())?;
-            *left = left.map(|left| left.saturating_sub(piece.len() as u64));
-            if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
-                return Ok(Step::Ended(End::Failed(error)));
-            }
-        }
-    }
-}
-
-/// Puts all of a piece where it belongs.
-fn put<S: Sink>(
-    content: &mut Content,
-    mut piece: &[u8],
-    (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
-) -> Result<(), Error> {
-    while !piece.is_empty() {
-        let taken = content.take(piece, (request, batch, version))?;
-        piece = &piece[taken..];
-    }
-    Ok(())
 }
 
 fn cut(error: io::Error, doing: &str) -> Error {
