@@ -21,8 +21,10 @@ impl Inner {
         }
         self.locked(bucket, key, |contents| {
             if !options.conditions.is_empty() {
-                let current = self.find_object(bucket, key)?.map(|opened| opened.etag());
-                options.conditions.check_write(current.as_ref())?;
+                let found = self.open_version(bucket, key, options.version.as_ref());
+                if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
+                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                }
             }
             if contents.versioning != Versioning::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);

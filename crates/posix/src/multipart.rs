@@ -20,7 +20,7 @@ use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{split, upload_dir, uploads_dir};
 use crate::parts::{CLOSED, DATA, Part, PartSink, UPLOAD, all_claims_are_settled, in_upload};
-use crate::read::system_time;
+use crate::read::{Opened, system_time};
 use crate::record::Record;
 use crate::stage::{FILE_MODE, Staged};
 use crate::write::check_metadata;
@@ -201,13 +201,39 @@ impl Inner {
         parts: &[CompletedPart],
         options: &CompleteOptions,
     ) -> Result<PutResult> {
-        let (held, data, found) = self.take_upload(bucket, key, upload)?;
-        let made = self.assemble((bucket, key), &found, &held, data, (parts, options));
+        let taken = self.take_upload(bucket, key, upload);
+        if matches!(&taken, Err(error) if error.kind() == ErrorKind::NoSuchUpload)
+            && let Some(made) = self.made_before(bucket, key, upload, parts.len())?
+        {
+            return Ok(made);
+        }
+        let (held, data, found) = taken?;
+        let made = self.assemble((bucket, key), (upload, &found), &held, data, (parts, options));
         match &made {
             Ok(_) => self.remove_upload(&found.dir)?,
             Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
         }
         made
+    }
+
+    /// What this upload was completed to, if its object is still the one at `key`: whoever did not hear
+    /// that he was done asks again.
+    fn made_before(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        part_count: usize,
+    ) -> Result<Option<PutResult>> {
+        let found = self.find_object(bucket, key)?;
+        let is_same = |opened: &Opened| {
+            let record = opened.record();
+            record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
+        };
+        let Some(opened) = found.filter(is_same) else { return Ok(None) };
+        let (_, info) = opened.into_info();
+        let (etag, checksum, version) = (info.etag, info.checksum, info.version);
+        Ok(Some(PutResult { etag, modified: info.modified, checksum, version }))
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
@@ -260,7 +286,7 @@ impl Inner {
     fn assemble(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
-        upload: &Upload,
+        (id, upload): (&UploadId, &Upload),
         held: &Dir,
         data: OwnedFd,
         (wanted, options): (&[CompletedPart], &CompleteOptions),
@@ -268,7 +294,7 @@ impl Inner {
         let (parts, names) = self.parts_in(&upload.dir)?;
         let present: Vec<PartInfo> = parts.iter().map(|part| part.info.clone()).collect();
         let chosen = CompletedPart::select(wanted, &present)?;
-        let record = upload.record_of(&chosen);
+        let record = Record { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&Part> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();

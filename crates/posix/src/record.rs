@@ -18,13 +18,15 @@
 //!  16  version       text
 //!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload
 //!  18  apart         empty: the rest of the record lies in a file below `meta/`
+//!  19  upload        text; the identifier of the multipart upload that the object was completed by
 //! ```
 //!
 //! Fields with unknown tags are skipped, so that a later version can add some. No attribute means
 //! a record of nothing: a file that POSIX made.
 
 use fordway_store::{
-    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, ObjectPart, Tags, VersionId,
+    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, ObjectPart, Tags, UploadId,
+    VersionId,
 };
 use fordway_sys::FileStat;
 
@@ -59,6 +61,8 @@ pub(crate) struct Record {
     pub(crate) upload_checksum: Option<(ChecksumAlgorithm, ChecksumType)>,
     /// Whether the rest lies in a file of its own.
     pub(crate) is_apart: bool,
+    /// The upload that made it, so that a completion which is sent again is known for one.
+    pub(crate) made_by: Option<UploadId>,
 }
 
 /// The record of a file that has none.
@@ -74,6 +78,7 @@ pub(crate) static NOTHING: Record = Record {
     version: None,
     upload_checksum: None,
     is_apart: false,
+    made_by: None,
 };
 
 /// The most bytes of part checksums in one field.
@@ -139,6 +144,9 @@ impl Record {
         }
         if self.is_apart {
             field(&mut bytes, 18, &[]);
+        }
+        if let Some(upload) = &self.made_by {
+            field(&mut bytes, 19, &[upload.as_str().as_bytes()]);
         }
         bytes
     }
@@ -252,6 +260,7 @@ impl Record {
                 self.upload_checksum = Some((algorithm_of(algorithm)?, kind));
             }
             18 => self.is_apart = true,
+            19 => self.made_by = Some(UploadId::new(text()?).ok()?),
             _ => {}
         }
         Some(())
@@ -338,6 +347,7 @@ mod tests {
                 version: seal.map(|_| VersionId::null()),
                 upload_checksum: composite.then_some((algorithm, ChecksumType::Composite)),
                 is_apart: composite,
+                made_by: composite.then(|| UploadId::new("0123456789abcdef").unwrap()),
             };
             prop_assert_eq!(Record::decode(&record.encode()), Some(record));
         }

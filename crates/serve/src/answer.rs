@@ -14,6 +14,7 @@ use crate::content::Parts;
 use crate::http1::FastLane;
 use crate::monitor::{Monitor, Trace};
 use crate::payload::Payload;
+use crate::s3::BareTag;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
 use crate::{Users, identity};
@@ -119,9 +120,10 @@ fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
         // The S3 layer sees to that for GET, but not for HEAD.
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
-    let reply = match parts.extensions.remove::<Payload>() {
-        Some(payload) => payload.take().unwrap_or(Reply::Nothing),
-        None => Reply::Document(body),
+    let reply = match (parts.extensions.remove::<Payload>(), parts.extensions.remove::<BareTag>()) {
+        (Some(payload), _) => payload.take().unwrap_or(Reply::Nothing),
+        (None, Some(bare)) => Reply::Document(body.bytes().map_or(body, |whole| bare.write(&whole).into())),
+        (None, None) => Reply::Document(body),
     };
     Response::from_parts(parts, reply)
 }

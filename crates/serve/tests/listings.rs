@@ -93,9 +93,15 @@ fn what_clients_ask_in_passing() {
     assert_eq!(list(&fixture, "versioning").ok().element("Status"), None);
     assert_eq!(list(&fixture, "acl").ok().element("Permission").unwrap(), "FULL_CONTROL");
     assert_eq!(list(&fixture, "policy").error(), (404, "NoSuchBucketPolicy".to_owned()));
+    let none = "ServerSideEncryptionConfigurationNotFoundError";
+    assert_eq!(list(&fixture, "encryption").error(), (404, none.to_owned()));
+    let delete = |path: &str| fixture.client.send(&Call::new("DELETE", path).query("policy"));
+    assert_eq!(delete(&format!("/{BUCKET}")).status, 204);
+    assert_eq!(delete("/nowhere").error(), (404, "NoSuchBucket".to_owned()));
     assert_eq!(list(&fixture, "lifecycle").error(), (404, "NoSuchLifecycleConfiguration".to_owned()));
     assert_eq!(list(&fixture, "cors").error(), (404, "NoSuchCORSConfiguration".to_owned()));
-    assert_eq!(list(&fixture, "website").error(), (501, "NotImplemented".to_owned()));
+    assert_eq!(list(&fixture, "website").error(), (404, "NoSuchWebsiteConfiguration".to_owned()));
+    assert_eq!(list(&fixture, "requestPayment").error(), (501, "NotImplemented".to_owned()));
     let tags = fixture.client.send(&Call::on("GET", "k").query("tagging")).ok();
     assert_eq!(tags.element("Tag"), None);
     assert_eq!(fixture.client.send(&Call::on("GET", "none").query("tagging")).status, 404);
@@ -137,6 +143,12 @@ fn a_multipart_upload() {
 
     let listed = fixture.client.send(&Call::on("GET", "big").query(&format!("uploadId={upload}"))).ok();
     assert_eq!(listed.elements("PartNumber"), ["1", "2", "3"]);
+    let beyond = format!("partNumber=2&uploadId={upload}");
+    let beyond = Call::on("PUT", "big")
+        .query(&beyond)
+        .header("x-amz-copy-source", "/source/k")
+        .header("x-amz-copy-source-range", format!("bytes=2-{}", part.len() + 1));
+    assert_eq!(fixture.client.send(&beyond).error(), (416, "InvalidRange".to_owned()));
     let uploads = list(&fixture, "uploads").ok();
     assert_eq!(
         (uploads.elements("Key"), uploads.elements("UploadId")),

@@ -128,6 +128,11 @@ fn one_part_is_read_by_its_number() {
         assert_eq!(part.header("content-length"), Some("4"));
         assert_eq!(part.text(), if method == "GET" { "tail" } else { "" });
         assert_eq!(read(method, "big", "partNumber=3").status, 416);
+        assert_eq!(part.header("x-amz-checksum-crc32"), None);
+        let call = Call::on(method, "big").query("partNumber=2").header("x-amz-checksum-mode", "ENABLED");
+        let part = upload.fixture.client.send(&call).ok();
+        assert_eq!(part.header("x-amz-checksum-crc32"), Some(upload.sums()[1].as_str()), "{method}");
+        assert_eq!(part.header("x-amz-checksum-type"), Some("COMPOSITE"));
     }
     assert_eq!(read("GET", "big", "partNumber=3").error(), (416, "InvalidPartNumber".to_owned()));
     assert_eq!(read("GET", "big", "partNumber=0").error(), (400, "InvalidArgument".to_owned()));
@@ -155,6 +160,10 @@ fn attributes_in_one_document() {
     let all = attributes("ETag,Checksum,ObjectParts,StorageClass,ObjectSize", &[]);
     assert!(all.text().contains("<GetObjectAttributesResponse"));
     assert_eq!(all.element("ObjectSize"), Some((MIN_PART_BYTES + 4).to_string()));
+    let tag = all.element("ETag").unwrap();
+    assert!(!tag.contains('"') && !tag.contains("&quot;"), "{tag}");
+    let head = upload.fixture.client.send(&Call::on("HEAD", "big")).ok();
+    assert_eq!(head.header("etag"), Some(format!("\"{tag}\"").as_str()));
     assert_eq!(all.element("StorageClass").as_deref(), Some("STANDARD"));
     assert_eq!(all.element("ChecksumType").as_deref(), Some("COMPOSITE"));
     assert_eq!(all.elements("Size"), [MIN_PART_BYTES.to_string(), "4".to_owned()]);

@@ -181,3 +181,48 @@ fn many_versions_are_deleted_at_once() {
     let fits = "<Object><Key>k</Key><ETag>\"f97c5d29941bfb1b2fdab0874906ab82\"</ETag></Object>";
     assert_eq!(delete(fits).element("DeleteMarker").as_deref(), Some("true"));
 }
+
+#[test]
+fn deletes_have_conditions_on_size_and_time() {
+    let fixture = versioned();
+    // Where nothing is, not even a marker is made.
+    fixture.client.send(&Call::on("DELETE", "k").header("if-match", "*")).ok();
+    assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId").len(), 0);
+    let version = put(&fixture, "k", "12345");
+    let delete = |headers: &[(&'static str, &str)], query: &str| {
+        let call =
+            headers.iter().fold(Call::on("DELETE", "k"), |call, (name, value)| call.header(name, *value));
+        fixture.client.send(&Call { query, ..call })
+    };
+    let refused = (412, "PreconditionFailed".to_owned());
+    let epoch = "Thu, 01 Jan 1970 00:00:00 GMT";
+    assert_eq!(delete(&[("x-amz-if-match-size", "4")], "").error(), refused);
+    assert_eq!(delete(&[("x-amz-if-match-last-modified-time", epoch)], "").error(), refused);
+    let modified = fixture.client.send(&Call::on("HEAD", "k")).ok();
+    let modified = modified.header("last-modified").unwrap().to_owned();
+    let right = [("x-amz-if-match-size", "5"), ("x-amz-if-match-last-modified-time", modified.as_str())];
+    assert_eq!(delete(&right, "").ok().header("x-amz-delete-marker"), Some("true"));
+    // A delete marker has no size.
+    assert_eq!(delete(&right, "").error(), refused);
+    let named = format!("versionId={version}");
+    assert_eq!(delete(&[("x-amz-if-match-size", "4")], &named).error(), refused);
+    delete(&[("x-amz-if-match-size", "5")], &named).ok();
+    assert_eq!(fixture.client.send(&Call::on("GET", "k").query(&named)).error().0, 404);
+}
+
+#[test]
+fn deletes_of_many_have_conditions_too() {
+    let fixture = serve();
+    for (name, body) in [("a", "1"), ("b", "12")] {
+        fixture.client.send(&Call::on("PUT", name).body(body)).ok();
+    }
+    let document = "<Delete><Object><Key>a</Key><Size>9</Size></Object>\
+                    <Object><Key>b</Key><Size>2</Size></Object>\
+                    <Object><Key>c</Key><Size>3</Size></Object></Delete>";
+    let call = Call::new("POST", format!("/{BUCKET}")).query("delete").body(document);
+    let answer = fixture.client.send(&call).ok();
+    assert_eq!(answer.elements("Code"), ["PreconditionFailed"]);
+    assert_eq!(answer.elements("Key").len(), 3);
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "a")).status, 200);
+    assert_eq!(fixture.client.send(&Call::on("HEAD", "b")).status, 404);
+}

@@ -82,7 +82,27 @@ impl Conditions {
         self.check_read(info).map_err(|error| Error::new(ErrorKind::PreconditionFailed, error.detail()))
     }
 
-    /// Holds a write or delete against what is there now.
+    /// Holds a delete against the tag of the object it is about, or why there is none, and says whether
+    /// there is anything to delete. Where nothing is, nothing is refused and nothing is to be done. A
+    /// delete marker is something, but has no tag. Errors: `PreconditionFailed`, and those of the search
+    /// but `NoSuchKey` and `NoSuchVersion`.
+    pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
+        match found {
+            Ok(tag) => self.check_write(Some(&tag)).map(|()| true),
+            Err(error) if error.is_at_delete_marker() => match self.if_match {
+                Some(ETagMatch::Tags(_)) => {
+                    Err(Error::new(ErrorKind::PreconditionFailed, "a delete marker is there"))
+                }
+                _ => Ok(true),
+            },
+            Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Holds a write against what is there now.
     /// Errors: `PreconditionFailed`; `NoSuchKey` for `If-Match` where there is no object, as S3 says it.
     pub fn check_write(&self, current: Option<&ETag>) -> Result<()> {
         if let Some(wanted) = &self.if_match
@@ -123,6 +143,22 @@ mod tests {
         assert_eq!(kind(replace.check_write(Some(&old))), None);
         assert_eq!(kind(replace.check_write(Some(&new))), Some(ErrorKind::PreconditionFailed));
         assert_eq!(kind(replace.check_write(None)), Some(ErrorKind::NoSuchKey));
+    }
+
+    #[test]
+    fn deletes() {
+        let wanted = Conditions::only_if(ETag::new("old"));
+        let held = |found| wanted.check_delete(found).map_err(|error| error.kind());
+        let missing = |kind| Err(Error::new(kind, ""));
+        assert_eq!(held(Ok(ETag::new("old"))), Ok(true));
+        assert_eq!(held(Ok(ETag::new("new"))), Err(ErrorKind::PreconditionFailed));
+        assert_eq!(held(missing(ErrorKind::NoSuchKey)), Ok(false));
+        assert_eq!(held(missing(ErrorKind::NoSuchVersion)), Ok(false));
+        assert_eq!(held(missing(ErrorKind::Io)), Err(ErrorKind::Io));
+        let marker = || Err(Error::new(ErrorKind::NoSuchKey, "").at_delete_marker());
+        assert_eq!(held(marker()), Err(ErrorKind::PreconditionFailed));
+        let anything = Conditions { if_match: Some(ETagMatch::Any), ..Default::default() };
+        assert!(anything.check_delete(marker()).unwrap());
     }
 
     #[test]

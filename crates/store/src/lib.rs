@@ -227,7 +227,8 @@ pub trait Store: Send + Sync {
     /// Uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
 
-    /// Publishes the object made of `parts`, which must rise in number and match what was sent.
+    /// Publishes the object made of `parts`, which must rise in number and match what was sent. Sent again
+    /// with as many parts it answers the same, while the object is the one at `key`.
     /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
     /// `IncompleteBody`, `PreconditionFailed`.
     fn complete_upload(

@@ -1,6 +1,7 @@
 //! Names of buckets and keys, valid by construction.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use crate::text::Text;
 use crate::{Error, ErrorKind, Result};
@@ -31,17 +32,23 @@ impl Bucket {
         Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?}")))
     }
 
-    /// Checks the length that new buckets may have: 3 to 255 bytes. Amazon stops at 63, but programs
-    /// that address buckets by path (those of libs3 are some) are used to longer ones.
+    /// Checks what new buckets may be called: 3 to 255 bytes, and nothing that is an address of IPv4 or
+    /// has a label of DNS that is empty or ends in a hyphen, because no client could put it into a host's
+    /// name. Amazon stops at 63 bytes and has neither capitals nor underscores, but programs that address
+    /// buckets by path (those of libs3 are some) are used to them.
     /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
-        match self.0.len() {
-            3..=255 => Ok(()),
-            length => Err(Error::new(
-                ErrorKind::InvalidBucketName,
-                format!("{:?} has {length} bytes", self.as_str()),
-            )),
-        }
+        let name = self.as_str();
+        let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
+        let why = match name.len() {
+            3..=255 if name.parse::<Ipv4Addr>().is_ok() => "is an address".to_owned(),
+            3..=255 if !name.split('.').all(is_label) => {
+                "has a hyphen or dot beside a dot or its end".to_owned()
+            }
+            3..=255 => return Ok(()),
+            length => format!("has {length} bytes"),
+        };
+        Err(Error::new(ErrorKind::InvalidBucketName, format!("{name:?} {why}")))
     }
 
     /// The name.
@@ -99,7 +106,12 @@ mod tests {
             assert_eq!(Bucket::new(bad).unwrap_err().kind(), ErrorKind::InvalidBucketName, "{bad:?}");
         }
         assert!(Bucket::new("ab").unwrap().for_creation().is_err());
-        assert!(Bucket::new("abc").unwrap().for_creation().is_ok());
+        for bad in ["192.168.5.123", "alpha-", "alpha.", "al..pha", "al.-pha", "al-.pha"] {
+            assert!(Bucket::new(bad).unwrap().for_creation().is_err(), "{bad}");
+        }
+        for good in ["abc", "My_Data.2024", "a--b", "192.168.5"] {
+            assert!(Bucket::new(good).unwrap().for_creation().is_ok(), "{good}");
+        }
     }
 
     #[test]

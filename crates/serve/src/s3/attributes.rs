@@ -1,6 +1,7 @@
 //! What is known of an object, in one document: S3's GetObjectAttributes.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
+use s3s::S3Response;
 use s3s::dto::{
     Checksum, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts,
     ObjectAttributes, StorageClass,
@@ -14,7 +15,29 @@ use super::error::Outcome;
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
 
-pub(super) fn get(store: &dyn Store, input: GetObjectAttributesInput) -> Outcome<GetObjectAttributesOutput> {
+/// Says that a document's tag has no quotes around it. S3 has none there, and only there; the S3 layer
+/// writes them everywhere.
+#[derive(Clone, Copy)]
+pub(crate) struct BareTag;
+
+impl BareTag {
+    /// The document without them.
+    pub(crate) fn write(self, document: &[u8]) -> Vec<u8> {
+        let text = String::from_utf8_lossy(document);
+        text.replacen("<ETag>\"", "<ETag>", 1).replacen("\"</ETag>", "</ETag>", 1).into_bytes()
+    }
+}
+
+pub(super) fn get(
+    store: &dyn Store,
+    input: GetObjectAttributesInput,
+) -> Outcome<S3Response<GetObjectAttributesOutput>> {
+    let mut response = S3Response::new(described_as(store, input)?);
+    response.extensions.insert(BareTag);
+    Ok(response)
+}
+
+fn described_as(store: &dyn Store, input: GetObjectAttributesInput) -> Outcome<GetObjectAttributesOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
     // The S3 layer takes a header with a list in it for one name.

@@ -159,7 +159,8 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// The checksum fields of a request, of which at most one may be set. Errors: `InvalidArgument`.
+/// The checksum fields of a request, of which at most one may be set. Errors: `InvalidArgument`,
+/// `BadDigest`.
 macro_rules! stated_checksum {
     ($input:expr) => {{
         use ::fordway_store::ChecksumAlgorithm as Algorithm;
@@ -179,7 +180,11 @@ pub(super) fn one_checksum(fields: [(ChecksumAlgorithm, Option<&str>); 5]) -> Ou
     let mut stated = fields.into_iter().filter_map(|(algorithm, text)| Some((algorithm, text?)));
     match (stated.next(), stated.next()) {
         (None, _) => Ok(None),
-        (Some((algorithm, text)), None) => Ok(Some(Checksum::from_base64(algorithm, text)?)),
+        // What is no checksum at all is none that fits: S3 has one code for both.
+        (Some((algorithm, text)), None) => Ok(Some(
+            Checksum::from_base64(algorithm, text)
+                .map_err(|error| Error::new(ErrorKind::BadDigest, error.detail()))?,
+        )),
         _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several").into()),
     }
 }

@@ -1,6 +1,7 @@
 //! Copies within the store.
 
 use fordway_store::{Bucket, Conditions, CopyOptions, Error, ErrorKind, GetOptions, Key, Store, VersionId};
+use http::StatusCode;
 use s3s::S3Request;
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective, Range,
@@ -11,7 +12,7 @@ use super::convert::{
     conditions_of, etag, metadata_of, names, put_checksum, read_conditions, refuse_unsupported, tags,
     timestamp, type_of, version, version_name,
 };
-use super::error::Outcome;
+use super::error::{Failure, Outcome, message};
 use super::objects::byte_range;
 
 pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Outcome<CopyObjectOutput> {
@@ -35,6 +36,7 @@ pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Ou
         source_conditions,
         conditions: conditions_of(&headers)?,
     };
+    options.check_target((&from_bucket, &from_key), (&bucket, &key)).map_err(as_invalid_request)?;
     let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options)?;
 
     let mut result = CopyObjectResult {
@@ -50,6 +52,11 @@ pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Ou
         version_id: version_name(made.version),
         ..Default::default()
     })
+}
+
+/// S3 has a code of its own for a copy that changes nothing.
+fn as_invalid_request(error: Error) -> Failure {
+    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message(&error))
 }
 
 /// The object that a copy reads, and the version of it that is named.

@@ -1,27 +1,28 @@
 //! Deleting objects and versions of them.
 
-use fordway_store::{Bucket, Conditions, DeleteOptions, Deleted, ETag, Error, Key, Store};
+use fordway_store::{
+    Bucket, Conditions, DeleteOptions, Deleted, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
+    ObjectInfo, Store,
+};
 use http::StatusCode;
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
-    ObjectIdentifier,
+    ObjectIdentifier, Timestamp,
 };
+use time::OffsetDateTime;
 
-use super::convert::{names, refuse, version, version_name, write_conditions};
+use super::convert::{names, version, version_name, write_conditions};
 use super::error::{Failure, Outcome, message};
 
 /// The most keys one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;
 
 pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<DeleteObjectOutput> {
-    refuse(&[
-        ("x-amz-if-match-size", input.if_match_size.is_some()),
-        ("x-amz-if-match-last-modified-time", input.if_match_last_modified_time.is_some()),
-    ])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let conditions = write_conditions(input.if_match, None);
     let options = DeleteOptions { conditions, version: version(input.version_id.as_deref())? };
-    let deleted = store.delete(&bucket, &key, &options)?;
+    let state = Wanted { size: input.if_match_size, modified: input.if_match_last_modified_time };
+    let deleted = state.delete(store, &bucket, &key, options)?;
     Ok(DeleteObjectOutput {
         delete_marker: deleted.is_marker.then_some(true),
         version_id: version_name(deleted.version),
@@ -35,10 +36,6 @@ pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<Dele
     if objects.is_empty() || objects.len() > KEYS_MAX {
         let message = format!("name 1 to {KEYS_MAX} keys, not {}", objects.len());
         return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
-    }
-    for object in &objects {
-        let conditional = object.size.is_some() || object.last_modified_time.is_some();
-        refuse(&[("a condition other than ETag on a key of DeleteObjects", conditional)])?;
     }
     store.head_bucket(&bucket)?;
 
@@ -60,7 +57,9 @@ fn results(
     bucket: &Bucket,
     objects: &[ObjectIdentifier],
 ) -> Vec<fordway_store::Result<Deleted>> {
-    let is_plain = |object: &ObjectIdentifier| object.version_id.is_none() && object.e_tag.is_none();
+    let is_plain = |object: &ObjectIdentifier| {
+        object.version_id.is_none() && object.e_tag.is_none() && Wanted::of(object).is_nothing()
+    };
     let keys = objects.iter().filter(|object| is_plain(object)).map(|object| Key::new(object.key.as_str()));
     match keys.collect::<fordway_store::Result<Vec<_>>>() {
         Ok(keys) if keys.len() == objects.len() => store.delete_many(bucket, &keys),
@@ -78,7 +77,64 @@ fn remove(store: &dyn Store, bucket: &Bucket, object: &ObjectIdentifier) -> ford
             .as_ref()
             .map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag.value()))),
     };
-    store.delete(bucket, &key, &options)
+    Wanted::of(object).delete(store, bucket, &key, options)
+}
+
+/// What a client asks an object to be like that it deletes, beside its tag.
+struct Wanted {
+    size: Option<i64>,
+    modified: Option<Timestamp>,
+}
+
+impl Wanted {
+    fn of(object: &ObjectIdentifier) -> Self {
+        Wanted { size: object.size, modified: object.last_modified_time.clone() }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.size.is_none() && self.modified.is_none()
+    }
+
+    /// Deletes an object that is as wanted. The store compares tags alone; the tag of what was found
+    /// to be so sees to it that nothing else is deleted. Errors: those of the store.
+    fn delete(
+        &self,
+        store: &dyn Store,
+        bucket: &Bucket,
+        key: &Key,
+        mut options: DeleteOptions,
+    ) -> fordway_store::Result<Deleted> {
+        let look = || {
+            let version = options.version.clone();
+            store.head(bucket, key, &GetOptions { version, ..Default::default() })
+        };
+        match (!self.is_nothing()).then(look) {
+            None => {}
+            Some(Ok(info)) if self.is_met_by(&info) => {
+                let tag = info.etag;
+                options.conditions.if_match.get_or_insert_with(|| ETagMatch::Tags(vec![tag]));
+            }
+            Some(Ok(_)) => return Err(differs("it has another size or time")),
+            Some(Err(error)) if error.is_at_delete_marker() => {
+                return Err(differs("a delete marker is there"));
+            }
+            // What is missing needs no deletion; the store knows better than a second look what is missing.
+            Some(Err(_)) => {}
+        }
+        store.delete(bucket, key, &options)
+    }
+
+    /// Times are compared in whole seconds, as in headers.
+    fn is_met_by(&self, info: &ObjectInfo) -> bool {
+        let seconds = |time: Timestamp| OffsetDateTime::from(time).unix_timestamp();
+        let modified = OffsetDateTime::from(info.modified).unix_timestamp();
+        self.size.is_none_or(|size| u64::try_from(size) == Ok(info.size))
+            && self.modified.clone().is_none_or(|wanted| seconds(wanted) == modified)
+    }
+}
+
+fn differs(why: &str) -> Error {
+    Error::new(ErrorKind::PreconditionFailed, why)
 }
 
 /// A version that was asked for is named; a delete marker is, whether it was made or removed.

@@ -49,7 +49,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if status.is_server_error() {
+        // What is not offered is the client's affair.
+        if status.is_server_error() && error.kind() != ErrorKind::NotImplemented {
             tracing::error!(%error, "a request failed");
         }
         let mut failure = Failure::new(code, status, message(&error));

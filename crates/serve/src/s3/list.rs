@@ -81,8 +81,8 @@ pub(super) fn list_v2(
     input: ListObjectsV2Input,
 ) -> Outcome<ListObjectsV2Output> {
     let bucket = Bucket::new(input.bucket.as_str())?;
-    let token = input.continuation_token.filter(|token| !token.is_empty());
-    let start_after = match &token {
+    let token = input.continuation_token;
+    let start_after = match token.as_deref().filter(|token| !token.is_empty()) {
         Some(token) => Some(read_token(token)?),
         None => input.start_after.clone().filter(|start| !start.is_empty()),
     };

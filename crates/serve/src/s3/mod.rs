@@ -1,6 +1,7 @@
 //! Each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks
 //! signatures and writes answers; what it has no method for here it answers with NotImplemented.
 
+mod absent;
 mod attributes;
 mod buckets;
 mod convert;
@@ -30,8 +31,10 @@ use crate::GatewayConfig;
 use crate::domains::Domains;
 use crate::identity::{Admission, KnownKeys};
 use crate::users::{User, Users};
+pub(crate) use attributes::BareTag;
 pub(crate) use objects::DEFAULT_TYPE;
 
+use absent::absent;
 use convert::names;
 pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
@@ -110,10 +113,6 @@ fn owner(user: &User) -> Owner {
 /// An answer with no headers but those of its output.
 fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|Failure(error)| error)
-}
-
-fn without<T>(store: &dyn Store, bucket: String, code: &str) -> S3Result<T> {
-    Err(buckets::without(store, bucket, code).0)
 }
 
 fn bucket_exists(store: &dyn Store, bucket: String) -> Outcome<()> {
@@ -208,36 +207,34 @@ impl S3 for Frontend {
         )
     }
 
-    async fn get_bucket_policy(
-        &self,
-        request: S3Request<GetBucketPolicyInput>,
-    ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
-        let user = caller(&request)?;
-        without(&*user.store, request.input.bucket, "NoSuchBucketPolicy")
-    }
-
-    async fn get_bucket_cors(
-        &self,
-        request: S3Request<GetBucketCorsInput>,
-    ) -> S3Result<S3Response<GetBucketCorsOutput>> {
-        let user = caller(&request)?;
-        without(&*user.store, request.input.bucket, "NoSuchCORSConfiguration")
-    }
-
-    async fn get_bucket_lifecycle_configuration(
-        &self,
-        request: S3Request<GetBucketLifecycleConfigurationInput>,
-    ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
-        let user = caller(&request)?;
-        without(&*user.store, request.input.bucket, "NoSuchLifecycleConfiguration")
-    }
-
-    async fn get_bucket_tagging(
-        &self,
-        request: S3Request<GetBucketTaggingInput>,
-    ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
-        let user = caller(&request)?;
-        without(&*user.store, request.input.bucket, "NoSuchTagSet")
+    absent! {
+        get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput, "NoSuchBucketPolicy";
+        get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput, "NoSuchBucketPolicy";
+        get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput, "NoSuchCORSConfiguration";
+        get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput =>
+            GetBucketLifecycleConfigurationOutput, "NoSuchLifecycleConfiguration";
+        get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput, "NoSuchTagSet";
+        get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
+            "ServerSideEncryptionConfigurationNotFoundError";
+        get_bucket_ownership_controls: GetBucketOwnershipControlsInput => GetBucketOwnershipControlsOutput,
+            "OwnershipControlsNotFoundError";
+        get_bucket_replication: GetBucketReplicationInput => GetBucketReplicationOutput,
+            "ReplicationConfigurationNotFoundError";
+        get_bucket_website: GetBucketWebsiteInput => GetBucketWebsiteOutput, "NoSuchWebsiteConfiguration";
+        get_object_lock_configuration: GetObjectLockConfigurationInput => GetObjectLockConfigurationOutput,
+            "ObjectLockConfigurationNotFoundError";
+        get_public_access_block: GetPublicAccessBlockInput => GetPublicAccessBlockOutput,
+            "NoSuchPublicAccessBlockConfiguration";
+        delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput;
+        delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput;
+        delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput;
+        delete_bucket_tagging: DeleteBucketTaggingInput => DeleteBucketTaggingOutput;
+        delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
+        delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput =>
+            DeleteBucketOwnershipControlsOutput;
+        delete_bucket_replication: DeleteBucketReplicationInput => DeleteBucketReplicationOutput;
+        delete_bucket_website: DeleteBucketWebsiteInput => DeleteBucketWebsiteOutput;
+        delete_public_access_block: DeletePublicAccessBlockInput => DeletePublicAccessBlockOutput;
     }
 
     async fn get_object_acl(
@@ -283,7 +280,7 @@ impl S3 for Frontend {
         request: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
         let user = caller(&request)?;
-        plain(attributes::get(&*user.store, request.input))
+        attributes::get(&*user.store, request.input).map_err(|Failure(error)| error)
     }
 
     async fn list_objects(

@@ -1,8 +1,8 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    ChecksumType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, PartInfo, PartsQuery, PutOptions,
-    Store, UploadId, checked_part_number,
+    Bucket, ByteRange, ChecksumType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, GetOptions, Key,
+    PartInfo, PartsQuery, PutOptions, Store, UploadId, checked_part_number,
 };
 use s3s::S3Request;
 use s3s::dto::{
@@ -68,6 +68,7 @@ pub(super) fn copy_part(store: &dyn Store, input: UploadPartCopyInput) -> Outcom
         input.copy_source_if_unmodified_since,
     );
     let options = copy_source_options(input.copy_source_range.as_deref(), version.clone(), conditions)?;
+    check_within(store, (&from_bucket, &from_key), &options)?;
     let copied = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
     let made = copied.map_err(as_copy_condition)?;
     let mut result = CopyPartResult {
@@ -81,6 +82,21 @@ pub(super) fn copy_part(store: &dyn Store, input: UploadPartCopyInput) -> Outcom
         copy_source_version_id: version_name(version),
         ..Default::default()
     })
+}
+
+/// A read gets what there is of its range; a copied part must be all that was asked for, or its writer
+/// would not know that it is short. Errors: `InvalidRange`, and those of the store.
+fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
+    let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
+    let source = GetOptions { version: options.version.clone(), ..Default::default() };
+    let size = store.head(bucket, key, &source)?.size;
+    match last < size {
+        true => Ok(()),
+        false => {
+            let detail = format!("byte {last} is not in the source, which has {size} bytes");
+            Err(Error::new(ErrorKind::InvalidRange, detail).into())
+        }
+    }
 }
 
 /// A copy answers 412 where a read would answer 304.

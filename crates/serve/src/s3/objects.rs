@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range as Bytes;
 
-use fordway_store::{ByteRange, Error, ErrorKind, GetOptions, ObjectInfo, Store};
+use fordway_store::{
+    Bucket, ByteRange, Checksum, Conditions, Error, ErrorKind, GetOptions, Key, ObjectInfo, Store,
+};
 use fordway_wire::header_text;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use s3s::dto::{ChecksumMode, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range};
+use s3s::dto::{
+    ChecksumMode, ChecksumType, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range,
+};
 use s3s::{S3Request, S3Response};
 
 use super::convert::{
@@ -51,10 +55,11 @@ pub(super) fn get(
         found.map_err(|error| explained(error, &options, |plain| store.head(&bucket, &key, plain)))?;
 
     let is_partial = options.range.is_some() || options.part.is_some();
-    let wants_checksum = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+    let checksum =
+        shown_checksum(store, (&bucket, &key), &options, &object.info, input.checksum_mode.as_ref());
     let expires = object.info.metadata.expires.clone().filter(|_| input.response_expires.is_none());
     let (size_bytes, tags) = (object.info.size, object.info.tag_count);
-    let mut output = describe(object.info, wants_checksum && !is_partial);
+    let mut output = describe(object.info, checksum);
     output.content_length = size(object.content.len());
     output.content_range = is_partial.then(|| content_range(&object.range, size_bytes));
     let mut response = S3Response::new(output);
@@ -80,12 +85,12 @@ pub(super) fn head(
         }
     };
     let is_partial = options.part.is_some();
-    let wants_checksum = input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+    let checksum = shown_checksum(store, (&bucket, &key), &options, &info, input.checksum_mode.as_ref());
     let (size_bytes, expires, tags) = (info.size, info.metadata.expires.clone(), info.tag_count);
     let output = HeadObjectOutput {
         content_length: size(wanted.end - wanted.start),
         content_range: is_partial.then(|| content_range(&wanted, size_bytes)),
-        ..without_body(describe(info, wants_checksum && !is_partial))
+        ..without_body(describe(info, checksum))
     };
     Ok(S3Response::with_headers(output, extra_headers(expires, tags)))
 }
@@ -146,8 +151,32 @@ fn user_headers(user: BTreeMap<String, String>) -> s3s::dto::Metadata {
     user.into_iter().map(|(name, text)| (name, header_text::encode(&text).into_owned())).collect()
 }
 
+/// What a client that wants checksums is told: that of the part it reads, or of the object; none beside
+/// a range, whose bytes it could not be held against. The type is always that of the object's.
+fn shown_checksum(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+    info: &ObjectInfo,
+    mode: Option<&ChecksumMode>,
+) -> Option<(ChecksumType, Checksum)> {
+    let is_wanted = mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+    let whole = info.checksum.as_ref().filter(|_| is_wanted && options.range.is_none())?;
+    let shown = match options.part.filter(|_| info.part_count.is_some()) {
+        None => whole.clone(),
+        Some(number) => {
+            // The object may be another one by now.
+            let conditions = Conditions::only_if(info.etag.clone());
+            let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
+            let parts = store.object_parts(bucket, key, &same).ok()?;
+            parts.into_iter().find(|part| part.number == number)?.checksum?
+        }
+    };
+    Some((type_of(whole), shown))
+}
+
 /// All that an answer says of an object, save its length.
-fn describe(info: ObjectInfo, with_checksum: bool) -> GetObjectOutput {
+fn describe(info: ObjectInfo, checksum: Option<(ChecksumType, Checksum)>) -> GetObjectOutput {
     let metadata = info.metadata.into_inner();
     let mut output = GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
@@ -163,9 +192,10 @@ fn describe(info: ObjectInfo, with_checksum: bool) -> GetObjectOutput {
         version_id: version_name(info.version),
         ..Default::default()
     };
-    let checksum = info.checksum.filter(|_| with_checksum);
-    output.checksum_type = checksum.as_ref().map(type_of);
-    put_checksum!(output, &checksum);
+    if let Some((kind, checksum)) = checksum {
+        output.checksum_type = Some(kind);
+        put_checksum!(output, Some(&checksum));
+    }
     output
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Stored {
     pub(super) body: Bytes,
     pub(super) tags: crate::Tags,
     pub(super) parts: Vec<ObjectPart>,
+    /// The upload that it was completed by.
+    pub(super) made_by: Option<UploadId>,
 }
 
 pub(super) struct Upload {
@@ -226,6 +228,15 @@ impl BucketState {
         let hidden = latest.is_none();
         let older = self.older.get(key).into_iter().flatten().rev().enumerate();
         latest.into_iter().chain(older.map(|(at, version)| version.summary(key, hidden && at == 0))).collect()
+    }
+
+    /// What `upload` was completed to, if that is still there.
+    pub(super) fn made_before(&self, key: &Key, upload: &UploadId, part_count: usize) -> Option<PutResult> {
+        let found = self.objects.get(key.as_str())?;
+        let is_same = found.made_by.as_ref() == Some(upload) && found.parts.len() == part_count;
+        let info = is_same.then(|| found.info.clone())?;
+        let (etag, checksum, version) = (info.etag, info.checksum, info.version);
+        Some(PutResult { etag, modified: info.modified, checksum, version })
     }
 
     pub(super) fn upload(&mut self, key: &Key, upload: &UploadId) -> Result<&mut Upload> {

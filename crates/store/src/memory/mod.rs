@@ -120,7 +120,7 @@ impl Writer for MemoryWriter {
                     let tag_count = tags.len();
                     let info =
                         ObjectInfo { modified, checksum, metadata, tag_count, ..ObjectInfo::new(size, etag) };
-                    let new = Stored { info, body, tags, parts: Vec::new() };
+                    let new = Stored { info, body, tags, parts: Vec::new(), made_by: None };
                     state.publish(&key, new, version_id(number), &conditions)
                 }
                 Publish::Part(upload, number) => {
@@ -222,8 +222,10 @@ impl Store for MemoryStore {
         let marker = version_id(self.next_version());
         self.on("delete", bucket, key.as_str(), |state| {
             if !options.conditions.is_empty() {
-                let current = state.objects.get(key.as_str()).map(|object| &object.info.etag);
-                options.conditions.check_write(current)?;
+                let found = state.object(key, options.version.as_ref());
+                if !options.conditions.check_delete(found.map(|object| object.info.etag.clone()))? {
+                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                }
             }
             Ok(match &options.version {
                 Some(version) => state.delete_version(key, version),
@@ -254,7 +256,7 @@ impl Store for MemoryStore {
             let info = ObjectInfo { modified, metadata, tag_count, ..source.info };
             state.publish(
                 key,
-                Stored { info, body: source.body, tags, parts: source.parts },
+                Stored { info, body: source.body, tags, parts: source.parts, made_by: None },
                 fresh,
                 &options.conditions,
             )
@@ -354,8 +356,12 @@ impl Store for MemoryStore {
     ) -> Result<PutResult> {
         let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
+            if let Some(made) = state.made_before(key, upload, parts.len()) {
+                return Ok(made);
+            }
             let found = state.upload(key, upload)?;
             let new = found.assemble(policy, parts, options)?;
+            let new = Stored { made_by: Some(upload.clone()), ..new };
             let made = state.publish(key, new, fresh, &options.conditions)?;
             state.uploads.remove(upload);
             Ok(made)
@@ -397,7 +403,8 @@ impl Upload {
             part_count: u16::try_from(chosen.len()).ok(),
             ..ObjectInfo::new(body.len() as u64, etag)
         };
-        Ok(Stored { info, body: Bytes::from(body), tags, parts: ObjectPart::of(&chosen) })
+        let parts = ObjectPart::of(&chosen);
+        Ok(Stored { info, body: Bytes::from(body), tags, parts, made_by: None })
     }
 }
 

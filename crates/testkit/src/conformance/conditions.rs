@@ -48,6 +48,8 @@ pub fn delete_only_if(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"2");
     delete_if(&second).unwrap();
     assert_kind(get(store, &b, "k"), ErrorKind::NoSuchKey);
+    // Where nothing is, there is nothing to protect.
+    delete_if(&second).unwrap();
 }
 
 /// The four conditions of a read, on `get`, `read` and `head`.

@@ -39,9 +39,10 @@ pub use listing::{
     listing_with_start_after,
 };
 pub use multipart::{
-    multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, multipart_makes_one_object,
-    multipart_of_uniform_parts, multipart_outlives_a_failed_completion, multipart_part_is_replaced,
-    multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
+    multipart_abort, multipart_completion_is_repeatable, multipart_copies_parts,
+    multipart_etag_is_that_of_s3, multipart_makes_one_object, multipart_of_uniform_parts,
+    multipart_outlives_a_failed_completion, multipart_part_is_replaced, multipart_parts_are_listed,
+    multipart_refuses_what_does_not_fit,
 };
 pub use objects::{
     an_abandoned_writer_leaves_nothing, batches_answer_in_order, deleting_nothing_succeeds, empty_objects,
@@ -104,7 +105,7 @@ macro_rules! conformance_suite {
             listing_says_what_head_says, etags_follow_the_policy, wrong_digests_publish_nothing,
             checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
             copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
-            multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
+            multipart_completion_is_repeatable, multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
             multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
             many_ranges_at_once, many_ranges_of_a_version, multipart_checksum_without_the_number_of_parts,
             multipart_checksums_are_checked, multipart_checksums_are_kept, multipart_parts_are_checked,

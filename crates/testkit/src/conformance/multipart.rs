@@ -1,9 +1,9 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, Conditions, ETag, ETagPolicy,
-    ErrorKind, Expected, GetOptions, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery, PutOptions,
-    PutResult, Result, Store, UploadId, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions, ETag,
+    ETagPolicy, ErrorKind, Expected, GetOptions, MIN_PART_BYTES, Metadata, PartOptions, PartsQuery,
+    PutOptions, PutResult, Result, Store, UploadId, UploadsQuery,
 };
 
 use super::{all_keys, assert_kind, bucket, bytes, get, head, key, put};
@@ -103,6 +103,23 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     assert_eq!(listed.parts.len(), 2);
     complete(store, &b, "k", &upload, &parts).unwrap();
     assert!(get(store, &b, "k").unwrap() == [first, second].concat());
+}
+
+/// Whoever did not hear that an upload was completed completes it again, and is told the same, as long
+/// as the object is that of the upload.
+pub fn multipart_completion_is_repeatable(store: &dyn Store) {
+    let b = bucket(store);
+    let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
+    let upload = store.create_upload(&b, &key("k"), &options).unwrap();
+    let parts = [put_part(store, &b, "k", &upload, 1, b"content")];
+    let made = complete(store, &b, "k", &upload, &parts).unwrap();
+    let again = complete(store, &b, "k", &upload, &parts).unwrap();
+    assert_eq!((&again.etag, &again.checksum), (&made.etag, &made.checksum));
+    assert!(made.checksum.is_some());
+    assert_kind(complete(store, &b, "other", &upload, &parts), ErrorKind::NoSuchUpload);
+    put(store, &b, "k", b"newer");
+    assert_kind(complete(store, &b, "k", &upload, &parts), ErrorKind::NoSuchUpload);
+    assert_eq!(get(store, &b, "k").unwrap(), b"newer");
 }
 
 /// Completion refuses parts that are missing, changed, out of order or too small.
