@@ -175,8 +175,11 @@ impl Streams {
                 Ok(Step::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // All end with the connection.
-                    None => return,
+                    // It ends with the connection, which is told when all that has come was taken.
+                    None => {
+                        index += 1;
+                        continue;
+                    }
                 },
             };
             let Some(stream) = self.streams.remove(index) else { return };
