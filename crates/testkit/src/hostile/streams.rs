@@ -72,6 +72,10 @@ pub(super) fn serve(
     };
     // It ends with the connection, however that ends; what is left unanswered then ends with the set.
     let _ = LocalSet::new().block_on(&runtime, answering);
+    // To close over requests that nobody read would be a reset, and the last words might be lost.
+    if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
+        super::drain(&mut &*stream);
+    }
 }
 
 async fn answer_all(

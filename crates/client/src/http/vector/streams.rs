@@ -205,16 +205,16 @@ impl Streams {
 
     /// What the end of a stream by `error` means; `None` if it is the end of the connection.
     fn broken(&mut self, error: h2::Error) -> Option<End> {
-        if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
-            return None;
-        }
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // A server that goes away says which streams it will not look at.
+        // A server that goes away says which streams it will not look at, and may close at once.
         if error.is_remote() && (error.is_go_away() || is_refused) {
             if is_refused {
                 self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
             }
             return Some(self.unseen(&error.to_string()));
+        }
+        if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
+            return None;
         }
         let detail = "the server broke off an answer";
         Some(End::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
