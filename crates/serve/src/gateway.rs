@@ -51,7 +51,7 @@ pub struct GatewayConfig {
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
     /// less of a request than those of version 4.
     pub signature_v2: bool,
-    /// Threads that serve connections; 0 is one per core.
+    /// The most threads that serve connections; 0 is one per core. As few of them work as the load needs.
     pub threads: usize,
     /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
