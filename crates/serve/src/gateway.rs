@@ -301,10 +301,14 @@ impl Gateway {
     /// Looks after the directory and the files of the gateway.
     fn watch(&mut self) -> Result<Option<Watch>> {
         let Some(words) = self.words.take() else { return Ok(None) };
-        let (users, monitor) = (self.users.clone(), self.monitor.clone());
+        // Its thread may outlive the gateway for a moment, and the log is written when its last owner goes.
+        let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let watch = Watch::start(self.reload.clone(), words, move |is_asked| {
             users.look(is_asked);
-            if let Some(log) = monitor.log.as_ref().filter(|_| is_asked) {
+            if is_asked
+                && let Some(monitor) = monitor.upgrade()
+                && let Some(log) = &monitor.log
+            {
                 log.reopen();
             }
         });
