@@ -80,6 +80,7 @@ soak: build ## run the long tests: many random operations on every lane
 	tools/soak-fuse
 	tools/soak-srun
 	tools/soak-speedup
+	tools/soak-setups
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
 clean: ## remove everything that was built or measured

@@ -13,12 +13,29 @@ RATE_BYTES_PER_S = 125e6
 SEGMENT_BYTES, PACKET_BYTES = 1448, 1500
 FIRST_SEGMENTS = 10
 PER_CALL = 400
-WINDOWED = ("fordway-windowed", "fordway-sequential", "xrdcl-4", "curl", "xrdcp", "obstore", "fsspec")
+WINDOWED = (
+    "fordway-windowed",
+    "fordway-h2-windowed",
+    "fordway@single",
+    "fordway-h2@single",
+    "fordway-sequential",
+    "fordway-h2-sequential",
+    "xrdcl-4",
+    "curl",
+    "xrdcp",
+    "obstore",
+    "fsspec",
+)
 NAMES = {
     "fordway": "fordway, a call at a time",
     "fordway-windowed": "fordway, 16 calls in flight",
     "fordway@xrdhttp": "fordway from XrdHttp, a call at a time",
+    "fordway-h2": "fordway by HTTP/2, a call at a time",
+    "fordway-h2-windowed": "fordway by HTTP/2, 16 calls in flight",
+    "fordway@single": "fordway without lists, 16 calls in flight",
+    "fordway-h2@single": "fordway by HTTP/2 without lists, 16 calls",
     "fordway-sequential": "fordway, in order by 64 KiB, read ahead",
+    "fordway-h2-sequential": "fordway by HTTP/2, in order, read ahead",
     "davix": "davix",
     "davix@xrdhttp": "davix from XrdHttp",
     "receive-loop": "a loop that only receives",

@@ -24,19 +24,25 @@ def commands(directory, workload):
     """Every client that there is, by name."""
     server = os.environ["FORDWAY_NETLAB_SERVER"]
     http, xrdhttp = f"http://{server}:8080/file", f"http://{server}:8081/file"
+    http2, single, single2 = (f"http://{server}:{port}/file" for port in (8082, 8083, 8084))
     xroot, ranges = f"root://{server}:1094//file", str(directory / f"ranges-{workload}")
     programs = {name: str(directory / name) for name in ("davix", "xrdcl")}
     python = [sys.executable, str(Path(__file__).with_name("python_peers.py"))]
-
-    def fordway(url, window):
-        options = ["--ranges", ranges, "--per-call", PER_CALL, "--window", str(window), "--discard", "--json"]
-        return [os.environ["FORDWAY"], "read", url, *options]
-
     sequential = ["--sequential", "64KiB", "--discard", "--json"]
+
+    def fordway(url, window, version="1.1"):
+        options = ["--ranges", ranges, "--per-call", PER_CALL, "--window", str(window), "--discard", "--json"]
+        return [os.environ["FORDWAY"], "read", url, "--http", version, *options]
+
     return {
         "fordway-sequential": [os.environ["FORDWAY"], "read", http, *sequential],
         "fordway": fordway(http, 1),
         "fordway-windowed": fordway(http, 16),
+        "fordway-h2": fordway(http2, 1, "2"),
+        "fordway-h2-windowed": fordway(http2, 16, "2"),
+        "fordway@single": fordway(single, 16),
+        "fordway-h2@single": fordway(single2, 16, "2"),
+        "fordway-h2-sequential": [os.environ["FORDWAY"], "read", http2, "--http", "2", *sequential],
         "davix": [programs["davix"], http, ranges, PER_CALL],
         "receive-loop": [sys.executable, str(Path(__file__).with_name("receive_loop.py")), http, ranges],
         "xrdcl": [programs["xrdcl"], xroot, ranges, PER_CALL, "1"],

@@ -1,6 +1,7 @@
 """What is made of messages of many sizes, on data whose truth is known; and on what others published."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from layers_data import messages, run_of
 from test_report import Page
 from test_report_kinds import bench
 
-from fordway.report import cli, figures, kinds, runfile
+from fordway.report import cli, figures, kinds, page, runfile, tables_layers
 from fordway.report.layers import changes, guidance, loss, published, windows
 from fordway.report.layers.classes import MESSAGES_MIN, Classes, bands
 from fordway.report.runfile import RunFileError
@@ -138,6 +139,71 @@ def test_guidance_tells_small_from_big() -> None:
     }
 
 
+def test_guidance_has_a_column_for_each_number_of_cores() -> None:
+    rows = {}
+    for cores, left in ((1, 0.5), (2, 0.8)):
+        phase = f"kept c=1 cores={cores}"
+        slow = messages(10 + cores, 4000)
+        rows["bare", phase] = messages(cores, 4000)
+        rows["vxlan", phase] = slow.assign(duration_ns=slow["duration_ns"] / left)
+    run = run_of(rows)
+    levels = guidance.by_cores(guidance.levels(run))
+    assert list(levels) == [("kept c=1", "vxlan")]
+    assert list(levels["kept c=1", "vxlan"]) == [1, 2]
+    text = tables_layers.levels(run, dict.fromkeys(run.lanes, "#0072b2"))
+    heads = [f"{size} messages,<br>{cores}" for size in ("small", "big") for cores in ("1 core", "2 cores")]
+    assert re.findall(r"<th>(\w+ messages.*?)</th>", text) == heads
+    small_1, small_2, big_1, big_2 = re.findall(r"<td>(\d+)%", text)
+    assert {small_1, big_1} <= {"45", "50"}
+    assert {small_2, big_2} <= {"75", "80"}
+
+
+def test_a_set_up_that_lacks_a_number_of_cores_is_not_measured_there() -> None:
+    both, one = "kept c=1 cores=1", "kept c=1 cores=2"
+    run = run_of(
+        {
+            ("bare", both): messages(1),
+            ("bare", one): messages(2),
+            ("vxlan", both): messages(3),
+            ("tunnel", one): messages(4),
+        }
+    )
+    text = tables_layers.levels(run, dict.fromkeys(run.lanes, "#0072b2"))
+    cells = re.findall(r"<td>(.*?)</td>", text)
+    none = "not measured"
+    assert [cell == none for cell in cells] == [False, True, False, True, True, False, True, False]
+
+
+EMPTY = pd.DataFrame({"bytes": np.array([], dtype=np.uint64), "duration_ns": np.array([], dtype=float)})
+
+
+@pytest.mark.parametrize(
+    ("bare", "vxlan", "drawn", "said"),
+    [
+        pytest.param(messages(1), None, 3, "has one set-up alone", id="one set-up"),
+        pytest.param(messages(1), EMPTY, 3, "but on the reference", id="the other failed"),
+        pytest.param(EMPTY, messages(1), 3, "no message came through on bare", id="the reference failed"),
+        pytest.param(EMPTY, EMPTY, 0, "no message came through.", id="all failed"),
+        pytest.param(messages(1).assign(bytes=1000), messages(2).assign(bytes=1000), 4, "", id="one size"),
+        pytest.param(messages(1).assign(bytes=0), messages(2).assign(bytes=0), 0, "are empty", id="no bytes"),
+        pytest.param(messages(1, 3), messages(2, 3), 0, "measure more rounds", id="few messages"),
+    ],
+)
+def test_what_a_run_lacks_is_said(
+    bare: pd.DataFrame, vxlan: pd.DataFrame | None, drawn: int, said: str
+) -> None:
+    rows = {("bare", "kept c=1"): bare} | ({} if vxlan is None else {("vxlan", "kept c=1"): vxlan})
+    run = run_of(rows)
+    colours = figures.lane_colours(run.lanes)
+    names = kinds.draw_all(run, colours)
+    assert len(names) == drawn
+    for figure in names.values():
+        assert page.inline_svg(figure, "x").startswith("<svg")
+    texts = [table(run, colours) for table in kinds.tables_of(run)]
+    assert said in texts[0]
+    assert bool(texts[0]) == bool(said)
+
+
 def ppbench(path: Path, rows: list[tuple[str, int, float, int, int]]) -> Path:
     """A table as ppbench writes it: experiment, size, milliseconds, failed requests, retries."""
     lines = [
@@ -179,12 +245,12 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
     table = ppbench(tmp_path / "experiment.csv", rows)
     out = tmp_path / "page.html"
     assert cli.main([str(table), "--out", str(out)]) == 0
-    page = Page(out.read_text(encoding="utf-8"))
+    told = Page(out.read_text(encoding="utf-8"))
     run = published.read(table)
     drawn = kinds.draw_all(run, figures.lane_colours(run.lanes))
     assert list(drawn) == ["layers", "transfer", "requests", "latency-by-size"]
-    assert page.tags.count("svg") == len(drawn)
-    assert "What to expect" in page.text
+    assert told.tags.count("svg") == len(drawn)
+    assert "What to expect" in told.text
 
 
 def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) -> None:
@@ -193,10 +259,10 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
     run = bench(tmp_path, "pingpong", "--setup", "loopback", *ports, *few)
     out = tmp_path / "page.html"
     assert cli.main([str(run), "--out", str(out)]) == 0
-    page = Page(out.read_text(encoding="utf-8"))
+    told = Page(out.read_text(encoding="utf-8"))
     # One set-up has nothing to be compared with.
-    assert page.tags.count("svg") == 3
-    rows = [row for row in page.rows if row[1:2] == ["loopback"] and len(row) == 6]
+    assert told.tags.count("svg") == 3
+    rows = [row for row in told.rows if row[1:2] == ["loopback"] and len(row) == 6]
     assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
 
 

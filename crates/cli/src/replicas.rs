@@ -11,7 +11,7 @@ use fordway_client::http::replicas::{
     ReplicaOptions, ReplicatedFile, ReplicatedTicket, discover, fetch_metalink, is_metalink_name,
 };
 use fordway_client::http::vector::{Options, RemoteFile, Session, Ticket, Traffic};
-use fordway_client::http::{Credentials, Proxies, TlsRoots};
+use fordway_client::http::{Credentials, Proxies, TlsRoots, Version};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 
@@ -29,6 +29,7 @@ pub(crate) struct Places<'a> {
     pub(crate) verify: bool,
     pub(crate) ca_bundle: Option<&'a PathBuf>,
     pub(crate) connections: usize,
+    pub(crate) http: Version,
     /// How long an operation may take in all.
     pub(crate) deadline: Option<Duration>,
 }
@@ -49,7 +50,7 @@ impl<'a> Places<'a> {
     /// With the usual number of connections, and authorities of the environment.
     pub(crate) fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = Options::default().connections_per_origin;
-        Places { args, verify, ca_bundle: None, connections, deadline: None }
+        Places { args, verify, ca_bundle: None, connections, http: Version::default(), deadline: None }
     }
 
     fn options(&self) -> Options {
@@ -59,6 +60,7 @@ impl<'a> Places<'a> {
             credentials: Credentials::discover(),
             proxies: Proxies::discover(),
             connections_per_origin: self.connections,
+            http: self.http,
             deadline: self.deadline,
             ..Options::default()
         }

@@ -9,8 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::answer::{Limits, Shared};
 use crate::domains::Domains;
@@ -20,10 +19,9 @@ use crate::http3;
 use crate::identity::is_region;
 use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
 use crate::watch::{Reload, Watch, Words, words};
+use crate::workers::{Workers, new_runtime, no_thread};
 use crate::{Tls, Users, connection, s3};
 
-/// Threads, for each that serves connections, on which content is read that is not in memory.
-const READERS_MAX: usize = 32;
 /// How long the accept loop rests when the process has no file descriptor left.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
@@ -53,7 +51,7 @@ pub struct GatewayConfig {
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
     /// less of a request than those of version 4.
     pub signature_v2: bool,
-    /// Threads that serve connections; 0 is one per core.
+    /// The most threads that serve connections; 0 is one per core. As few of them work as the load needs.
     pub threads: usize,
     /// Connections open at a time (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
@@ -210,9 +208,7 @@ impl Gateway {
         let workers = self.start_workers()?;
         tracing::info!(address = %self.address, threads = workers.len(), "serving S3 over HTTP");
         let drained = runtime.block_on(self.serve(&workers));
-        for worker in workers {
-            worker.finish();
-        }
+        workers.finish();
         drained
     }
 
@@ -225,13 +221,12 @@ impl Gateway {
         Ok(RunningGateway { address, metrics, reload, stop, thread: Some(thread) })
     }
 
-    fn start_workers(&self) -> Result<Vec<Worker>> {
+    fn start_workers(&self) -> Result<Workers> {
         let cores = || thread::available_parallelism().map_or(1, usize::from);
-        let threads = if self.config.threads == 0 { cores() } else { self.config.threads };
-        (0..threads).map(Worker::start).collect()
+        Workers::start(if self.config.threads == 0 { cores() } else { self.config.threads })
     }
 
-    async fn serve(mut self, workers: &[Worker]) -> Result<()> {
+    async fn serve(mut self, workers: &Workers) -> Result<()> {
         let connections_max = self.config.connections_max.max(1);
         let slots = Arc::new(Semaphore::new(connections_max as usize));
         self.serve_metrics(&slots)?;
@@ -263,10 +258,16 @@ impl Gateway {
             },
         });
         let clients = Clients { workers, slots: &slots, shared, stopped: Stopped::from(&self.stop) };
-        #[cfg(feature = "http3")]
-        tokio::join!(clients.accept(&listener), clients.accept_http3(http3.as_ref()));
-        #[cfg(not(feature = "http3"))]
-        clients.accept(&listener).await;
+        let accept = async {
+            #[cfg(feature = "http3")]
+            tokio::join!(clients.accept(&listener), clients.accept_http3(http3.as_ref()));
+            #[cfg(not(feature = "http3"))]
+            clients.accept(&listener).await;
+        };
+        tokio::select! {
+            () = accept => {}
+            () = workers.balance() => {}
+        }
         // Nobody finds the gateway from now on, and nothing but connections holds the access log.
         drop((listener, watch));
         let all = slots.acquire_many(connections_max);
@@ -300,10 +301,14 @@ impl Gateway {
     /// Looks after the directory and the files of the gateway.
     fn watch(&mut self) -> Result<Option<Watch>> {
         let Some(words) = self.words.take() else { return Ok(None) };
-        let (users, monitor) = (self.users.clone(), self.monitor.clone());
+        // Its thread may outlive the gateway for a moment, and the log is written when its last owner goes.
+        let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let watch = Watch::start(self.reload.clone(), words, move |is_asked| {
             users.look(is_asked);
-            if let Some(log) = monitor.log.as_ref().filter(|_| is_asked) {
+            if is_asked
+                && let Some(monitor) = monitor.upgrade()
+                && let Some(log) = &monitor.log
+            {
                 log.reopen();
             }
         });
@@ -313,24 +318,23 @@ impl Gateway {
 
 /// Takes clients in.
 struct Clients<'w> {
-    workers: &'w [Worker],
+    workers: &'w Workers,
     slots: &'w Arc<Semaphore>,
     shared: Arc<Shared>,
     stopped: Stopped,
 }
 
 impl Clients<'_> {
-    /// Deals connections out in turn until the gateway is stopped: with few of them, the kernel's own
-    /// balancing between listeners often puts most on one thread.
+    /// Takes connections in until the gateway is stopped.
     async fn accept(&self, listener: &tokio::net::TcpListener) {
         let mut over = pin!(self.stopped.clone().over());
-        for worker in self.workers.iter().cycle() {
+        loop {
             let (socket, slot) = tokio::select! {
                 accepted = next_connection(listener, self.slots) => accepted,
                 () = over.as_mut() => break,
             };
             let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
-            worker.runtime.spawn(async move {
+            self.workers.serve(async move {
                 connection::serve(socket, &shared, stopped).await;
                 drop(slot);
             });
@@ -342,7 +346,7 @@ impl Clients<'_> {
     async fn accept_http3(&self, listener: Option<&http3::Listener>) {
         let Some(listener) = listener else { return };
         let mut over = pin!(self.stopped.clone().over());
-        for worker in self.workers.iter().rev().cycle() {
+        loop {
             let accepted = async {
                 let accepted = listener.accept().await?;
                 let slot = self.slots.clone().acquire_owned().await.expect("nothing closes the semaphore");
@@ -354,7 +358,8 @@ impl Clients<'_> {
             };
             let Some((accepted, slot)) = accepted else { break };
             let (shared, stopped) = (self.shared.clone(), self.stopped.clone());
-            worker.runtime.spawn(async move {
+            self.workers.serve(async move {
+                crate::workers::stay();
                 http3::serve(accepted, &shared, stopped).await;
                 drop(slot);
             });
@@ -476,51 +481,6 @@ impl Drop for RunningGateway {
             tracing::error!(%error, "the gateway ended with an error");
         }
     }
-}
-
-/// A thread with a runtime of its own, on which connections stay for life.
-struct Worker {
-    runtime: Handle,
-    finish: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Worker {
-    fn start(number: usize) -> Result<Self> {
-        let runtime = new_runtime()?;
-        let handle = runtime.handle().clone();
-        let (finish, finished) = oneshot::channel::<()>();
-        let thread = thread::Builder::new()
-            .name(format!("fordway-http-{number}"))
-            .spawn(move || {
-                // Nobody sends; it ends when the sender is dropped.
-                let _ = runtime.block_on(finished);
-                // A read from a device that hangs must not keep the process alive.
-                runtime.shutdown_background();
-            })
-            .map_err(no_thread)?;
-        Ok(Worker { runtime: handle, finish, thread })
-    }
-
-    /// Ends the thread; connections that are still open are closed.
-    fn finish(self) {
-        drop(self.finish);
-        if self.thread.join().is_err() {
-            tracing::error!("a thread that served connections panicked");
-        }
-    }
-}
-
-/// A runtime of one thread that serves connections.
-/// Errors: `Io`.
-pub(crate) fn new_runtime() -> Result<Runtime> {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
-    builder.build().map_err(no_thread)
-}
-
-fn no_thread(error: io::Error) -> Error {
-    Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
 }
 
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {

@@ -1,11 +1,11 @@
 //! Gateways: programs that speak S3 over HTTP reach any [`fordway_store::Store`] through here.
 //!
-//! A [`Gateway`] accepts connections and deals them out to one single-threaded runtime per core. A
-//! request stays on the thread of its connection from its first byte to its last, and the store is
-//! called right there: for a local file system a hand-over to another thread costs more than the
-//! call itself.
+//! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a
+//! runtime of its own. The store is called right there: for a local file system a hand-over to another
+//! thread costs more than the call itself.
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
+//! * `workers`: the threads, and which of them serves a connection
 //! * `connection`, `socket`, `tls`: one client, with TLS or without, and which HTTP it speaks
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
 //! * `http2`, `http3`: many requests at once on one connection; `multiplexed`: what both have in common
@@ -48,6 +48,7 @@ mod tls;
 mod unsigned;
 mod users;
 mod watch;
+mod workers;
 
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;

@@ -30,6 +30,20 @@ impl Socket {
         matches!(self, Socket::Tls(_))
     }
 
+    /// Has the runtime of the calling thread tell what happens on the socket, in place of the one that
+    /// did so until now. What TLS keeps for it is kept. Errors: those of the system.
+    pub(crate) fn register_anew(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Plain(stream) => anew(stream),
+            Socket::Tls(stream) => anew(stream.get_mut().0),
+            Socket::Unix(stream) => {
+                let again = std::os::unix::net::UnixStream::from(stream.as_fd().try_clone_to_owned()?);
+                *stream = UnixStream::from_std(again)?;
+                Ok(())
+            }
+        }
+    }
+
     /// Has the kernel send up to `len` bytes by `send` as soon as the socket takes something.
     /// Errors: `Unsupported` for a socket with TLS, and those of `send`.
     pub(crate) fn poll_send(
@@ -67,6 +81,13 @@ impl Socket {
             }
         }
     }
+}
+
+/// A descriptor can be registered with one runtime at a time, so the new one gets another.
+fn anew(stream: &mut TcpStream) -> io::Result<()> {
+    let again = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
+    *stream = TcpStream::from_std(again)?;
+    Ok(())
 }
 
 /// The same call on any kind.

@@ -12,3 +12,4 @@ pub mod hostile;
 pub mod model;
 pub mod proxy;
 pub mod scenario;
+pub mod socks;

@@ -41,20 +41,13 @@ def _over_size(
     run: Run, colours: dict[str, str], label: str, value: Callable[[pd.DataFrame], pd.Series]
 ) -> Figure | None:
     """Small panels: each set-up beside the reference, for each phase."""
-    shown = [
-        (phase, lane)
-        for phase in run.timed_phases
-        for lane in run.lanes[1:] or run.lanes
-        if _has(run, phase, lane)
-    ]
+    shown = _panels(run, value)
     if not shown:
         return None
     figure, grid = figures.panels(len(shown), 2.1, sharex=True, sharey=True)
-    for axes, (phase, lane) in zip(grid.flat, shown, strict=False):
-        classes = Classes.of(run.operations.loc[run.operations["phase"] == phase, "bytes"].to_numpy())
-        for name in dict.fromkeys([run.reference, lane]):
-            rows = _rows(run, phase, name)
-            _bands(axes, bands(rows, classes, value(rows)), colours[name])
+    for axes, ((phase, lane), lines) in zip(grid.flat, shown.items(), strict=False):
+        for name, found in lines.items():
+            _bands(axes, found, colours[name])
         axes.set(xscale="log", yscale="log")
         axes.set_title(f"{lane}, {phase}", fontsize=8)
         figures.size_axis(axes)
@@ -66,21 +59,34 @@ def _over_size(
     return figure
 
 
+def _panels(
+    run: Run, value: Callable[[pd.DataFrame], pd.Series]
+) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
+    """What is drawn of each phase and set-up: its bands beside the reference's, where it has any."""
+    shown = {}
+    for phase in run.timed_phases:
+        classes = Classes.of(run.operations.loc[run.operations["phase"] == phase, "bytes"].to_numpy())
+        of_lanes = {lane: _rows(run, phase, lane) for lane in run.lanes}
+        found = {lane: bands(rows, classes, value(rows)) for lane, rows in of_lanes.items()}
+        found = {lane: lines for lane, lines in found.items() if not lines.empty}
+        # The reference is beside every other one, and by itself only where there is none.
+        for lane in [lane for lane in found if lane != run.reference] or found:
+            shown[phase, lane] = {name: found[name] for name in (run.reference, lane) if name in found}
+    return shown
+
+
 def _rows(run: Run, phase: str, lane: str) -> pd.DataFrame:
     rows = run.operations
     # A message of no bytes has no place on a logarithmic axis.
     return rows[(rows["phase"] == phase) & (rows["lane"] == lane) & (rows["bytes"] > 0)]
 
 
-def _has(run: Run, phase: str, lane: str) -> bool:
-    return not _rows(run, phase, lane).empty
-
-
 def _bands(axes: Axes, found: pd.DataFrame, colour: str) -> None:
     at = found["size_bytes"]
     axes.fill_between(at, found[0.05], found[0.95], color=colour, alpha=OUTER, linewidth=0)
     axes.fill_between(at, found[0.25], found[0.75], color=colour, alpha=INNER, linewidth=0)
-    axes.plot(at, found[0.5], color=colour, linewidth=1.5)
+    # One class alone makes no line.
+    axes.plot(at, found[0.5], "o-" if len(at) == 1 else "-", color=colour, linewidth=1.5, markersize=4)
 
 
 def _ticks(axes: Axes, label: str) -> None:
@@ -104,16 +110,16 @@ def _mark_windows(axes: Axes, run: Run, phase: str) -> None:
 
 def layers(run: Run, colours: dict[str, str]) -> Figure | None:
     """What is left of the reference's rate, over the size of messages, with bands by bootstrap."""
-    phases = [phase for phase in run.timed_phases if run.reference and _has(run, phase, run.reference)]
-    if not phases or len(run.lanes) < 2:
+    compared = _compared(run)
+    if not compared:
         return None
-    figure = Figure(figsize=(figures.WIDTH_INCHES, 0.8 + 3.4 * len(phases)), layout="constrained")
-    grid = figure.subplots(len(phases), 1, squeeze=False, sharex=True)
+    figure = Figure(figsize=(figures.WIDTH_INCHES, 0.8 + 3.4 * len(compared)), layout="constrained")
+    grid = figure.subplots(len(compared), 1, squeeze=False, sharex=True)
     found = windows.all_changes(run)
-    for axes, phase in zip(grid.flat, phases, strict=True):
+    for axes, (phase, lines) in zip(grid.flat, compared.items(), strict=True):
         axes.axhline(1, color=figures.INK, linewidth=1)
-        for lane in run.lanes[1:]:
-            _loss_line(axes, loss.against_reference(run, phase, lane), colours[lane])
+        for lane, ratios in lines.items():
+            _loss_line(axes, ratios, colours[lane])
         for one in found:
             if one.phase == phase:
                 marker = {"marker": "v", "clip_on": False, "markersize": 7, "color": colours[one.lane]}
@@ -126,10 +132,20 @@ def layers(run: Run, colours: dict[str, str]) -> Figure | None:
     return figure
 
 
+def _compared(run: Run) -> dict[str, dict[str, pd.DataFrame]]:
+    """For each phase, what is left of the reference's rate with each set-up, where that is known."""
+    compared = {}
+    for phase in run.timed_phases:
+        lines = {lane: loss.against_reference(run, phase, lane) for lane in run.lanes[1:]}
+        # A message of no bytes has no place on a logarithmic axis.
+        lines = {lane: ratios[ratios["size_bytes"] > 0] for lane, ratios in lines.items()}
+        lines = {lane: ratios for lane, ratios in lines.items() if not ratios.empty}
+        if lines:
+            compared[phase] = lines
+    return compared
+
+
 def _loss_line(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
-    ratios = ratios[ratios["size_bytes"] > 0]
-    if ratios.empty:
-        return
     axes.fill_between(
         ratios["size_bytes"], ratios["low"], ratios["high"], color=colour, alpha=0.2, linewidth=0
     )

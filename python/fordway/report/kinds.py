@@ -193,6 +193,6 @@ def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
     known = {
         "rest": [tables.load],
         "io500": [tables.scores],
-        "pingpong": [tables_layers.levels, tables_layers.failures, tables_layers.changes],
+        "pingpong": [tables_layers.gaps, tables_layers.levels, tables_layers.failures, tables_layers.changes],
     }
     return known.get(run.info["kind"], [])

@@ -4,26 +4,72 @@ from html import escape
 
 from fordway.report import units
 from fordway.report.layers import guidance, windows
+from fordway.report.layers.classes import MESSAGES_MIN, Classes, bands
 from fordway.report.runfile import Run
 from fordway.report.tables import dot, table
 
 
 def levels(run: Run, colours: dict[str, str]) -> str:
     """What is left of the reference's rate, for small and for big messages."""
-    rows = [
-        f"{_head(level.phase, level.lane, colours)}<td>{level.small}</td><td>{level.big}</td>"
-        for level in guidance.levels(run)
-    ]
-    if not rows:
+    found = guidance.levels(run)
+    if not found:
         return ""
+    cores = sorted({level.cores for level in found}, key=lambda count: count or 0)
+    rows = [
+        f"{_head(load, lane, colours)}{_level_cells([of_row.get(count) for count in cores])}"
+        for (load, lane), of_row in guidance.by_cores(found).items()
+    ]
     borders = {phase: guidance.border_bytes(run, phase) for phase in run.phases}
     sizes = ", ".join(dict.fromkeys(units.size(size) for size in borders.values() if size))
     said = (
         f"Rates in units of {escape(run.reference or '')}'s, the middle half of all sizes, in steps of 5 %: "
         f"levels to plan with. Big is more than {guidance.WINDOWS} of TCP's first receive windows ({sizes})."
     )
-    heads = ["load", "<th class=text>set-up</th>", "small messages", "big messages"]
+    on_cores = [f",<br>{count} {'core' if count == 1 else 'cores'}" if count else "" for count in cores]
+    heads = ["load", "<th class=text>set-up</th>"]
+    heads += [f"{size} messages{on}" for size in ("small", "big") for on in on_cores]
+    if len(cores) > 1:
+        said += " Each side was kept on so many cores, with the reference on as many."
     return f"<h3>What to expect</h3><p class=meta>{said}</p>{table(heads, rows)}"
+
+
+def _level_cells(levels: list[guidance.Level | None]) -> str:
+    """What is left of small messages for each number of processors, and then of big ones."""
+    texts = [level.small if level else units.NOT_MEASURED for level in levels]
+    texts += [level.big if level else units.NOT_MEASURED for level in levels]
+    return "".join(f"<td>{text}</td>" for text in texts)
+
+
+def gaps(run: Run, colours: dict[str, str]) -> str:
+    """Why figures and tables are not there that other runs have."""
+    del colours
+    reasons = []
+    if len(run.lanes) < 2:
+        reasons.append("Nothing is compared: the run has one set-up alone.")
+    elif set(run.operations["lane"]) == {run.reference}:
+        reasons.append("Nothing is compared: no message came through but on the reference.")
+    elif run.reference not in set(run.operations["lane"]):
+        reasons.append(f"Nothing is compared: no message came through on {run.reference}, the reference.")
+    if run.operations.empty:
+        reasons.append("Nothing is drawn: no message came through.")
+    elif not run.operations["bytes"].any():
+        reasons.append("Nothing is drawn by size: all messages are empty.")
+    elif not _has_classes(run):
+        reasons.append(
+            f"Nothing is drawn by size: no class of sizes has {MESSAGES_MIN} messages of one set-up; "
+            "measure more rounds."
+        )
+    return f"<p class=meta>{escape(' '.join(reasons))}</p>" if reasons else ""
+
+
+def _has_classes(run: Run) -> bool:
+    """Whether a class of sizes has messages enough to be drawn."""
+    for _, of_phase in run.operations.groupby("phase", observed=True):
+        classes = Classes.of(of_phase["bytes"].to_numpy())
+        for _, rows in of_phase.groupby("lane", observed=True):
+            if not bands(rows, classes, rows["duration_ns"]).empty:
+                return True
+    return False
 
 
 def _head(phase: str, lane: str, colours: dict[str, str]) -> str:

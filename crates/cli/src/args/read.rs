@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use fordway_client::http::Version;
 use fordway_measure::parse_bytes;
 
 use super::ReplicaArgs;
@@ -16,6 +17,7 @@ use crate::units::parse_duration;
   echo '0 4096' | fordway read s3://data/run.h5 --ranges - | xxd
   fordway read http://127.0.0.1:8080/events.root --ranges baskets.txt --window 4 --discard --json
   fordway read http://127.0.0.1:8080/events.root --sequential 64KiB --discard
+  fordway read https://data.example.org/events.root --ranges baskets.txt --http 2 --discard
   fordway read --metalink events.meta4 --ranges baskets.txt --output baskets.bin
 
 A line of --ranges is an offset and a length in bytes: `4096 1000`. The bytes are written one range behind \
@@ -62,10 +64,17 @@ pub struct CallArgs {
     /// Connections to the server at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
+    /// HTTP of http(s) files: 1.1, or 2 by prior knowledge or TLS, with requests as streams of one connection
+    #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
+    pub http: Version,
     /// Give up an operation (opening the file, each call) that takes longer, tries and waits included; 30s, 5m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub deadline: Option<Duration>,
     /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
+}
+
+fn http_version(number: &str) -> Result<Version, String> {
+    Version::named(number).map_err(|error| error.detail().to_owned())
 }

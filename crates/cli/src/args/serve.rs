@@ -86,7 +86,7 @@ pub struct ServeArgs {
     /// Take signatures of version 2 too, which clients from before 2014 make
     #[arg(long)]
     pub signature_v2: bool,
-    /// Threads that serve connections [default: one per core]
+    /// The most threads that serve connections; as few of them work as the load needs [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
     /// End when standard input ends, so that no gateway outlives the program that started it

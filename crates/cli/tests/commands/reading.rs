@@ -1,6 +1,7 @@
 //! `read` and `bench vector`: ranges of objects and of files at an HTTP server.
 
-use fordway_cli::Exit;
+use clap::Parser as _;
+use fordway_cli::{Cli, Exit};
 use fordway_measure::Run;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 
@@ -52,6 +53,21 @@ fn what_was_thrown_away_is_summed_up() {
         assert_eq!(summary[name], value, "{name} in {summary}");
     }
     assert!(summary["seconds"].as_f64().unwrap() > 0.0 && summary["client_cpu_seconds"].is_f64());
+}
+
+#[test]
+fn ranges_are_read_by_http2() {
+    let rig = rig();
+    let server = HostileServer::start_http2(content(), Script::honest());
+    let words = ["read", &server.url(), "--ranges", "-", "--http", "2", "--per-call", "2"];
+    assert_eq!(rig.run(&words).ok().stdout.as_bytes(), wanted());
+    let words = ["read", &server.url(), "--sequential", "30", "--http", "2", "--output", "DIR/out"];
+    rig.run(&words).ok();
+    assert_eq!(std::fs::read(rig.dir.path().join("out")).unwrap(), content());
+    assert_eq!(server.connections(), 2, "one a command");
+    let words = ["fordway", "read", &server.url(), "--ranges", "-", "--http", "4"];
+    let refused = Cli::try_parse_from(words).unwrap_err().to_string();
+    assert!(refused.contains("say 1.1, or 2"), "{refused}");
 }
 
 #[test]

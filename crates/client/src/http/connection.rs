@@ -67,7 +67,7 @@ impl Connection {
     }
 
     #[cfg(feature = "http2")]
-    pub(super) fn http2(connection: Http2, timeouts: Timeouts) -> Self {
+    pub(super) fn multiplexed(connection: Http2, timeouts: Timeouts) -> Self {
         Self::over(Transport::Http2(Box::new(connection)), timeouts)
     }
 
@@ -122,6 +122,24 @@ impl Connection {
         self.used == self.filled
     }
 
+    /// Whether it carries many requests at once.
+    #[cfg(feature = "http2")]
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2().is_some()
+    }
+
+    /// The same as a connection that carries many requests at once, if it is one.
+    #[cfg(feature = "http2")]
+    pub(super) fn http2(&self) -> Option<&Http2> {
+        if let Transport::Http2(connection) = &self.transport { Some(connection) } else { None }
+    }
+
+    /// The same, to move it.
+    #[cfg(feature = "http2")]
+    pub(super) fn as_http2(&mut self) -> Option<&mut Http2> {
+        if let Transport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
+    }
+
     /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
     /// once. Cost: none.
     pub(super) fn set_waiting(&mut self, waits: bool) {
@@ -129,7 +147,7 @@ impl Connection {
         match &mut self.transport {
             Transport::Plain(socket) => socket.set_waiting(waits),
             Transport::Tls(stream) => stream.sock.set_waiting(waits),
-            // Waits by itself, and carries one request at a time.
+            // Waits by itself where it carries one request alone.
             #[cfg(feature = "http2")]
             Transport::Http2(_) => {}
         }

@@ -1,8 +1,15 @@
 //! New connections to an origin.
 
+#[cfg(feature = "http2")]
+use std::collections::HashSet;
+#[cfg(feature = "http2")]
+use std::sync::{Mutex, PoisonError};
+
 use fordway_store::Result;
 
 use super::connection::Connection;
+#[cfg(feature = "http2")]
+use super::http2::Http2;
 use super::proxy::Proxies;
 use super::socket::Socket;
 use super::tls::TlsConnector;
@@ -14,6 +21,15 @@ pub(super) struct Connector {
     timeouts: Timeouts,
     tls: TlsConnector,
     proxies: Proxies,
+    #[cfg(feature = "http2")]
+    http2: OnlyHttp2,
+}
+
+/// Servers that were asked in HTTP/1.1, and speak only HTTP/2.
+#[cfg(feature = "http2")]
+struct OnlyHttp2 {
+    tls: TlsConnector,
+    origins: Mutex<HashSet<Origin>>,
 }
 
 impl Connector {
@@ -23,8 +39,20 @@ impl Connector {
             #[cfg(feature = "http2")]
             Version::Http2 => b"h2",
         };
+        #[cfg(feature = "http2")]
+        let http2 = OnlyHttp2 {
+            tls: TlsConnector::new(roots.clone(), b"h2").showing(who.clone()),
+            origins: Mutex::default(),
+        };
         let tls = TlsConnector::new(roots, protocol).showing(who);
-        Connector { version, timeouts, tls, proxies: Proxies::none() }
+        Connector {
+            version,
+            timeouts,
+            tls,
+            proxies: Proxies::none(),
+            #[cfg(feature = "http2")]
+            http2,
+        }
     }
 
     /// By way of these.
@@ -41,26 +69,54 @@ impl Connector {
     /// `AccessDenied` for a proxy that refuses.
     pub(super) fn connect(&self, origin: &Origin) -> Result<Connection> {
         match self.version {
-            Version::Http1 if origin.tls => {
-                // Credentials that cannot be used are an error before anybody is bothered.
-                self.tls.config()?;
-                let stream = self.tls.start(origin, self.socket(origin)?)?;
-                Ok(Connection::tls(stream, self.timeouts))
-            }
+            Version::Http1 if origin.tls => self.secure(origin),
             Version::Http1 => match self.proxies.of(origin)? {
-                Some(proxy) => {
+                Some(proxy) if proxy.forwards() => {
                     let connection = Connection::plain(proxy.connect(&self.timeouts)?, self.timeouts);
                     Ok(connection.forwarded(proxy.forwarding(origin)))
                 }
-                None => Ok(Connection::plain(Socket::connect(origin, &self.timeouts)?, self.timeouts)),
+                _ => Ok(Connection::plain(self.socket(origin)?, self.timeouts)),
             },
             #[cfg(feature = "http2")]
-            Version::Http2 => {
-                let connection =
-                    super::http2::Http2::connect(origin, self.socket(origin)?, &self.timeouts, &self.tls)?;
-                Ok(Connection::http2(connection, self.timeouts))
-            }
+            Version::Http2 => self.multiplexed(origin, &self.tls),
         }
+    }
+
+    /// HTTP/1.1 through TLS.
+    #[cfg(not(feature = "http2"))]
+    fn secure(&self, origin: &Origin) -> Result<Connection> {
+        self.secure_http1(origin)
+    }
+
+    /// HTTP/1.1 through TLS, and HTTP/2 with a server that takes nothing else.
+    #[cfg(feature = "http2")]
+    fn secure(&self, origin: &Origin) -> Result<Connection> {
+        let known = || self.http2.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().contains(origin) {
+            return self.multiplexed(origin, &self.http2.tls);
+        }
+        match self.secure_http1(origin) {
+            Err(error) if TlsConnector::is_for_want_of_protocol(&error) => {
+                let connection = self.multiplexed(origin, &self.http2.tls)?;
+                tracing::debug!(%origin, "speaks only HTTP/2");
+                known().insert(origin.clone());
+                Ok(connection)
+            }
+            made => made,
+        }
+    }
+
+    fn secure_http1(&self, origin: &Origin) -> Result<Connection> {
+        // Credentials that cannot be used are an error before anybody is bothered.
+        self.tls.config()?;
+        let stream = self.tls.start(origin, self.socket(origin)?)?;
+        Ok(Connection::tls(stream, self.timeouts))
+    }
+
+    #[cfg(feature = "http2")]
+    fn multiplexed(&self, origin: &Origin, tls: &TlsConnector) -> Result<Connection> {
+        let connection = Http2::connect(origin, self.socket(origin)?, &self.timeouts, tls)?;
+        Ok(Connection::multiplexed(connection, self.timeouts))
     }
 
     /// What is at the other end is the origin, whoever is between.

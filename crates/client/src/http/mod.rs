@@ -39,7 +39,7 @@ pub use response::Response;
 pub use tls::TlsRoots;
 
 /// Which HTTP is spoken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Version {
     /// HTTP/1.1, which every server speaks.
     #[default]
@@ -51,6 +51,15 @@ pub enum Version {
 }
 
 impl Version {
+    /// Its number, as [`Version::named`] takes it.
+    pub fn number(self) -> &'static str {
+        match self {
+            Version::Http1 => "1.1",
+            #[cfg(feature = "http2")]
+            Version::Http2 => "2",
+        }
+    }
+
     /// By its number, `1.1` or `2`. Errors: `InvalidArgument`.
     pub fn named(number: &str) -> Result<Self> {
         match number {

@@ -55,11 +55,10 @@ impl Socket {
         Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
     }
 
-    /// The same socket, of which no call waits: nor does any of this one from now on.
+    /// The same socket once more.
     #[cfg(feature = "http2")]
-    pub(super) fn share(&self) -> io::Result<TcpStream> {
-        self.stream.set_nonblocking(true)?;
-        self.stream.try_clone()
+    pub(super) fn share(&self) -> io::Result<Self> {
+        Ok(Socket { stream: self.stream.try_clone()?, ..*self })
     }
 
     /// Costs a system call only where the value changes.

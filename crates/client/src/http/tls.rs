@@ -76,6 +76,16 @@ impl TlsConnector {
         Ok(stream)
     }
 
+    /// Whether the handshake ended because the server speaks nothing that was offered (RFC 7301 section 3.2).
+    #[cfg(feature = "http2")]
+    pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
+        use std::error::Error as _;
+        let told = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        let told =
+            told.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        matches!(told, Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)))
+    }
+
     /// Whom the certificate must name. Errors: `InvalidArgument`.
     pub(super) fn name(origin: &Origin) -> Result<ServerName<'static>> {
         ServerName::try_from(origin.host.clone()).map_err(|error| {

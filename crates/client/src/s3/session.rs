@@ -12,7 +12,7 @@ use super::failure::{self, Attempt};
 use super::request::Call;
 use super::signer::{Signer, Unsigned};
 use super::{Addressing, Credentials, S3Config};
-use crate::http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, Version, vector};
+use crate::http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, vector};
 use crate::retry::Retries;
 
 /// A service with the connections to it. Shared between threads.
@@ -222,11 +222,12 @@ impl Session {
     }
 }
 
-/// A reader of many ranges, which speaks HTTP/1.1: on the same connections where these do.
+/// A reader of many ranges, on the same connections.
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();
     let options = vector::Options {
+        http: config.http,
         timeouts,
         deadline: config.timeout,
         connections_per_origin: config.connections,
@@ -235,11 +236,7 @@ fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>)
         proxies,
         ..Default::default()
     };
-    match config.http {
-        Version::Http1 => vector::Session::over(http.clone(), options),
-        #[cfg(feature = "http2")]
-        Version::Http2 => vector::Session::new(options),
-    }
+    vector::Session::over(http.clone(), options)
 }
 
 fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {

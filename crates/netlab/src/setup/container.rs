@@ -6,10 +6,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fordway_store::{Error, ErrorKind, Result};
 use serde_json::json;
 
+use super::Need;
 use super::step::found;
 use crate::Mounts;
 
@@ -17,25 +19,44 @@ use crate::Mounts;
 struct Runtime {
     program: &'static str,
     options: &'static [&'static str],
-    /// Whether it can do without cgroups, which outlive a killed process.
-    needs_cgroups: bool,
+    /// What is done about cgroups, which outlive a killed process, before it is started: a script.
+    prepare: &'static str,
 }
 
 /// Those that are known, the best first.
 const RUNTIMES: [Runtime; 2] = [
-    Runtime { program: "crun", options: &["--cgroup-manager=disabled"], needs_cgroups: false },
-    Runtime { program: "runc", options: &[], needs_cgroups: true },
+    // It does without, and gives up at some of their layouts even so, unless there are none to be seen.
+    Runtime {
+        program: "crun",
+        options: &["--cgroup-manager=disabled"],
+        prepare: "mount -t tmpfs none /sys/fs/cgroup",
+    },
+    // It makes some. Those of runs that were killed are empty; of others, none can be removed.
+    Runtime {
+        program: "runc",
+        options: &[],
+        prepare: "find /sys/fs/cgroup -depth -type d -name 'fordway-p[io]ng-*' -exec rmdir '{}' + 2>/dev/null || true",
+    },
 ];
 
-/// Runs what follows where there are no cgroups to be seen: crun gives up at some of their layouts.
-const WITHOUT_CGROUPS: [&str; 4] =
-    ["sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"", "without-cgroups"];
+/// How many containers this process has described: their names are told apart by it.
+static DESCRIBED: AtomicU32 = AtomicU32::new(0);
+
+fn runtime() -> Option<&'static Runtime> {
+    RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
+}
+
+/// The runtime to install where there is none.
+pub(super) fn missing() -> Option<Need> {
+    let [best, ..] = &RUNTIMES;
+    let program = best.program.to_owned();
+    runtime().is_none().then(|| Need { package: program.clone(), program })
+}
 
 /// Writes what the runtime needs, and returns the command that runs `command` in a container called `name`.
 /// Errors: `NotImplemented` where there is no runtime.
 pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Result<Vec<String>> {
-    let runtime = RUNTIMES.iter().find(|runtime| found(runtime.program).is_some());
-    let runtime = runtime.ok_or_else(|| {
+    let runtime = runtime().ok_or_else(|| {
         Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
     })?;
     let program = command.first().map(PathBuf::from).unwrap_or_default();
@@ -49,16 +70,14 @@ pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Resu
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
     // The runtime looks itself up in /proc, which must be that of the process namespace where it is.
-    let mut words = vec!["unshare", "--mount", "--mount-proc"];
-    if !runtime.needs_cgroups {
-        words.extend(WITHOUT_CGROUPS);
-    }
-    words.push(runtime.program);
+    let prepare = format!("{}; exec \"$@\"", runtime.prepare);
+    let mut words =
+        vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
     words.extend(runtime.options);
-    let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-    words.extend(["--root".to_owned(), format!("{bundle}/state"), "run".to_owned()]);
-    words.extend(["--bundle".to_owned(), bundle, format!("fordway-{name}")]);
-    Ok(words)
+    let state = format!("{bundle}/state");
+    let id = format!("fordway-{name}-{}-{}", std::process::id(), DESCRIBED.fetch_add(1, Ordering::Relaxed));
+    words.extend(["--root", &state, "run", "--bundle", &bundle, &id]);
+    Ok(words.into_iter().map(str::to_owned).collect())
 }
 
 /// The program, and the libraries that it is linked to, as `ldd` tells them.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::running::{Programs, Site};
+use super::running::{Programs, Site, check_wire};
 use super::step::Daemon;
 use super::{Ground, Part, Running, Setup, Side, Wire};
 use crate::{Lab, Namespace};
@@ -45,6 +45,7 @@ impl Ends {
     pub fn lay(setup: &Setup, wire: &Wire, fordway: &Path) -> Result<Self> {
         check(setup)?;
         Running::check_programs(setup)?;
+        check_wire(setup, wire)?;
         let site = Site::namespaces(setup, wire, &Programs::none(fordway), wire.lay()?)?;
         let network_of = |part: &Part| {
             let found = site.network_of(part).cloned();

@@ -1,6 +1,7 @@
 //! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
 //! TOML file ([how to write one](../../../docs/layers.md)); the usual ones are built in.
 
+mod accelerator;
 mod container;
 mod ends;
 mod log;
@@ -30,6 +31,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("tunnel", include_str!("../../setups/tunnel.toml")),
     ("ovs", include_str!("../../setups/ovs.toml")),
     ("wireguard", include_str!("../../setups/wireguard.toml")),
+    ("vm", include_str!("../../setups/vm.toml")),
     ("loopback", include_str!("../../setups/loopback.toml")),
     ("ssh", include_str!("../../setups/ssh.toml")),
     ("docker", include_str!("../../setups/docker.toml")),
@@ -73,6 +75,9 @@ pub struct Setup {
     /// Networks beside `ping` and `pong`.
     #[serde(default)]
     pub networks: Vec<String>,
+    /// Whether its steps bridge the wire, which must then carry frames, as the link emulator does not.
+    #[serde(default)]
+    pub needs_ethernet: bool,
     /// What is done before pong and ping are started, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
@@ -171,6 +176,21 @@ impl Setup {
         Ok(setup)
     }
 
+    /// Whether it emulates a machine, by its own words or because its accelerator does.
+    pub fn emulates(&self) -> bool {
+        self.is_emulated || self.accelerator().is_some_and(accelerator::emulates)
+    }
+
+    /// Its name with the mark of what is emulated, for every table and figure.
+    pub fn label(&self) -> String {
+        if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
+    }
+
+    /// Who runs its virtual machine; `None` if it has none.
+    fn accelerator(&self) -> Option<&str> {
+        self.variables.get(accelerator::WORD).map(|said| accelerator::resolved(said))
+    }
+
     /// Whether it can be run as it is: nothing must be said about it first.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
@@ -178,7 +198,7 @@ impl Setup {
 
     /// Whether it is one of those that are measured when none is named: in namespaces, and complete.
     pub fn is_usual(&self) -> bool {
-        self.on == Ground::Namespaces && self.is_complete() && !self.is_emulated
+        self.on == Ground::Namespaces && self.is_complete() && !self.emulates()
     }
 
     /// Where its programs listen: beyond the loopback device only in networks of their own.
@@ -211,8 +231,12 @@ impl Setup {
     }
 
     /// The programs that are missing, each with where it comes from.
-    pub fn missing(&self) -> Vec<&Need> {
-        self.needs.iter().filter(|need| step::found(&need.program).is_none()).collect()
+    pub fn missing(&self) -> Vec<Need> {
+        let is_missing = |need: &&Need| step::found(&need.program).is_none();
+        let mut missing: Vec<Need> = self.needs.iter().filter(is_missing).cloned().collect();
+        let has_container = self.ping.container || self.pong.container;
+        missing.extend(has_container.then(container::missing).flatten());
+        missing
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use super::accelerator;
 use super::container::contained;
 use super::log::Log;
 use super::step::{Daemon, command, start_in};
@@ -72,6 +73,7 @@ pub struct Running {
     networks: BTreeMap<String, Namespace>,
     ping_network: Option<Namespace>,
     lab: Option<Lab>,
+    is_pong_elsewhere: bool,
     /// Where ping is asked, such as `127.0.0.1:8081`.
     pub ping_address: String,
 }
@@ -84,8 +86,9 @@ impl Running {
     /// nothing, `Unavailable` or `Timeout` for a program that does not come up, with what it said.
     pub fn start(setup: &Setup, wire: &Wire, programs: &Programs, stop: &dyn Fn() -> bool) -> Result<Self> {
         Running::check_programs(setup)?;
+        check_wire(setup, wire)?;
         match setup.on {
-            Ground::Machine => Site::machine(setup, programs).start(setup, programs, stop),
+            Ground::Machine => Site::machine(setup, programs)?.start(setup, programs, stop),
             Ground::Namespaces => {
                 let lab = wire.lay()?;
                 Site::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
@@ -94,7 +97,8 @@ impl Running {
     }
 
     pub(super) fn check_programs(setup: &Setup) -> Result<()> {
-        let [need, ..] = setup.missing()[..] else { return Ok(()) };
+        let missing = setup.missing();
+        let [need, ..] = &missing[..] else { return Ok(()) };
         let detail = format!("there is no program `{}`; install {}", need.program, need.package);
         Err(Error::new(ErrorKind::NotImplemented, detail))
     }
@@ -104,9 +108,10 @@ impl Running {
         self.ping_network.as_ref()
     }
 
-    /// The process of pong, outside of any process namespace.
-    pub fn pong_id(&self) -> u32 {
-        self.pong.process.id()
+    /// The process of pong, outside of any process namespace; `None` where what is started here only has another
+    /// program start it, perhaps on another machine.
+    pub fn pong_id(&self) -> Option<u32> {
+        (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
 
     /// Keeps the processes of a side, those of its daemons included, on these processors.
@@ -150,6 +155,22 @@ impl Running {
     }
 }
 
+/// Errors: `NotImplemented` for a wire that the set-up cannot have.
+pub(super) fn check_wire(setup: &Setup, wire: &Wire) -> Result<()> {
+    let why = match setup.on {
+        Ground::Machine if wire.is_altered() => {
+            "it runs in networks that are there already, where nothing can be said about packets and TCP; \
+             leave out the options that do, or leave out the set-up"
+        }
+        Ground::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
+            "it bridges the wire, and the link emulator carries packets without Ethernet's headers; \
+             leave out the round trip and the loss (--rate alone needs no emulator)"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::NotImplemented, why))
+}
+
 /// A place where programs can be started.
 pub(super) struct Site {
     pub(super) words: Words,
@@ -160,9 +181,9 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn machine(setup: &Setup, programs: &Programs) -> Self {
-        let words = words(setup, programs);
-        Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() }
+    fn machine(setup: &Setup, programs: &Programs) -> Result<Self> {
+        let words = words(setup, programs)?;
+        Ok(Site { words, networks: BTreeMap::new(), mounts: None, lab: None, daemons: Vec::new() })
     }
 
     pub(super) fn namespaces(setup: &Setup, wire: &Wire, programs: &Programs, lab: Lab) -> Result<Self> {
@@ -174,7 +195,8 @@ impl Site {
         for name in &setup.networks {
             networks.insert(name.clone(), Namespace::new()?);
         }
-        let mut words = words(setup, programs);
+        let mut words = words(setup, programs)?;
+        wire.describe(&mut words);
         for (name, network) in &networks {
             wire.tune(network)?;
             words.set(name, network.path().display().to_string());
@@ -194,16 +216,25 @@ impl Site {
         let (pong_port, ping_port) = programs.ports;
         let pong_address = self.words.fill(&setup.pong.address)?;
         self.words.set("pong-address", &pong_address);
+        let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
+        if setup.on == Ground::Machine {
+            let pong_address = (!setup.pong.hidden).then(|| at(&pong_address, pong_port));
+            [Some(&ping_address), pong_address.as_ref()]
+                .into_iter()
+                .flatten()
+                .try_for_each(|at| check_free(at))?;
+        }
         let mut pong = self.launch("pong", &setup.pong, &programs.pong, &programs.pong_options)?;
         let asker = self.network_of(&setup.ping).cloned();
         if !setup.pong.hidden {
             wait_for_port(asker.as_ref(), &mut pong, &at(&pong_address, pong_port), ("pong", stop))?;
         }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
-        let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
+        let is_pong_elsewhere = setup.on == Ground::Machine && setup.pong.command.is_some();
         let Site { networks, lab, daemons, .. } = self;
-        Ok(Running { ping, pong, daemons, networks, ping_network: asker, lab, ping_address })
+        let ping_network = asker;
+        Ok(Running { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
     }
 
     pub(super) fn network_of(&self, part: &Part) -> Option<&Namespace> {
@@ -231,7 +262,7 @@ fn start_here(words: &[String]) -> Result<Daemon> {
     Ok(Daemon { process: Process::start_here(command)?, log })
 }
 
-fn words(setup: &Setup, programs: &Programs) -> Words {
+fn words(setup: &Setup, programs: &Programs) -> Result<Words> {
     let mut words = Words::default();
     words.set("fordway", programs.fordway.display().to_string());
     words.set("scratch", Mounts::SCRATCH);
@@ -242,7 +273,14 @@ fn words(setup: &Setup, programs: &Programs) -> Words {
     for (word, value) in setup.variables.iter().chain(&programs.variables) {
         words.set(word, value);
     }
-    words
+    if let Some(accelerator) = setup.accelerator() {
+        words.set(accelerator::WORD, accelerator);
+    }
+    // What stands for something with other words in it, unless the user says otherwise.
+    for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
+        words.set(word, words.fill(value)?);
+    }
+    Ok(words)
 }
 
 /// `HOST` with a port, unless it has one.
@@ -255,6 +293,22 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
+/// Errors: `InvalidArgument` if somebody takes connections at `address`, who would be taken for ours.
+fn check_free(address: &str) -> Result<()> {
+    if !takes_connections(address) {
+        return Ok(());
+    }
+    let detail = format!(
+        "somebody takes connections at {address} already; say other ports by --set port= and ping-port="
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, detail))
+}
+
+fn takes_connections(address: &str) -> bool {
+    let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
+}
+
 /// Waits until there is somebody who takes connections, as seen from `network`.
 fn wait_for_port(
     network: Option<&Namespace>,
@@ -263,10 +317,7 @@ fn wait_for_port(
     (name, stop): (&str, &dyn Fn() -> bool),
 ) -> Result<()> {
     let since = Instant::now();
-    let connect = || {
-        let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
-        found.is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_ok())
-    };
+    let connect = || takes_connections(address);
     loop {
         if network.map_or_else(|| Ok(connect()), |network| network.run(connect))? {
             return Ok(());

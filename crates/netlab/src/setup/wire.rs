@@ -7,9 +7,14 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::step::run_in;
+use super::words::Words;
 use crate::link::DEVICE;
 use crate::{Lab, LabConfig, LinkConfig, Namespace};
 
+/// The largest packet where nothing else is said: a device's own.
+const MTU_BYTES: u32 = 1500;
+/// What overlays put before a packet: VXLAN by IPv4, and WireGuard by either.
+const HEADERS_BYTES: [u32; 2] = [50, 80];
 /// How long a packet may wait for a line of some rate.
 const QUEUE_TIME_MS: u64 = 50;
 
@@ -38,6 +43,12 @@ impl Wire {
     /// Whether packets pass the link emulator.
     pub fn is_emulated(&self) -> bool {
         !self.rtt.is_zero() || self.loss > 0.0
+    }
+
+    /// Whether anything is said about it, and about TCP, that only networks of our own can have.
+    pub(super) fn is_altered(&self) -> bool {
+        let plain = Wire { seed: self.seed, is_offloading: true, ..Wire::default() };
+        *self != plain
     }
 
     /// Makes both networks and joins them.
@@ -73,6 +84,15 @@ impl Wire {
         }
     }
 
+    /// Says how large packets may be: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` within an overlay's headers.
+    pub(super) fn describe(&self, words: &mut Words) {
+        let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
+        words.set("mtu", mtu.to_string());
+        for headers in HEADERS_BYTES {
+            words.set(&format!("mtu-{headers}"), mtu.saturating_sub(headers).to_string());
+        }
+    }
+
     /// Has TCP behave alike in a network, whatever else it is.
     pub(super) fn tune(&self, network: &Namespace) -> Result<()> {
         // One connection for each request uses up the ports of a client in seconds.
@@ -103,4 +123,29 @@ fn limit_rate(end: &Namespace, rate_bits_per_s: u64) -> Result<()> {
         ["qdisc", "add", "dev", DEVICE, "root", "tbf", "rate", &rate, "burst", &burst, "limit", &limit];
     command.args(words);
     run_in(end, None, command, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_an_overlay_fit_into_those_of_the_wire() {
+        let filled = |mtu_bytes| {
+            let mut words = Words::default();
+            Wire { mtu_bytes, ..Wire::default() }.describe(&mut words);
+            words.fill("{mtu} {mtu-50} {mtu-80}").unwrap()
+        };
+        assert_eq!(filled(None), "1500 1450 1420");
+        assert_eq!(filled(Some(9000)), "9000 8950 8920");
+    }
+
+    #[test]
+    fn a_wire_of_which_nothing_is_said_is_not_altered() {
+        let plain = Wire { is_offloading: true, seed: 7, ..Wire::default() };
+        assert!(!plain.is_altered());
+        assert!(Wire { rate_bits_per_s: Some(1), ..plain.clone() }.is_altered());
+        assert!(Wire { congestion_control: Some("reno".to_owned()), ..plain.clone() }.is_altered());
+        assert!(Wire { is_offloading: false, ..plain }.is_altered());
+    }
 }

@@ -80,6 +80,7 @@ struct Answered {
 impl Driver<'_> {
     async fn run(&self, mut wire: Wire, mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<()> {
         loop {
+            wire.settle()?;
             let again = match self.next(&mut wire, stop.as_mut()).await? {
                 Next::Request(received) => self.exchange(wire, received).await?,
                 Next::Answered(Answered { outgoing, keep_alive, form, trace }) => {

@@ -16,6 +16,7 @@ use crate::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
 use crate::patience::Patience;
 use crate::socket::Socket;
+use crate::workers::here;
 
 /// What one read for a head takes at most: it, and the small body that often comes with it.
 const READ_BYTES: usize = 16 * 1024;
@@ -34,11 +35,24 @@ pub(crate) struct Wire {
     used: usize,
     patience: Patience,
     stall_timeout: Duration,
+    /// The thread by which the socket learns what happens on it.
+    home: usize,
 }
 
 impl Wire {
     pub(crate) fn new(stream: Socket, ahead: Vec<u8>, stall_timeout: Duration) -> Self {
-        Wire { stream, ahead, used: 0, patience: Patience::default(), stall_timeout }
+        Wire { stream, ahead, used: 0, patience: Patience::default(), stall_timeout, home: here() }
+    }
+
+    /// Makes the socket one of the thread that serves it now, if it has come from another.
+    /// Cost: nothing where it has not, else four system calls. Errors: those of the system.
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
+        if self.home != here() {
+            self.stream.register_anew()?;
+            self.patience = Patience::default();
+            self.home = here();
+        }
+        Ok(())
     }
 
     /// What was read and not yet used.

@@ -28,6 +28,7 @@ use crate::gateway::Stopped;
 use crate::multiplexed::{self, ReplyBody, gathered};
 use crate::patience::Patience;
 use crate::socket::Socket;
+use crate::workers;
 use rewound::Rewound;
 use streams::Streams;
 
@@ -54,6 +55,7 @@ pub(crate) async fn serve(
     shared: &Arc<Shared>,
     stopped: Stopped,
 ) -> io::Result<()> {
+    workers::stay();
     let streams = Streams::new(shared.limits.stall_timeout);
     let service = service_fn(|request| exchange(shared.clone(), caller.clone(), request));
     let io = TokioIo::new(Rewound::new(socket, ahead));

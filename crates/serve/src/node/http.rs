@@ -14,11 +14,12 @@ use crate::answer::{Limits, Reply, Shared};
 use crate::caller::Caller;
 use crate::connection::exchange;
 use crate::domains::Domains;
-use crate::gateway::{Stop, Stopped, new_runtime};
+use crate::gateway::{Stop, Stopped};
 use crate::http1::{FastLane, turn_away};
 use crate::monitor::{Metrics, Monitor};
 use crate::socket::Socket;
 use crate::users::{User, Users};
+use crate::workers::new_runtime;
 
 /// What clients are told; signatures of any region are as good as none.
 const REGION: &str = "us-east-1";

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server of one file that does exactly what it is told to, right or wrong.
+//! A server of one file, by HTTP/1.1 or HTTP/2, that does exactly what it is told to, right or wrong.
 //!
 //! Without a [`Script`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
 //! pipelining. A script adds [`Lie`]s, to every answer or to some; they combine as far as that makes sense.
@@ -9,6 +9,7 @@
 mod answer;
 mod request;
 mod script;
+mod streams;
 mod transmit;
 
 use std::io::{BufReader, Read};
@@ -20,6 +21,7 @@ use std::thread::JoinHandle;
 pub use request::Request;
 pub use script::{Lie, Script};
 
+use streams::Certificate;
 use transmit::After;
 
 /// The server. It listens on a free port of a loopback address that no other server of this process has: what a
@@ -35,22 +37,56 @@ pub struct HostileServer {
 #[derive(Debug)]
 struct Shared {
     file: Vec<u8>,
+    protocol: Protocol,
     script: Mutex<Script>,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<Vec<TcpStream>>,
     is_stopping: AtomicBool,
 }
 
+/// What is spoken.
+#[derive(Debug)]
+enum Protocol {
+    Http1,
+    Http2,
+    /// Through TLS, in whose handshake nothing else can be agreed on.
+    SecureHttp2(Certificate),
+}
+
 impl HostileServer {
     /// Serves `file` at any path. Panics if there is no port, as everything here does when a test cannot go on.
     pub fn start(file: impl Into<Vec<u8>>, script: Script) -> Self {
+        Self::speaking(|_| Protocol::Http1, file.into(), script)
+    }
+
+    /// The same by HTTP/2, for clients that know it beforehand.
+    pub fn start_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
+        Self::speaking(|_| Protocol::Http2, file.into(), script)
+    }
+
+    /// The same through TLS. It takes nothing else.
+    pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: Script) -> Self {
+        Self::speaking(|own| Protocol::SecureHttp2(Certificate::new(own)), file.into(), script)
+    }
+
+    /// Its certificate, as PEM, where it has one.
+    pub fn certificate(&self) -> Option<&str> {
+        if let Protocol::SecureHttp2(certificate) = &self.shared.protocol {
+            Some(&certificate.pem)
+        } else {
+            None
+        }
+    }
+
+    fn speaking(protocol: impl FnOnce(Ipv4Addr) -> Protocol, file: Vec<u8>, script: Script) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let own = Ipv4Addr::new(127, 1 + first, second, third);
         let listener = TcpListener::bind((own, 0)).expect("a free port of a loopback address");
         let address = listener.local_addr().expect("the port that was bound");
         let shared = Arc::new(Shared {
-            file: file.into(),
+            file,
+            protocol: protocol(own),
             script: Mutex::new(script),
             requests: Mutex::default(),
             connections: Mutex::default(),
@@ -65,7 +101,8 @@ impl HostileServer {
 
     /// The file's URL.
     pub fn url(&self) -> String {
-        format!("http://{}/file", self.address)
+        let scheme = if self.certificate().is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/file", self.address)
     }
 
     /// Where it listens.
@@ -121,26 +158,37 @@ fn accept(listener: &TcpListener, shared: &Shared) {
                 connections.push(kept);
                 connections.len() - 1
             };
-            scope.spawn(move || serve(&stream, number, shared));
+            scope.spawn(move || {
+                // Without it what follows a head waits for the client's acknowledgement of that.
+                let _ = stream.set_nodelay(true);
+                match &shared.protocol {
+                    Protocol::Http1 => serve(&stream, number, shared),
+                    Protocol::Http2 => streams::serve(&stream, number, shared, None),
+                    Protocol::SecureHttp2(own) => streams::serve(&stream, number, shared, Some(own)),
+                }
+                let _ = stream.shutdown(Shutdown::Both);
+            });
         }
     });
     // The copies that are kept would hold connections open that a lie has closed.
     lock(&shared.connections).clear();
 }
 
+impl Shared {
+    /// Keeps a request, and says what to do to its answer.
+    fn lies_for(&self, request: &Request) -> Vec<Lie> {
+        let mut requests = lock(&self.requests);
+        requests.push(request.clone());
+        lock(&self.script).lies(requests.len() - 1, request.connection, &request.method)
+    }
+}
+
 /// Answers the requests of a connection until one side has enough.
 fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
-    // Without it what follows a head waits for the client's acknowledgement of that.
-    let _ = stream.set_nodelay(true);
     let mut reader = BufReader::new(stream);
     while let Ok(Some(mut request)) = Request::read(&mut reader) {
-        let lies = {
-            let mut requests = lock(&shared.requests);
-            request.connection = connection;
-            let number = requests.len();
-            requests.push(request.clone());
-            lock(&shared.script).lies(number, connection, &request.method)
-        };
+        request.connection = connection;
+        let lies = shared.lies_for(&request);
         let is_left = lies.contains(&Lie::LeavesPipelined) && has_more(&reader);
         let answer = answer::answer(&request, &shared.file, &lies);
         let is_last = request.header("connection") == Some("close");
@@ -160,7 +208,6 @@ fn serve(stream: &TcpStream, connection: usize, shared: &Shared) {
             Ok(After::Gone) | Err(_) => break,
         }
     }
-    let _ = stream.shutdown(Shutdown::Both);
 }
 
 /// Whether something has come that was not read yet.

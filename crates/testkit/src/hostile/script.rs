@@ -86,6 +86,12 @@ pub enum Lie {
     DropsPipelined,
     /// Requests that came with this one stay unanswered, and so do all that follow on the connection.
     LeavesPipelined,
+
+    // By HTTP/2 alone. There a reset is of the stream, and a connection that closes behind an answer says so by GOAWAY.
+    /// The stream is refused, as one that was not looked at.
+    RefusesStream,
+    /// So many streams are allowed at once; of a script's start, for all of a connection.
+    StreamsMax(u32),
 }
 
 /// Which lies are told when.

@@ -6,7 +6,7 @@ use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use proptest::prelude::*;
 
-use crate::{expected, file, open, read, some_ranges, spread};
+use crate::{VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
 /// Every lie that a read may survive, told always or only at first. Those that hold up are told once.
 fn some_lie() -> impl Strategy<Value = Lie> {
@@ -40,11 +40,12 @@ fn some_lie() -> impl Strategy<Value = Lie> {
         Just(Lie::ClosesAfter),
         Just(Lie::DropsPipelined),
         Just(Lie::LeavesPipelined),
+        Just(Lie::RefusesStream),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     /// A `Content-Range` that is moved and stays within what was asked for, of a version without a
     /// mark, cannot be told from the truth: all else can.
@@ -52,10 +53,11 @@ proptest! {
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
         ranges in some_ranges(30),
+        version in prop::sample::select(&VERSIONS[..]),
     ) {
         let content = file();
-        let server = HostileServer::start(content.clone(), Script::honest());
-        let opened = open(&server.url());
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
         let mut script = Script::honest();
         for (lie, first) in &lies {
             script = match first {
@@ -76,7 +78,7 @@ proptest! {
 fn a_lie_that_passes_is_survived() {
     let content = file();
     let ranges = spread(40, 3_000);
-    for lie in [
+    let lies = [
         Lie::Status(503, Some(0)),
         Lie::Status(500, None),
         Lie::ResetAt(30_000),
@@ -84,9 +86,10 @@ fn a_lie_that_passes_is_survived() {
         Lie::StallAt(30_000),
         Lie::NoContentRange,
         Lie::ContentLengthOff(-400),
-    ] {
-        let server = HostileServer::start(content.clone(), Script::honest());
-        let opened = open(&server.url());
+    ];
+    for (version, lie) in VERSIONS.into_iter().flat_map(|version| lies.clone().map(|lie| (version, lie))) {
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
         server.follow(Script::honest().on_requests(1..2, lie.clone()));
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
         assert!(server.requests().len() > 2, "{lie:?} was not told");
@@ -95,7 +98,7 @@ fn a_lie_that_passes_is_survived() {
 
 #[test]
 fn a_lie_that_stays_is_an_error_that_says_why() {
-    for (lie, kind, why) in [
+    let lies = [
         (Lie::Status(403, None), ErrorKind::AccessDenied, "HTTP status 403"),
         (Lie::Status(404, None), ErrorKind::NoSuchKey, "HTTP status 404"),
         (Lie::Status(503, None), ErrorKind::Unavailable, "after 3 tries"),
@@ -105,9 +108,11 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
         (Lie::NoContentRange, ErrorKind::BadResponse, "Content-Range"),
         (Lie::ContentRangeSize(7_000_000), ErrorKind::PreconditionFailed, "the file changed"),
         (Lie::Version(3), ErrorKind::PreconditionFailed, "the file changed"),
-    ] {
-        let server = HostileServer::start(file(), Script::honest());
-        let opened = open(&server.url());
+    ];
+    let both = VERSIONS.into_iter().flat_map(|version| lies.clone().map(|told| (version, told)));
+    for (version, (lie, kind, why)) in both {
+        let server = start(version, file(), Script::honest());
+        let opened = open_in(version, &server.url());
         server.follow(Script::honest().always(lie.clone()));
         let error = read(&opened, &[(5, 10), (90_000, 10)]).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
@@ -119,23 +124,25 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
 #[test]
 fn a_cut_answer_is_resumed() {
     let content = file();
-    let server = HostileServer::start(content.clone(), Script::honest());
-    let opened = open(&server.url());
-    server.follow(Script::honest().on_requests(1..9, Lie::ResetAt(50_000)));
-    assert!(read(&opened, &[(0, 500_000)]).unwrap()[0] == content[..500_000]);
-    let asked = server.requests();
-    let starts: Vec<_> =
-        asked[1..].iter().map(|request| request.header("range").unwrap().to_owned()).collect();
-    assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{starts:?}");
+    for version in VERSIONS {
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(Script::honest().on_requests(1..9, Lie::ResetAt(50_000)));
+        assert!(read(&opened, &[(0, 500_000)]).unwrap()[0] == content[..500_000]);
+        let asked = server.requests();
+        let starts: Vec<_> =
+            asked[1..].iter().map(|request| request.header("range").unwrap().to_owned()).collect();
+        assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{version:?} {starts:?}");
+    }
 }
 
 #[test]
 fn a_file_that_changes_is_never_mixed() {
     let content = file();
     let ranges = spread(60, 2_000);
-    for ignores in [false, true] {
-        let server = HostileServer::start(content.clone(), Script::honest());
-        let opened = open(&server.url());
+    for (version, ignores) in VERSIONS.into_iter().flat_map(|version| [(version, false), (version, true)]) {
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
         read(&opened, &ranges[..5]).unwrap();
         let mut changed = Script::honest().always(Lie::Version(9));
         if ignores {
@@ -145,7 +152,7 @@ fn a_file_that_changes_is_never_mixed() {
         let error = read(&opened, &ranges).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
         assert!(server.requests().iter().skip(1).all(|request| request.header("if-range").is_some()));
-        let again = open(&server.url());
+        let again = open_in(version, &server.url());
         let changed: Vec<u8> = content.iter().map(|byte| byte ^ 9).collect();
         assert!(read(&again, &ranges).unwrap() == expected(&changed, &ranges));
     }

@@ -12,13 +12,16 @@ mod proxies;
 mod redirects;
 mod servers;
 mod shared;
+mod socks;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::http::Timeouts;
 use fordway_client::http::vector::{Fragment, Options, RemoteFile, Session};
+use fordway_client::http::{Timeouts, Version};
 use fordway_store::Result;
+use fordway_testkit::hostile::{HostileServer, Script};
 use proptest::prelude::*;
 
 /// Bytes of the files that are served.
@@ -47,6 +50,22 @@ fn patient(options: &mut Options) {
 
 fn open(url: &str) -> RemoteFile {
     RemoteFile::open(&session(|_| {}), url).unwrap()
+}
+
+/// What a server may speak with us.
+const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+
+/// A server that speaks it.
+fn start(version: Version, content: Vec<u8>, script: Script) -> HostileServer {
+    match version {
+        Version::Http1 => HostileServer::start(content, script),
+        Version::Http2 => HostileServer::start_http2(content, script),
+    }
+}
+
+/// A file at such a server.
+fn open_in(version: Version, url: &str) -> RemoteFile {
+    RemoteFile::open(&session(|options| options.http = version), url).unwrap()
 }
 
 /// Reads ranges (offset, length) in a call that waits.

@@ -11,12 +11,18 @@ use crate::{SIZE, expected, file, open, patient, session, spread};
 
 /// 64 threads read by chance through one session of 4 connections; returns what they read from.
 pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFile> {
-    let content = Arc::new(file());
     let shared = session(|options| {
         patient(options);
         options.connections_per_origin = 4;
     });
     let opened = Arc::new(RemoteFile::open(&shared, url).unwrap());
+    read_in_many_threads(&opened, reads_each);
+    opened
+}
+
+/// 64 threads read by chance.
+pub(crate) fn read_in_many_threads(opened: &Arc<RemoteFile>, reads_each: usize) {
+    let content = Arc::new(file());
     let reader = |thread: usize| {
         let (opened, content) = (opened.clone(), content.clone());
         move || {
@@ -36,7 +42,6 @@ pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFi
     };
     let threads: Vec<_> = (0..64).map(|thread| std::thread::spawn(reader(thread))).collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    opened
 }
 
 #[test]

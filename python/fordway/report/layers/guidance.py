@@ -1,5 +1,7 @@
 """What to expect of a set-up, for small and for big messages: levels to plan with, not exact figures."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,9 @@ WINDOWS = 3
 STEP = 0.05
 """Levels are told in steps of 5 %."""
 
+CORES = re.compile(r" cores=(\d+)")
+"""Where the name of a phase says on how many processors each side was kept."""
+
 
 @dataclass(frozen=True)
 class Level:
@@ -22,6 +27,17 @@ class Level:
     phase: str
     small: str
     big: str
+
+    @property
+    def cores(self) -> int | None:
+        """Processors of each side; `None` where they were not limited."""
+        named = CORES.search(self.phase)
+        return int(named[1]) if named else None
+
+    @property
+    def load(self) -> str:
+        """The phase without its processors."""
+        return CORES.sub("", self.phase)
 
 
 def border_bytes(run: Run, phase: str) -> int | None:
@@ -43,6 +59,14 @@ def levels(run: Run) -> list[Level]:
             small, big = (_level(ratios.loc[part, "ratio"].to_numpy()) for part in (is_small, ~is_small))
             found.append(Level(lane, phase, small, big))
     return found
+
+
+def by_cores(found: Iterable[Level]) -> dict[tuple[str, str], dict[int | None, Level]]:
+    """The levels of each load and set-up, by the processors of each side."""
+    rows: dict[tuple[str, str], dict[int | None, Level]] = {}
+    for level in found:
+        rows.setdefault((level.load, level.lane), {})[level.cores] = level
+    return rows
 
 
 def _level(ratios: np.ndarray) -> str:

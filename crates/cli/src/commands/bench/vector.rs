@@ -103,6 +103,7 @@ fn describe(
         "ranges": ranges,
         "per_call": args.calls.per_call,
         "connections": args.calls.connections,
+        "http": args.calls.http.number(),
         "rounds": args.rounds,
     });
     Run {

@@ -117,6 +117,7 @@ impl Reading<'_> {
             verify: self.verify,
             ca_bundle: self.calls.ca_bundle.as_ref(),
             connections,
+            http: self.calls.http,
             deadline: self.calls.deadline,
         }
     }

@@ -2,13 +2,17 @@
 //! (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
 //!
 //! A request to an `http` origin is forwarded: its line names the whole address. An `https` origin is
-//! reached through a tunnel, in which the proxy sees nothing. What opens the proxy's door goes to the proxy
-//! alone: into a forwarded request's `Proxy-Authorization`, or into the `CONNECT` before the tunnel.
+//! reached through a tunnel, in which the proxy sees nothing. A SOCKS proxy makes tunnels for both. What opens the
+//! proxy's door goes to the proxy alone: into a forwarded request's `Proxy-Authorization`, or into what is said
+//! before the tunnel.
 
 mod except;
+mod forwarding;
+mod socks;
 mod tunnel;
 
 use std::fmt;
+use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -20,6 +24,8 @@ use super::Origin;
 use super::socket::Socket;
 use super::{Timeouts, USER_AGENT};
 use except::Exceptions;
+pub(super) use forwarding::Forwarding;
+use forwarding::wants_login;
 
 /// The port of a proxy whose URL names none, as for curl.
 const PORT: u16 = 1080;
@@ -35,13 +41,34 @@ pub struct Proxies {
 /// A proxy that a variable names, or why it cannot be used; that is told to who needs it.
 type Named = Arc<Result<Proxy, String>>;
 
-/// A proxy, spoken to by plain HTTP.
+/// A proxy, and what it is told of us.
 #[derive(PartialEq, Eq)]
 pub(super) struct Proxy {
+    kind: Kind,
     /// Where it listens.
     origin: Origin,
-    /// The value of `Proxy-Authorization`.
-    authorization: Option<String>,
+    /// User and password.
+    login: Option<(String, String)>,
+}
+
+/// How a proxy is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// By plain HTTP.
+    Http,
+    /// By SOCKS 5: host names are ours to look up.
+    Socks,
+    /// By SOCKS 5: they are the proxy's.
+    SocksByName,
+}
+
+impl Kind {
+    const ALL: [(&str, Kind); 3] =
+        [("http", Kind::Http), ("socks5", Kind::Socks), ("socks5h", Kind::SocksByName)];
+
+    fn scheme(self) -> &'static str {
+        Kind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(scheme, _)| scheme)
+    }
 }
 
 impl Proxies {
@@ -90,37 +117,45 @@ impl Proxies {
 }
 
 impl Proxy {
-    /// Reads `[http://][user[:password]@]host[:port][/]`. Errors: why not, without the password.
+    /// Reads `[SCHEME://][user[:password]@]host[:port][/]`. Errors: why not, without the password.
     fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => {
-                return Err("names a proxy that is itself reached by TLS, which is not spoken; \
-                                   use one at http://HOST:PORT (https origins are tunnelled through it)"
-                    .to_owned());
-            }
-            other => {
-                return Err(format!(
-                    "names a proxy by {other:?}; only those at http://HOST:PORT are spoken to"
-                ));
-            }
-        }
+        let kind = Self::kind(&scheme.to_ascii_lowercase())?;
         let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (login, place) =
             rest.rsplit_once('@').map_or((None, rest), |(login, place)| (Some(login), place));
         let (mut origin, _) = Origin::parse(&format!("http://{place}"))
-            .map_err(|_| "has no valid host and port; write http://HOST:PORT".to_owned())?;
+            .map_err(|_| format!("has no valid host and port; write {}://HOST:PORT", kind.scheme()))?;
         let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
         if !has_port {
             origin.port = PORT;
         }
-        let authorization = login.map(|login| {
+        let login = login.map(|login| {
             let (user, password) = login.split_once(':').unwrap_or((login, ""));
             let decoded = |text: &str| uri::decode(text).unwrap_or_else(|| text.to_owned());
-            format!("Basic {}", STANDARD.encode(format!("{}:{}", decoded(user), decoded(password))))
+            (decoded(user), decoded(password))
         });
-        Ok(Proxy { origin, authorization })
+        Ok(Proxy { kind, origin, login })
+    }
+
+    fn kind(scheme: &str) -> Result<Kind, String> {
+        let found = Kind::ALL.into_iter().find(|(name, _)| *name == scheme);
+        found.map(|(_, kind)| kind).ok_or_else(|| match scheme {
+            "https" => "names a proxy that is itself reached by TLS, which is not spoken; use one at \
+                        http://HOST:PORT (https origins are tunnelled through it)"
+                .to_owned(),
+            "socks" | "socks4" | "socks4a" => {
+                format!("names a proxy by {scheme:?}; of SOCKS, only version 5 is spoken: socks5h://HOST:PORT")
+            }
+            other => format!(
+                "names a proxy by {other:?}; only those at http://, socks5:// and socks5h://HOST:PORT are spoken to"
+            ),
+        })
+    }
+
+    /// Whether requests for `http` origins are sent to it, as against through it.
+    pub(super) fn forwards(&self) -> bool {
+        self.kind == Kind::Http
     }
 
     /// A connection to it, on which requests for `http` origins are sent. Errors: `Unavailable`, `Timeout`.
@@ -136,16 +171,41 @@ impl Proxy {
     }
 
     /// A connection to `origin` through it. Errors: `Unavailable`, `Timeout`; `AccessDenied` where it
-    /// refuses; `BadResponse`. Cost: a round trip more than a connection to the proxy.
+    /// refuses; `BadResponse`. Cost: a round trip more than a connection to the proxy, with SOCKS two, and three with
+    /// a password.
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<Socket> {
+        let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
+        if !self.forwards() {
+            let conversation = socks::Conversation::new(self.login.clone(), self.place(origin)?)?;
+            let mut socket = self.connect(timeouts)?;
+            let opened = socks::open(&mut socket, conversation, timeouts.first_byte);
+            return opened.map(|()| socket).map_err(|error| {
+                let error = named(error);
+                Error::new(error.kind(), format!("{origin} was not reached: {}", error.detail()))
+            });
+        }
         let mut socket = self.connect(timeouts)?;
         let request = self.connect_request(origin);
-        let status = tunnel::open(&mut socket, &request, timeouts.first_byte)
-            .map_err(|error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail())))?;
+        let status = tunnel::open(&mut socket, &request, timeouts.first_byte).map_err(named)?;
         match status {
             200..=299 => Ok(socket),
             _ => Err(self.refusal(status, origin)),
         }
+    }
+
+    /// What a SOCKS proxy is told of `origin`. Errors: `Unavailable` for a name that we cannot look up.
+    fn place(&self, origin: &Origin) -> Result<socks::Place> {
+        if self.kind == Kind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
+            return Ok(socks::Place::Name(origin.host.clone(), origin.port));
+        }
+        let unknown = || {
+            let detail =
+                format!("cannot find the address of {origin}; with socks5h:// the proxy looks it up");
+            Error::new(ErrorKind::Unavailable, detail)
+        };
+        let found = (origin.host.as_str(), origin.port).to_socket_addrs();
+        let address = found.map_err(|error| unknown().caused_by(error))?.next();
+        address.map(socks::Place::Address).ok_or_else(unknown)
     }
 
     fn connect_request(&self, origin: &Origin) -> String {
@@ -157,20 +217,20 @@ impl Proxy {
     }
 
     fn authorization_line(&self) -> String {
-        self.authorization
-            .as_ref()
-            .map_or_else(String::new, |said| format!("Proxy-Authorization: {said}\r\n"))
+        self.login.as_ref().map_or_else(String::new, |(user, password)| {
+            format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode(format!("{user}:{password}")))
+        })
     }
 
     /// How requests for `origin`, which is reached without TLS, are written for it.
     pub(super) fn forwarding(&self, origin: &Origin) -> Forwarding {
-        Forwarding { target: origin.to_string(), login: self.authorization_line(), proxy: self.to_string() }
+        Forwarding::new(origin, self.authorization_line(), self.to_string())
     }
 
     /// What a refusal to connect to `origin` means.
     fn refusal(&self, status: u16, origin: &Origin) -> Error {
         let (kind, why) = match status {
-            407 => return wants_login(&self.to_string(), self.authorization.is_some()),
+            407 => return wants_login(&self.to_string(), self.login.is_some()),
             408 | 429 | 500 | 502..=504 => (ErrorKind::Unavailable, "cannot connect to it now"),
             _ => (
                 ErrorKind::AccessDenied,
@@ -181,52 +241,16 @@ impl Proxy {
     }
 }
 
-/// The proxy wants to know who asks, or does not like the answer.
-fn wants_login(proxy: &str, has_said: bool) -> Error {
-    let why = if has_said { "another user and password than those" } else { "a user and password" };
-    let detail =
-        format!("the proxy {proxy} wants {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)");
-    Error::new(ErrorKind::AccessDenied, detail)
-}
-
 /// Without what it is told of us.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.origin)
+        write!(f, "{}{}", self.kind.scheme(), self.origin.to_string().trim_start_matches("http"))
     }
 }
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Proxy({self})")
-    }
-}
-
-/// Rewrites requests for a proxy that forwards them.
-pub(super) struct Forwarding {
-    /// Scheme, host and port, which go before the path.
-    target: String,
-    /// A header line, or nothing.
-    login: String,
-    proxy: String,
-}
-
-impl Forwarding {
-    /// Turns the request whose head begins at `start` into one in absolute form (RFC 9112 section 3.2.2).
-    pub(super) fn rewrite(&self, heads: &mut Vec<u8>, start: usize) {
-        let position =
-            |heads: &[u8], byte| heads[start..].iter().position(|b| *b == byte).map(|at| start + at + 1);
-        if let Some(after_line) = position(heads, b'\n') {
-            heads.splice(after_line..after_line, self.login.bytes());
-        }
-        if let Some(path) = position(heads, b' ') {
-            heads.splice(path..path, self.target.bytes());
-        }
-    }
-
-    /// What an answer of status 407 says: it is the proxy's, whoever was asked.
-    pub(super) fn wants_login(&self) -> Error {
-        wants_login(&self.proxy, !self.login.is_empty())
     }
 }
 
@@ -257,6 +281,10 @@ mod tests {
         assert_eq!(chosen(&all, "http://h").as_deref(), Some("http://a:1"));
         assert_eq!(chosen(&all, "https://h").as_deref(), Some("http://b:2"));
         assert_eq!(chosen(&all[1..2], "http://h"), None, "HTTP_PROXY is another one's word");
+        for socks in ["socks5://c", "SOCKS5H://c:9"] {
+            let shown = if socks.ends_with('9') { "socks5h://c:9" } else { "socks5://c:1080" };
+            assert_eq!(chosen(&[("ALL_PROXY", socks)], "http://h").as_deref(), Some(shown));
+        }
         for url in ["http://h", "https://h"] {
             assert_eq!(chosen(&all[4..], url).as_deref(), Some("http://c:1080"));
             assert_eq!(chosen(&[("all_proxy", "[::1]/"), all[4]], url).as_deref(), Some("http://[::1]:1080"));
@@ -271,7 +299,9 @@ mod tests {
     #[test]
     fn mistakes_are_told_when_they_matter_and_without_the_password() {
         for (value, why) in [
-            ("socks5://me:secret@h:1", "only those at http://"),
+            ("socks4://me:secret@h:1", "only version 5"),
+            ("ftp://me:secret@h:1", "only those at http://"),
+            ("socks5://me:secret@h:x", "write socks5://HOST:PORT"),
             ("https://me:secret@h:1", "reached by TLS"),
             ("http://me:secret@h:x", "no valid host and port"),
             ("http://me:secret@", "no valid host and port"),
@@ -290,22 +320,10 @@ mod tests {
     #[test]
     fn logins_are_decoded_and_never_shown() {
         let proxy = Proxy::parse("http://me:p%40ss:word@h:3128/").unwrap();
-        let expected = format!("Basic {}", STANDARD.encode("me:p@ss:word"));
-        assert_eq!(proxy.authorization.as_deref(), Some(expected.as_str()));
+        let expected = format!("Proxy-Authorization: Basic {}\r\n", STANDARD.encode("me:p@ss:word"));
+        assert_eq!(proxy.authorization_line(), expected);
         assert_eq!(format!("{proxy} {proxy:?}"), "http://h:3128 Proxy(http://h:3128)");
         assert!(!format!("{:?}", proxies(&[("http_proxy", "http://u:secret@h")])).contains("secret"));
-    }
-
-    #[test]
-    fn requests_are_written_in_absolute_form() {
-        let (origin, _) = Origin::parse("http://h:8080").unwrap();
-        let forwarding = Proxy::parse("http://me@p:1").unwrap().forwarding(&origin);
-        let mut heads = b"before".to_vec();
-        heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
-        forwarding.rewrite(&mut heads, 6);
-        let expected =
-            "beforeGET http://h:8080/a?b HTTP/1.1\r\nProxy-Authorization: Basic bWU6\r\nHost: h:8080\r\n\r\n";
-        assert_eq!(String::from_utf8(heads).unwrap(), expected);
     }
 
     #[test]

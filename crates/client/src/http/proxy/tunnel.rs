@@ -75,7 +75,7 @@ fn bad(why: &str) -> Error {
     Error::new(ErrorKind::BadResponse, why)
 }
 
-fn cut(error: &io::Error, limit: Duration) -> Error {
+pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             Error::new(ErrorKind::Timeout, format!("it did not answer within {limit:?}"))

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Session, Target};
-use crate::http::Origin;
+use crate::http::{Origin, Version};
 
 /// The most bytes of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
@@ -157,14 +157,14 @@ impl Learned {
     }
 }
 
-/// An origin, and the proxy by which it is reached: that has quirks of its own.
-type Way = (Origin, Option<String>);
+/// An origin, the proxy by which it is reached, and the version of HTTP: each has quirks of its own.
+type Way = (Origin, Option<String>, Version);
 
 static LEARNED: Mutex<Option<HashMap<Way, Learned>>> = Mutex::new(None);
 
 fn way(session: &Session, target: &dyn Target) -> Way {
     let origin = target.origin();
-    (origin.clone(), session.http.proxies().name_of(origin))
+    (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
 }
 
 /// What is known of the server of `target`; a first guess if nothing is.

@@ -1,56 +1,42 @@
-//! One connection with several requests under way, answered in order.
+//! One connection with several requests under way: in a pipeline by HTTP/1.1, or as streams by HTTP/2.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind};
+use fordway_store::Error;
 use rustix::event::PollFlags;
 
 use super::Options;
-use super::answer::{Answer, Refusal};
 use super::batch::Batch;
+use super::content::{Content, Refusal};
 use super::learned::Learned;
+use super::pipeline::Pipeline;
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
+#[cfg(feature = "http2")]
+use super::streams::Streams;
 use super::version::FileVersion;
-use crate::http::Timeouts;
-use crate::http::connection::{Connection, io_error};
-use crate::http::response::Head;
+use crate::http::connection::Connection;
 
-/// Received at least at once where a head is awaited.
-const HEAD_BYTES: usize = 16 * 1024;
-
-/// In the midst of an answer we are woken up for so many bytes, not for each segment: a server that sends
-/// every part by itself would wake us for each.
-const GATHERED_BYTES: usize = 1024 * 1024;
-/// For so long, and only where bytes came as recently.
+/// For so long, and only where bytes came as recently, many bytes are waited for at once.
 pub(super) const GATHERING_TIME: Duration = Duration::from_millis(20);
+/// Requests under way in a pipeline, at most.
+const DEPTH_MAX: usize = 64;
+/// Single ranges in a pipeline that are worth a further connection.
+const RANGES_EACH: usize = 16;
 
 /// A connection that is in use.
-pub(super) struct Line {
-    connection: Connection,
-    /// Under way; the first is being answered.
-    requests: VecDeque<Request>,
-    answer: Option<Answer>,
-    head: Head,
-    /// Answers received to their end since it was taken into use.
-    pub(super) answered: usize,
-    /// Received when the answer before had ended.
-    received_bytes_before: u64,
-    has_unsent: bool,
-    /// Whether the server said that it will close.
-    is_closing: bool,
-    /// When bytes came last.
-    moved: Instant,
-    /// The longest that the head of an answer took whose request was alone under way.
-    waited: Duration,
-    _permit: Permit,
+pub(super) enum Line {
+    /// Answers come in the order of their requests.
+    Pipeline(Pipeline),
+    /// They come in any order, and side by side.
+    #[cfg(feature = "http2")]
+    Streams(Streams),
 }
 
-/// What became of the request in front.
+/// What became of a request.
 pub(super) enum Event {
     /// Its answer ended.
     Answered(Answered),
@@ -61,6 +47,9 @@ pub(super) enum Event {
     Whole { asked: usize },
     /// The rest of what comes is of no use to anybody, nor is the connection.
     Useless,
+    /// There is no whole answer to this one, whose stream is gone; the connection goes on.
+    #[cfg(feature = "http2")]
+    Ended(Request, End),
     /// The connection is of no more use.
     Broken(Error),
     /// The proxy at its other end refuses us.
@@ -80,214 +69,182 @@ pub(super) struct Answered {
     pub(super) was_whole: bool,
 }
 
-impl Line {
-    pub(super) fn new(mut connection: Connection, permit: Permit) -> Self {
-        connection.set_waiting(false);
-        Line {
-            received_bytes_before: connection.received_bytes,
-            connection,
-            requests: VecDeque::new(),
-            answer: None,
-            head: Head::default(),
-            answered: 0,
-            has_unsent: false,
-            is_closing: false,
-            moved: Instant::now(),
-            waited: Duration::ZERO,
-            _permit: permit,
+/// Why a stream ended before its answer did.
+#[cfg(feature = "http2")]
+pub(super) enum End {
+    /// As [`Event::Whole`].
+    Whole,
+    /// Nobody wants the rest, or the server did not look at it: that is nobody's failure.
+    Unneeded,
+    /// Something went wrong.
+    Failed(Error),
+}
+
+impl Event {
+    /// The request, if it is about one.
+    #[cfg(feature = "http2")]
+    pub(super) fn into_request(self) -> Option<Request> {
+        match self {
+            Event::Answered(Answered { request, .. }) => Some(request),
+            Event::Refused(request, _) | Event::Ended(request, _) => Some(request),
+            _ => None,
         }
+    }
+
+    /// The end of an answer.
+    pub(super) fn of(request: Request, content: Content) -> Self {
+        let (ranges, new_bytes, was_whole) = (content.ranges(), content.new_bytes, content.is_whole());
+        match content.into_refusal() {
+            Some(refusal) => Event::Refused(request, refusal),
+            None => Event::Answered(Answered { request, ranges, new_bytes, was_whole }),
+        }
+    }
+}
+
+/// Does the same with either.
+macro_rules! either {
+    ($line:expr, $way:ident => $does:expr) => {
+        match $line {
+            Line::Pipeline($way) => $does,
+            #[cfg(feature = "http2")]
+            Line::Streams($way) => $does,
+        }
+    };
+}
+
+impl Line {
+    pub(super) fn new(connection: Connection, permit: Permit) -> Self {
+        #[cfg(feature = "http2")]
+        if connection.is_http2() {
+            return Line::Streams(Streams::new(connection, permit));
+        }
+        Line::Pipeline(Pipeline::new(connection, permit))
     }
 
     /// Requests under way.
     pub(super) fn depth(&self) -> usize {
-        self.requests.len()
+        either!(self, line => line.depth())
     }
 
-    /// Whether an end of the connection now may be one that came before the request in front: it was
+    /// Requests that may be under way at once.
+    pub(super) fn depth_max(&self, server: &Learned) -> usize {
+        match self {
+            _ if !server.pipelines => 1,
+            Line::Pipeline(_) => DEPTH_MAX,
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => streams.depth_max(),
+        }
+    }
+
+    /// Single ranges that are worth a further connection: streams do not wait for one another, so those are worth
+    /// one that the server does not take at once.
+    pub(super) fn ranges_each(&self) -> usize {
+        match self {
+            Line::Pipeline(_) => RANGES_EACH,
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => streams.depth_max(),
+        }
+    }
+
+    /// Whether an end of the connection now may be one that came before the requests under way: it was
     /// idle then, and nothing was received since. That is nobody's failure.
     pub(super) fn was_idle(&self) -> bool {
-        let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
-        let had_answers = self.connection.is_reused || self.answered > 0;
-        is_first && had_answers && self.connection.received_bytes == self.received_bytes_before
+        either!(self, line => line.was_idle())
     }
 
     /// Queues a request, whose head `write` appends.
-    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.requests.is_empty() {
-            self.moved = Instant::now();
-        }
-        request.is_pipelined = !self.requests.is_empty();
-        request.came_along = request.is_pipelined && self.has_unsent;
-        self.connection.push_head(write);
-        self.requests.push_back(request);
-        self.has_unsent = true;
+    pub(super) fn push(&mut self, request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+        either!(self, line => line.push(request, write));
     }
 
     /// Sends what is queued as far as the socket takes it.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        if self.has_unsent {
-            let sent = self.connection.send_queued();
-            self.has_unsent = !sent.map_err(|error| cut(error, "sending requests"))?;
-        }
-        Ok(())
+        either!(self, line => line.flush())
     }
 
     /// What to wait for.
     pub(super) fn interest(&self) -> PollFlags {
-        if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+        either!(self, line => line.interest())
     }
 
     /// Sees to it that a wait ends when it is worth while; whether it waits for many bytes, and so does not
     /// notice when few come.
     pub(super) fn gather(&mut self) -> bool {
-        let left = self.answer.as_ref().map_or(0, Answer::bytes_left);
-        let gathers = left >= GATHERED_BYTES as u64 && self.moved.elapsed() < GATHERING_TIME;
-        self.connection.set_low_water(if gathers { GATHERED_BYTES } else { 1 });
-        gathers
+        match self {
+            Line::Pipeline(pipeline) => pipeline.gather(),
+            // Frames are looked at as they come: windows are kept open by that.
+            #[cfg(feature = "http2")]
+            Line::Streams(_) => false,
+        }
     }
 
-    /// When the other side has had time enough. A server that may know no pipelining has less time where
-    /// [`Line::may_be_left`].
+    /// When the other side has had time enough.
     pub(super) fn deadline(&self, options: &Options, server: &Learned) -> Option<Instant> {
-        let Timeouts { progress, first_byte, .. } = options.timeouts;
-        let doubts = if server.has_overlapped { 4 } else { 1 };
-        let patience = options.patience.max(4 * self.waited) * doubts;
-        let limit = match () {
-            () if self.answer.is_some() => progress,
-            () if !server.has_pipelined && self.may_be_left() => first_byte.min(patience),
-            () => first_byte,
-        };
-        (!self.requests.is_empty()).then(|| self.moved + limit)
+        match self {
+            Line::Pipeline(pipeline) => pipeline.deadline(options, server),
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => streams.deadline(&options.timeouts),
+        }
     }
 
-    /// Whether the request in front came with one that was answered, and nothing came since.
+    /// Whether the request in front came with one that was answered, and may be left unanswered for that.
     pub(super) fn may_be_left(&self) -> bool {
-        let is_behind = self.requests.front().is_some_and(|request| request.is_pipelined);
-        let is_silent = self.connection.received_bytes == self.received_bytes_before;
-        is_behind && self.answer.is_none() && is_silent && self.connection.has_nothing_left()
+        matches!(self, Line::Pipeline(pipeline) if pipeline.may_be_left())
+    }
+
+    /// Whether an end of the connection now tells that its server does not take requests ahead.
+    pub(super) fn ends_early(&self) -> bool {
+        matches!(self, Line::Pipeline(pipeline) if pipeline.ends_early())
     }
 
     /// Whether a request for one of `batches` is under way on it.
     pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
-        self.requests.iter().any(|request| batches.contains(&request.batch))
+        either!(self, line => line.carries(batches))
     }
 
     /// Whether it takes further requests.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_closing
+        either!(self, line => line.is_open())
+    }
+
+    /// Whether nothing more will come of it: it takes no requests, and none is being answered.
+    pub(super) fn is_spent(&self) -> bool {
+        match self {
+            // What is under way behind the last answer is not answered any more.
+            Line::Pipeline(pipeline) => !pipeline.is_open(),
+            #[cfg(feature = "http2")]
+            Line::Streams(streams) => !streams.is_open() && streams.depth() == 0,
+        }
     }
 
     /// Whether the whole file is coming where one range of it was asked for.
     pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
-        let is_part = |request: &Request| request.spans.len() == 1 && request.bytes < version.size_bytes;
-        self.answer.as_ref().is_some_and(Answer::is_whole) && self.requests.front().is_some_and(is_part)
+        either!(self, line => line.ignores_range(version))
     }
 
-    /// Goes on until the answer in front has ended, or nothing more has arrived.
+    /// Goes on until an answer has ended, or nothing more has arrived.
     pub(super) fn advance<S: Sink>(
         &mut self,
         batches: &mut BTreeMap<BatchId, Batch<S>>,
         version: &FileVersion,
     ) -> Event {
-        let before = self.connection.received_bytes;
-        self.connection.look_again();
-        let event = self.step(batches, version).unwrap_or_else(Event::Broken);
-        if self.connection.received_bytes > before {
-            self.moved = Instant::now();
-        }
-        event
-    }
-
-    fn step<S: Sink>(
-        &mut self,
-        batches: &mut BTreeMap<BatchId, Batch<S>>,
-        version: &FileVersion,
-    ) -> Result<Event, Error> {
-        let Some(request) = self.requests.front_mut() else { return Ok(Event::Pending) };
-        let Some(batch) = batches.get_mut(&request.batch) else { return Ok(Event::Useless) };
-        let answer = match &mut self.answer {
-            Some(answer) => answer,
-            None if batch.has_ended() => return Ok(Event::Useless),
-            None => {
-                if !receive_head(&mut self.connection, &mut self.head)? {
-                    return Ok(Event::Pending);
-                }
-                let waited = request.sent.elapsed();
-                if !request.is_pipelined {
-                    self.waited = self.waited.max(waited);
-                }
-                request.waited = Some(waited);
-                if let Some(refused) = self.connection.refused_by_proxy(self.head.status) {
-                    return Ok(Event::Forbidden(refused));
-                }
-                self.answer.insert(Answer::new(&self.head, &self.connection, request, version)?)
-            }
-        };
-        if answer.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
-            return Ok(Event::Whole { asked: request.spans.len() });
-        }
-        match answer.advance(&mut self.connection, (request, batch, version)) {
-            Ok(true) => Ok(self.finish()),
-            Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
-            Ok(false) => Ok(Event::Pending),
-            Err(error) => Err(cut(error, "receiving an answer")),
-        }
-    }
-
-    fn finish(&mut self) -> Event {
-        let (Some(request), Some(answer)) = (self.requests.pop_front(), self.answer.take()) else {
-            return Event::Pending;
-        };
-        self.answered += 1;
-        self.received_bytes_before = self.connection.received_bytes;
-        self.is_closing |= !answer.keeps_alive;
-        let (ranges, new_bytes, was_whole) = (answer.ranges(), answer.new_bytes, answer.is_whole());
-        match answer.into_refusal() {
-            Some(refusal) => Event::Refused(request, refusal),
-            None => Event::Answered(Answered { request, ranges, new_bytes, was_whole }),
-        }
+        either!(self, line => line.advance(batches, version))
     }
 
     /// Ends its use: `keep` gets the connection if another request may follow on it. What was under
     /// way comes back.
-    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
-        let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
-        if is_clean && self.connection.has_nothing_left() {
-            self.connection.set_waiting(true);
-            self.connection.set_low_water(1);
-            keep(self.connection);
-        }
-        // The permit goes last: until it does, nobody makes a connection in the place of this one.
-        self.requests
+    pub(super) fn close(self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+        either!(self, line => line.close(keep))
     }
 }
 
 impl AsFd for Line {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.socket().as_fd()
-    }
-}
-
-/// `false` if there is no whole head yet. Errors: `Unavailable` where the connection ended.
-fn receive_head(connection: &mut Connection, head: &mut Head) -> Result<bool, Error> {
-    loop {
-        if connection.take_head(head)? {
-            return Ok(true);
-        }
-        match connection.receive_next(HEAD_BYTES) {
-            Ok(0) => return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection")),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(cut(error, "receiving an answer")),
-        }
+        either!(self, line => line.socket())
     }
 }
 
 /// Whether the whole file costs little more than what is missing.
-fn is_cheap<S: Sink>(version: &FileVersion, batch: &Batch<S>) -> bool {
+pub(super) fn is_cheap<S: Sink>(version: &FileVersion, batch: &Batch<S>) -> bool {
     version.size_bytes <= 2 * batch.missing_bytes() + (64 << 10)
-}
-
-fn cut(error: io::Error, doing: &str) -> Error {
-    io_error(error, doing, "nothing arrived in time")
 }

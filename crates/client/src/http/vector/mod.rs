@@ -2,12 +2,14 @@
 //!
 //! A call's fragments become a [`plan`]: what has to be received, once, and where it goes. The
 //! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
-//! many of them ahead as the window allows on each [`line`], which is a connection. An [`answer`] is
-//! received straight into the caller's memory, a [`sink`], by way of its [`batch`], which knows what is
-//! missing. A [`reader`] submits what it expects to be read next.
+//! many of them ahead as the window allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an
+//! [`answer`] is received straight into the caller's memory, or [`streams`] of HTTP/2. What comes is held against the
+//! request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what is missing. A [`reader`] submits
+//! what it expects to be read next.
 
 mod answer;
 mod batch;
+mod content;
 mod digest;
 pub(crate) mod document;
 mod download;
@@ -18,6 +20,7 @@ mod line;
 mod open;
 mod pace;
 mod pattern;
+mod pipeline;
 mod plan;
 mod reader;
 pub(super) mod redirect;
@@ -25,6 +28,10 @@ mod request;
 mod session;
 mod sink;
 mod source;
+#[cfg(feature = "http2")]
+mod stream;
+#[cfg(feature = "http2")]
+mod streams;
 mod target;
 mod version;
 mod web;

@@ -13,6 +13,8 @@ use crate::retry::Retries;
 /// How a [`Session`] behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Which HTTP is spoken.
+    pub http: Version,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// Whose certificates are trusted.
@@ -41,6 +43,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            http: Version::default(),
             timeouts: Timeouts::default(),
             tls_roots: TlsRoots::System,
             credentials: Credentials::none(),
@@ -84,13 +87,13 @@ impl Session {
     pub fn new(mut options: Options) -> Self {
         options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
         let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
-        let http = HttpClient::identified(Version::Http1, options.timeouts, roots, who);
+        let http = HttpClient::identified(options.http, options.timeouts, roots, who);
         let http = http.through(options.proxies.clone());
         Session::over(Arc::new(http), options)
     }
 
-    /// With the connections of another, which must speak HTTP/1.1; of `options`, those about TLS and
-    /// proxies are not looked at.
+    /// With the connections of another; of `options`, those about TLS and proxies are not looked at, and the
+    /// version of HTTP is to be that of the connections.
     pub(crate) fn over(http: Arc<HttpClient>, options: Options) -> Self {
         Session { http, options, in_use: Arc::default(), moved: Mutex::default(), stranger: OnceLock::new() }
     }

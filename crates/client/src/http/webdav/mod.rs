@@ -18,8 +18,8 @@ pub use list::{Listing, Walk};
 pub use put::Upload;
 pub use third_party::{Direction, Progress, ThirdParty};
 
-use super::Timeouts;
 use super::vector::{Options, Session};
+use super::{Timeouts, Version};
 
 /// How long an answer may take to a request that changes something: a server may have much to copy or
 /// to remove before it says a word.
@@ -62,7 +62,8 @@ impl WebDav {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
-            Arc::new(Session::new(Options { timeouts, ..options.clone() }))
+            // What is sent as it is made is sent in chunks.
+            Arc::new(Session::new(Options { timeouts, http: Version::Http1, ..options.clone() }))
         })
     }
 

@@ -73,11 +73,16 @@ struct Listed {
     missing: Vec<String>,
     /// Words that must be said by `--set`.
     unset: Vec<String>,
+    /// Whether its processor is emulated, on this machine.
+    emulated: bool,
 }
 
 impl std::fmt::Display for Listed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:<18}{}", self.name, self.description)?;
+        if self.emulated {
+            write!(f, " (emulated here)")?;
+        }
         if !self.missing.is_empty() {
             write!(f, " (missing: {})", self.missing.join(", "))?;
         }
@@ -94,8 +99,9 @@ fn list(context: &Context) -> Result<Exit> {
             setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
         let unset = setup.variables.iter().filter(|(_, value)| value.is_empty());
         let unset = unset.map(|(word, _)| word.clone()).collect();
+        let emulated = setup.emulates();
         let Setup { name, description, .. } = setup;
-        context.output.record(&Listed { name, description, missing, unset })?;
+        context.output.record(&Listed { name, description, missing, unset, emulated })?;
     }
     Ok(Exit::Ok)
 }
@@ -128,7 +134,7 @@ impl Task<'_> {
                 for lane in order {
                     context.interrupt.check()?;
                     let doing =
-                        format_args!("{} {}", self.points[phase].label(), lanes[lane].setup.name).to_string();
+                        format_args!("{} {}", self.points[phase].label(), lanes[lane].label()).to_string();
                     context.output.steps(done, total, doing);
                     let Ok(running) = &lanes[lane].running else { continue };
                     let running = &running[self.points[phase].window];
@@ -167,7 +173,8 @@ impl Task<'_> {
             threads: usize::from(point.concurrency),
             seed: self.seed,
             client_cpus: Vec::new(),
-            server_pid: Some(running.pong_id()),
+            // A pong that was there already is no process that we know.
+            server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
         let keep = point.policy == PolicyArg::Kept;

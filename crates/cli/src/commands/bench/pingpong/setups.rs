@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fordway_netlab::setup::{Programs, Running, Setup, Wire};
+use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::points::windows;
@@ -17,9 +17,16 @@ const PORTS: (u16, u16) = (18_080, 18_081);
 pub(super) struct Lane {
     pub(super) setup: Setup,
     pub(super) running: Result<Vec<Running>>,
+    /// How long it took until it was up, or given up.
+    pub(super) started_in: Duration,
 }
 
 impl Lane {
+    /// What tables call it.
+    pub(super) fn label(&self) -> String {
+        self.setup.label()
+    }
+
     /// The reason why it is not up.
     pub(super) fn problem(&self) -> Option<String> {
         self.running.as_ref().err().map(ToString::to_string)
@@ -47,7 +54,24 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
         let known: Vec<_> = args.set.iter().filter(unknown).cloned().collect();
         setup.variables.extend(known);
     }
+    spread_ports(&mut setups)?;
     Ok(setups)
+}
+
+/// Gives each of the set-ups that share the network of this machine ports of its own: the next two.
+fn spread_ports(setups: &mut [Setup]) -> Result<()> {
+    let sharing = setups.iter_mut().filter(|setup| setup.on == Ground::Machine);
+    for (number, setup) in sharing.enumerate() {
+        for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
+            let first = port(setup, word, usual)?;
+            let own = first.checked_add(2 * number as u16).ok_or_else(|| {
+                let detail = format!("{word}={first} leaves no ports for all set-ups; say a smaller one");
+                Error::new(ErrorKind::InvalidArgument, detail)
+            })?;
+            setup.variables.insert(word.to_owned(), own.to_string());
+        }
+    }
+    Ok(())
 }
 
 /// Words that every set-up has.
@@ -60,13 +84,15 @@ pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &C
     let total = setups.len() as u64;
     let mut lanes = Vec::new();
     for (done, setup) in setups.into_iter().enumerate() {
-        context.output.steps(done as u64, total, format_args!("starting {}", setup.name));
+        context.output.steps(done as u64, total, format_args!("starting {}", setup.label()));
+        let since = Instant::now();
         let running = bring_up_one(args, &setup, context);
+        let started_in = since.elapsed();
         context.interrupt.check()?;
         if let Err(error) = &running {
-            context.output.note(&format!("{} is left out: {error}", setup.name));
+            context.output.note(&format!("{} is left out: {error}", setup.label()));
         }
-        lanes.push(Lane { setup, running });
+        lanes.push(Lane { setup, running, started_in });
     }
     Ok(lanes)
 }
@@ -77,6 +103,7 @@ fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> R
     let stop = || context.interrupt.is_raised();
     let one = |window| {
         let running = Running::start(setup, &wire(args, window), &programs, &stop)?;
+        check_cores(&running, args)?;
         check(&running, args, &stop)?;
         Ok(running)
     };
@@ -101,31 +128,36 @@ fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
-    let words = [("bind", setup.bind()), ("size", "{size}")];
+    let words =
+        [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
     Ok(Programs {
         fordway,
-        pong: end(args, "pong", "port"),
+        pong: end("pong", "port"),
         ping: ping(args),
         pong_options: args.pong_option.clone(),
-        variables: words.map(|(word, value)| (word.to_owned(), value.to_owned())).into(),
+        variables: words.map(|(word, value)| (word.to_owned(), value)).into(),
         ports: (port(setup, "port", PORTS.0)?, port(setup, "ping-port", PORTS.1)?),
     })
 }
 
 /// What starts one end; `port` is the word for where it listens.
-fn end(args: &PingpongBenchArgs, name: &str, port: &str) -> Vec<String> {
+fn end(name: &str, port: &str) -> Vec<String> {
+    let listen = format!("{{bind}}:{{{port}}}");
+    let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", "{workers}", "--until-eof"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// Connections at once that either end must take.
+fn workers(args: &PingpongBenchArgs) -> String {
     let most = args.concurrency.iter().copied().max().unwrap_or(1);
     // Connections of the policy that was measured before may still be there.
-    let workers = (u32::from(most) * 4 + 16).min(4096).to_string();
-    let listen = format!("{{bind}}:{{{port}}}");
-    let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", &workers, "--until-eof"];
-    words.map(str::to_owned).to_vec()
+    (u32::from(most) * 4 + 16).min(4096).to_string()
 }
 
 fn ping(args: &PingpongBenchArgs) -> Vec<String> {
     let pong = args.pong.clone().unwrap_or_else(|| "http://{pong-address}:{port}".to_owned());
     let timeout = format!("{}us", args.timeout.as_micros());
-    let mut words = end(args, "ping", "ping-port");
+    let mut words = end("ping", "ping-port");
     let options = [("--pong", pong), ("--retries", args.retries.to_string()), ("--timeout", timeout)];
     words.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
     words
@@ -137,6 +169,18 @@ fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
     said.unwrap_or(Ok(usual)).map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
     })
+}
+
+/// Errors: `NotImplemented` where pong is to be kept on processors, and is no process of this set-up.
+fn check_cores(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+    match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
+        true => Ok(()),
+        false => {
+            let detail =
+                "pong is started elsewhere, where --cores cannot keep it on processors; leave out --cores";
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }
 }
 
 /// How long the first message may take to come through.

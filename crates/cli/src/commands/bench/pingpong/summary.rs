@@ -51,7 +51,7 @@ impl Facts<'_> {
         }
         for lane in lanes {
             if let Some(problem) = lane.problem() {
-                context.output.text(&format!("{}: not measured: {problem}", lane.setup.name))?;
+                context.output.text(&format!("{}: not measured: {problem}", lane.label()))?;
             }
         }
         if let Some(dir) = &args.run {
@@ -79,10 +79,10 @@ impl Facts<'_> {
             rows.extend(all);
         }
         for lane in lanes {
-            warnings.extend(lane.problem().map(|why| format!("{} was not measured: {why}", lane.setup.name)));
+            warnings.extend(remark(lane));
         }
         let lane = |lane: &Lane| fordway_measure::Lane {
-            name: lane.setup.name.clone(),
+            name: lane.label(),
             description: lane.setup.description.clone(),
         };
         let run = Run {
@@ -106,7 +106,7 @@ impl Facts<'_> {
 
     fn row(&self, point: &Point, lane: &Lane, blocks: Vec<Block>) -> LaneBlocks {
         let settings = Settings {
-            lane: lane.setup.name.clone(),
+            lane: lane.label(),
             phase: point.label(),
             arrivals: Arrivals::Closed,
             uploads: false,
@@ -156,12 +156,25 @@ impl Facts<'_> {
     }
 }
 
+/// What is to be known before a set-up's figures are believed.
+fn remark(lane: &Lane) -> Option<String> {
+    let label = lane.label();
+    match lane.problem() {
+        Some(why) => Some(format!("{label} was not measured: {why}")),
+        None if lane.setup.emulates() => Some(format!(
+            "{label}: a program emulates its processor, so its times are not those of a machine of its kind"
+        )),
+        None => None,
+    }
+}
+
 /// What a set-up was like, or why it was not.
 fn described(lane: &Lane) -> Value {
     let settings = lane.running.as_ref().map(|all| all.iter().map(|one| one.settings()).collect::<Vec<_>>());
     json!({
-        "name": lane.setup.name,
-        "emulated": lane.setup.is_emulated,
+        "name": lane.label(),
+        "emulated": lane.setup.emulates(),
+        "started_in_ns": lane.started_in.as_nanos() as u64,
         "settings": settings.unwrap_or_default(),
         "problem": lane.problem(),
     })

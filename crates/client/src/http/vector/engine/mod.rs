@@ -2,6 +2,7 @@
 //! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
 //! ranges on several connections, the whole file.
 
+mod lines;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -12,8 +13,8 @@ use std::time::Instant;
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, Timespec, poll};
 
-use super::answer::Refusal;
 use super::batch::Batch;
+use super::content::Refusal;
 use super::learned::Learned;
 use super::line::{Answered, Event, GATHERING_TIME, Line};
 use super::redirect::Moved;
@@ -22,11 +23,6 @@ use super::sink::Sink;
 use super::source::{Place, Source};
 use super::version::changed;
 use crate::retry::Retries;
-
-/// Requests under way on one connection, at most.
-const DEPTH_MAX: usize = 64;
-/// Single ranges that are worth a further connection.
-const RANGES_PER_LINE: usize = 16;
 
 /// Batches on their way, over connections that are in use for nothing else.
 pub(super) struct Engine<S> {
@@ -48,6 +44,8 @@ pub(super) struct Engine<S> {
     /// Bytes of batches that are gone.
     delivered_before: u64,
     not_before: Option<Instant>,
+    /// When a request failed last: others that were under way then fail with it.
+    failed_at: Option<Instant>,
 }
 
 impl<S: Sink> Engine<S> {
@@ -67,6 +65,7 @@ impl<S: Sink> Engine<S> {
             delivered_at_failure: 0,
             delivered_before: 0,
             not_before: None,
+            failed_at: None,
         }
     }
 
@@ -179,6 +178,8 @@ impl<S: Sink> Engine<S> {
                 self.close(index);
             }
             Event::Useless => drop(self.close(index)),
+            #[cfg(feature = "http2")]
+            Event::Ended(request, end) => self.ended(index, &request, end),
             Event::Broken(error) => self.broken(index, error),
             Event::Forbidden(error) => {
                 let concerned = self.close(index);
@@ -211,7 +212,7 @@ impl<S: Sink> Engine<S> {
             let detail = "the server answered with other bytes than those asked for";
             self.failed(Error::new(ErrorKind::BadResponse, detail), &[request.batch], None);
         }
-        self.close_if_closing(index);
+        self.close_if_spent(index);
     }
 
     fn refused(&mut self, index: usize, request: &Request, refusal: Refusal) {
@@ -230,14 +231,14 @@ impl<S: Sink> Engine<S> {
             416 | 501 if asked > 1 => {
                 self.server = self.place.learn(Learned::lists_refused);
             }
-            408 | 429 | 500 | 502..=504 => self.failed(told(), &[request.batch], retry_after),
+            408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
             _ => return self.denied(index, request.batch, told()),
         }
-        self.close_if_closing(index);
+        self.close_if_spent(index);
     }
 
-    fn close_if_closing(&mut self, index: usize) {
-        if !self.lines[index].is_open() {
+    fn close_if_spent(&mut self, index: usize) {
+        if self.lines[index].is_spent() {
             self.note_cut(index);
             self.close(index);
         }
@@ -320,48 +321,6 @@ impl<S: Sink> Engine<S> {
         }
         self.lines[index].push(request, |head| target.write_head("GET", headers, head));
         self.source.traffic.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
-    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-    fn line_for_next(&mut self) -> Result<Option<usize>> {
-        let depth_max = if self.server.pipelines { DEPTH_MAX } else { 1 };
-        let lines = self.lines.iter().map(Line::depth).enumerate();
-        let least = lines.min_by_key(|(_, depth)| *depth).filter(|(_, depth)| *depth < depth_max);
-        match least {
-            Some((index, 0)) => Ok(Some(index)),
-            Some((index, _)) if self.lines.len() >= self.lines_wanted() => Ok(Some(index)),
-            None if !self.lines.is_empty() && self.lines.len() >= self.lines_wanted() => Ok(None),
-            _ => Ok(self.open()?.or(least.map(|(index, _)| index))),
-        }
-    }
-
-    /// Few connections that are kept full, before many.
-    fn lines_wanted(&self) -> usize {
-        let cap = self.place.session.options.connections_per_origin;
-        let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
-        match (pipelines, ranges_per_request) {
-            _ if ignores_ranges => 1,
-            (true, 2..) => 1,
-            (true, _) => self.queue.len().div_ceil(RANGES_PER_LINE).clamp(1, cap.max(1)),
-            (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),
-        }
-    }
-
-    /// Takes a further connection into use; `None` if there are as many as there may be.
-    fn open(&mut self) -> Result<Option<usize>> {
-        let (session, origin) = (&self.place.session, self.place.target.origin());
-        let permit = match self.lines.is_empty() {
-            true => session.permit(origin)?,
-            false => match session.try_permit(origin) {
-                Some(permit) => permit,
-                None => return Ok(None),
-            },
-        };
-        let (connection, is_new) = session.connection(origin)?;
-        self.source.traffic.connections.fetch_add(u64::from(is_new), Ordering::Relaxed);
-        self.lines.push(Line::new(connection, permit));
-        Ok(Some(self.lines.len() - 1))
     }
 }
 

@@ -9,9 +9,11 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::Engine;
 use crate::http::vector::batch::Batch;
 use crate::http::vector::learned::Learned;
+#[cfg(feature = "http2")]
+use crate::http::vector::line::End;
 use crate::http::vector::line::Line;
 use crate::http::vector::redirect::{HOPS_MAX, Moved};
-use crate::http::vector::request::BatchId;
+use crate::http::vector::request::{BatchId, Request};
 use crate::http::vector::sink::Sink;
 use crate::http::vector::source::Place;
 
@@ -74,7 +76,7 @@ impl<S: Sink> Engine<S> {
     pub(super) fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
             self.fail(&[concerned], error);
-            return self.close_if_closing(index);
+            return self.close_if_spent(index);
         }
         self.has_asked_again = true;
         self.release();
@@ -109,9 +111,34 @@ impl<S: Sink> Engine<S> {
 
     /// Holds an end of the connection against pipelining where it came behind the first answer.
     pub(super) fn note_cut(&self, index: usize) {
-        let line = &self.lines[index];
-        if line.answered <= 1 && line.depth() > usize::from(line.answered == 0) {
+        if self.lines[index].ends_early() {
             self.place.learn(Learned::pipeline_cut);
+        }
+    }
+
+    /// A stream ended before its answer did; the connection goes on.
+    #[cfg(feature = "http2")]
+    pub(super) fn ended(&mut self, index: usize, request: &Request, end: End) {
+        self.take_back(request);
+        match end {
+            End::Whole => {
+                let asked = request.spans.len();
+                self.server = self.place.learn(|server| server.list_refused(asked));
+            }
+            End::Unneeded => {}
+            End::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
+                self.fail(&[request.batch], error);
+            }
+            End::Failed(error) => self.failed_with(request, error, None),
+        }
+        self.close_if_spent(index);
+    }
+
+    /// Counts the failure of one request; those of others that were sent before one failed are the same failure.
+    pub(super) fn failed_with(&mut self, request: &Request, error: Error, retry_after: Option<Duration>) {
+        if self.failed_at.is_none_or(|failed| failed < request.sent) {
+            self.failed_at = Some(Instant::now());
+            self.failed(error, &[request.batch], retry_after);
         }
     }
 

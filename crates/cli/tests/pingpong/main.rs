@@ -1,10 +1,11 @@
 //! Ping-pong as a user has it: both ends, the bench over set-ups, and what is left when it is killed. Namespaces need
 //! root: elsewhere those tests are skipped, and say so.
 
+mod setups;
+mod templates;
+
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -180,50 +181,4 @@ fn set_ups_of_the_kernel_and_our_own_lose_no_message() {
     let rows = rows(&output);
     assert_eq!(rows.len(), 8);
     assert!(rows.iter().all(|row| row["operations"] == 40 && row["errors"] == 0), "{rows:?}");
-}
-
-/// Devices of this network, and mounts that bear our name.
-fn traces() -> (String, usize) {
-    let mut devices: Vec<_> =
-        std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    devices.sort();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    (format!("{devices:?}"), mounts.matches(" fordway ").count())
-}
-
-/// Processes whose parent was `program` at some time are told by its arguments: all carry our file's name.
-fn processes_with(word: &str) -> usize {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let has_word = |path: &Path| {
-        std::fs::read(path.join("cmdline")).is_ok_and(|text| String::from_utf8_lossy(&text).contains(word))
-    };
-    all.filter(|process| has_word(&process.path())).count()
-}
-
-#[test]
-fn nothing_is_left_after_a_kill() {
-    if !is_root() {
-        return;
-    }
-    let before = traces();
-    let dir = tempfile::tempdir().unwrap();
-    let own = dir.path().join("fordway-of-this-test");
-    std::fs::copy(env!("CARGO_BIN_EXE_fordway"), &own).unwrap();
-    let mut command = Command::new(&own);
-    command.args(["bench", "pingpong", "--setup", "bare,vxlan,tunnel", "--rounds", "1000"]);
-    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let own = own.to_str().unwrap();
-    let wait_until = |is_so: &dyn Fn(usize) -> bool| {
-        let since = Instant::now();
-        while !is_so(processes_with(own)) {
-            assert!(since.elapsed() < Duration::from_secs(60), "{} processes", processes_with(own));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    // Itself, two ends in each of three set-ups, and the two of the tunnel.
-    wait_until(&|count| count >= 9);
-    running.kill().unwrap();
-    running.wait().unwrap();
-    wait_until(&|count| count == 0);
-    assert_eq!(traces(), before);
 }

@@ -1,0 +1,337 @@
+//! HTTP/2 (RFC 9113): many requests at once on a connection, for who can use that; and for who reads HTTP/1.1 a
+//! transport that takes a request as HTTP/1.1 has it, and gives the answer back so.
+//!
+//! There is no runtime and no thread beneath it: a connection moves while somebody drives it, in the thread that
+//! does, and no call waits but those for one request alone.
+
+mod head;
+mod wire;
+
+use std::future::{Future, poll_fn};
+use std::io::{self, Read};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf as _, Bytes};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::Process;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::socket::Socket;
+use super::tls::TlsConnector;
+use super::{Origin, Timeouts};
+use wire::{Gauge, Way, Wire};
+
+/// What the server may send before it is read, on a request and on all of a connection. As much as is asked for
+/// ahead of one file, so that it never waits for us. It is no memory: what comes is taken at once, or waits in
+/// the socket.
+const WINDOW_BYTES: u32 = 64 << 20;
+/// The largest piece of a body in one frame.
+const FRAME_BYTES_MAX: u32 = 256 << 10;
+/// The most of a body that is handed over at a time.
+const PIECE_BYTES: usize = 256 << 10;
+/// Received at most before it is looked at.
+const TURN_BYTES: usize = 256 << 10;
+/// Streams at once until the server has said how many it takes (RFC 9113 section 6.5.2: not less than this).
+const STREAMS: usize = 100;
+/// Streams that may be given up with bytes of theirs still on the way.
+const RESET_STREAMS_MAX: usize = 1024;
+
+/// A connection. In a process that was forked from the one which made it, it is of no use.
+pub(super) struct Http2 {
+    connection: h2::client::Connection<Wire, Bytes>,
+    send: SendRequest<Bytes>,
+    gauge: Arc<Gauge>,
+    /// How the connection ended, once it has.
+    end: Option<io::Error>,
+    opened_by: Process,
+    is_tls: bool,
+    timeout: Duration,
+    exchange: Exchange,
+    /// The same socket, to wait for it and to ask the kernel about it.
+    pub(super) socket: Socket,
+}
+
+/// Where a request that is alone, and its answer, stand.
+#[derive(Default)]
+enum Exchange {
+    #[default]
+    Idle,
+    /// With the bytes of the body that are left.
+    Sending(SendStream<Bytes>, u64, ResponseFuture),
+    Waiting(ResponseFuture),
+    /// The head as text, as far as it was not read yet, and the body's piece at hand.
+    Receiving(Bytes, RecvStream),
+}
+
+impl Http2 {
+    /// Begins on a new `socket` by prior knowledge, or through TLS in whose handshake HTTP/2 is chosen.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`; `BadResponse` for a server without HTTP/2.
+    pub(super) fn connect(
+        origin: &Origin,
+        socket: Socket,
+        timeouts: &Timeouts,
+        tls: &TlsConnector,
+    ) -> Result<Self> {
+        let unreachable = |error: io::Error| {
+            Error::new(ErrorKind::Unavailable, format!("no HTTP/2 with {origin}")).caused_by(error)
+        };
+        let shared = socket.share().map_err(unreachable)?;
+        let way = match origin.tls {
+            false => Way::Plain(socket),
+            true => Way::Tls(Box::new(tls.start(origin, socket)?)),
+        };
+        if let Way::Tls(stream) = &way
+            && stream.conn.alpn_protocol() != Some(b"h2")
+        {
+            let detail = format!("{origin} does not speak HTTP/2; ask it in HTTP/1.1");
+            return Err(Error::new(ErrorKind::BadResponse, detail));
+        }
+        let gauge = Arc::new(Gauge::default());
+        // It only sends, and that fits into the buffer of a new socket.
+        let (send, connection) = match pin!(handshake(Wire::new(way, gauge.clone()))).poll(&mut looking()) {
+            Poll::Ready(begun) => begun.map_err(unreachable)?,
+            Poll::Pending => return Err(unreachable(io::ErrorKind::TimedOut.into())),
+        };
+        Ok(Http2 {
+            connection,
+            send,
+            gauge,
+            end: None,
+            opened_by: Process::current(),
+            is_tls: origin.tls,
+            timeout: timeouts.progress,
+            exchange: Exchange::Idle,
+            socket: shared,
+        })
+    }
+
+    /// How long calls wait from now on.
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Whether the server takes another request, as far as it has said.
+    pub(super) fn is_open(&mut self) -> bool {
+        self.exchange = Exchange::Idle;
+        if !self.opened_by.is_current() {
+            return false;
+        }
+        self.turn();
+        self.takes_more()
+    }
+
+    /// Sends and receives what is possible without waiting; whether there may be more to receive at once.
+    pub(super) fn turn(&mut self) -> bool {
+        self.move_on(TURN_BYTES);
+        self.end.is_none() && self.gauge.is_used_up()
+    }
+
+    /// Sends what is possible without waiting.
+    pub(super) fn flush(&mut self) {
+        self.move_on(0);
+    }
+
+    fn move_on(&mut self, room_bytes: usize) {
+        self.gauge.open(room_bytes);
+        if self.end.is_some() || !self.opened_by.is_current() {
+            return;
+        }
+        if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(&mut looking()) {
+            let gone = || io::Error::new(io::ErrorKind::ConnectionReset, "the server closed the connection");
+            self.end = Some(ended.map_or_else(cut, |()| gone()));
+        }
+    }
+
+    /// How the connection ended, if it has.
+    pub(super) fn end(&self) -> Option<&io::Error> {
+        self.end.as_ref()
+    }
+
+    /// Whether another request may be sent: neither has the connection ended, nor did the server say that it will.
+    pub(super) fn takes_more(&mut self) -> bool {
+        let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
+        self.end.is_none() && !is_refused
+    }
+
+    /// Requests that the server takes at once.
+    pub(super) fn streams_max(&self) -> usize {
+        self.send.current_max_send_streams()
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.gauge.is_blocked()
+    }
+
+    /// Bytes received since the connection was made.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.gauge.received_bytes()
+    }
+
+    /// Begins a request without a body; `None` if the server takes no more now. It is sent by the next turn.
+    /// Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 cannot have.
+    pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
+        match self.send.poll_ready(&mut looking()) {
+            Poll::Pending => return Ok(None),
+            Poll::Ready(ready) => ready.map_err(cut)?,
+        }
+        let request = head::request(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
+    }
+
+    /// Takes a whole head, or some of the body that it has announced; returns how many bytes.
+    /// Errors: `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 cannot have.
+    pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        if !head.is_empty() {
+            self.start(head, body.len() as u64)?;
+            return Ok(head.len());
+        }
+        let Exchange::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let wanted = body.len().min(PIECE_BYTES);
+        stream.reserve_capacity(wanted);
+        let sent = self.drive(async {
+            let room = poll_fn(|context| stream.poll_capacity(context)).await;
+            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(cut)?.min(wanted);
+            let is_last = room as u64 == left;
+            stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
+            Ok(room)
+        });
+        // An answer may be there although the server takes no more.
+        self.exchange = match &sent {
+            Ok(sent) if (*sent as u64) < left => Exchange::Sending(stream, left - *sent as u64, response),
+            _ => Exchange::Waiting(response),
+        };
+        sent
+    }
+
+    fn start(&mut self, head: &[u8], body_bytes: u64) -> io::Result<()> {
+        let request = head::request(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
+        let send = self.send.clone();
+        let (response, stream) = self.drive(async {
+            let mut send = send.ready().await.map_err(cut)?;
+            send.send_request(request, body_bytes == 0).map_err(cut)
+        })?;
+        self.exchange = match body_bytes {
+            0 => Exchange::Waiting(response),
+            left => Exchange::Sending(stream, left, response),
+        };
+        Ok(())
+    }
+
+    /// Some of the answer: its head, then its body; 0 at its end. Fills `room` where `is_all_wanted`.
+    fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
+        let exchange = std::mem::take(&mut self.exchange);
+        let (mut at_hand, mut body) = match exchange {
+            Exchange::Receiving(at_hand, body) => (at_hand, body),
+            Exchange::Waiting(response) | Exchange::Sending(_, _, response) => {
+                let answer = self.drive(async { response.await.map_err(cut) })?;
+                (Bytes::from(head::text(&answer)), answer.into_body())
+            }
+            Exchange::Idle => return Ok(0),
+        };
+        let done = self.drive(async {
+            let mut done = 0;
+            while done < room.len() {
+                if at_hand.is_empty() {
+                    if done > 0 && !is_all_wanted {
+                        break;
+                    }
+                    let Some(piece) = body.data().await else { break };
+                    at_hand = piece.map_err(cut)?;
+                    body.flow_control().release_capacity(at_hand.len()).map_err(cut)?;
+                    continue;
+                }
+                let count = at_hand.len().min(room.len() - done);
+                at_hand.copy_to_slice(&mut room[done..done + count]);
+                done += count;
+            }
+            Ok(done)
+        })?;
+        self.exchange = Exchange::Receiving(at_hand, body);
+        Ok(done)
+    }
+
+    /// Receives until `room` is full or the body ends.
+    pub(super) fn receive_all(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.receive(room, true)
+    }
+
+    /// Has the connection move in this thread until `work` is done. Errors: `TimedOut` where nothing arrived for
+    /// the time limit.
+    fn drive<T>(&mut self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        if !self.opened_by.is_current() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let mut work = pin!(work);
+        let (mut deadline, mut is_still) = (Instant::now() + self.timeout, false);
+        loop {
+            if let Poll::Ready(done) = work.as_mut().poll(&mut looking()) {
+                self.flush();
+                return done;
+            }
+            if self.end.is_some() {
+                // It was told, and is of no use for this.
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            if is_still {
+                self.wait_until(deadline)?;
+            }
+            let before = self.received_bytes();
+            let has_more = self.turn();
+            let has_come = self.received_bytes() > before;
+            is_still = !has_come && !has_more && self.end.is_none();
+            if has_come {
+                deadline = Instant::now() + self.timeout;
+            }
+        }
+    }
+
+    /// Waits for the socket. Errors: `TimedOut`.
+    fn wait_until(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let sending = if self.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN | sending)];
+        match poll(&mut polled, Timespec::try_from(left).ok().as_ref()) {
+            Ok(0) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
+            // A signal is as good as news: all is looked at again.
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Read for Http2 {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.receive(room, false)
+    }
+}
+
+async fn handshake(wire: Wire) -> io::Result<(SendRequest<Bytes>, h2::client::Connection<Wire, Bytes>)> {
+    h2::client::Builder::new()
+        .initial_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_max_send_streams(STREAMS)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .enable_push(false)
+        .handshake(wire)
+        .await
+        .map_err(cut)
+}
+
+/// For who looks again when the socket is ready, and need not be woken up.
+fn looking() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
+/// The connection, or this request's part of it, has come to an early end.
+fn cut(error: h2::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, error)
+}

@@ -1,0 +1,169 @@
+//! How many threads a load needs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Pool;
+
+/// How often it is looked at, while there are connections.
+const TICK: Duration = Duration::from_millis(100);
+/// The share of their time that threads are busy when another one is wanted.
+const FULL: f64 = 0.75;
+/// Processors that must be idle for another thread to be of use.
+const IDLE_MIN: f64 = 0.5;
+/// Ticks for which the number stays after it has grown: what was moved has to find its pace.
+const REST_TICKS: u32 = 10;
+
+/// Watches the threads of `pool` and has as many of them at work as their load needs.
+pub(super) async fn keep(pool: &Arc<Pool>) {
+    loop {
+        pool.arrival.notified().await;
+        let mut balance = Balance::new(pool);
+        while pool.is_occupied() {
+            tokio::time::sleep(TICK).await;
+            balance.look();
+        }
+    }
+}
+
+/// What was seen last.
+struct Balance<'p> {
+    pool: &'p Pool,
+    at: Instant,
+    busy: Vec<Duration>,
+    idle: Option<Duration>,
+    rest: u32,
+}
+
+impl<'p> Balance<'p> {
+    fn new(pool: &'p Pool) -> Self {
+        Balance { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
+    }
+
+    /// Looks at what happened since the last time, and acts on it.
+    fn look(&mut self) {
+        let now = Balance::new(self.pool);
+        let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
+        let share = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64() / elapsed;
+        let busy = now.busy.iter().zip(&self.busy).map(|(now, then)| share(*now, *then)).sum();
+        let idle = now.idle.zip(self.idle).map(|(now, then)| share(now, then));
+        let active = self.pool.active.load(Ordering::Relaxed);
+        let seen = Seen { active, max: self.pool.workers.len(), busy, idle: idle.unwrap_or(f64::INFINITY) };
+        let wanted = seen.wanted();
+        let rest = match wanted.cmp(&active) {
+            std::cmp::Ordering::Greater => REST_TICKS,
+            _ => self.rest.saturating_sub(1),
+        };
+        if wanted > active || self.rest == 0 {
+            self.pool.set_active(wanted);
+        }
+        *self = Balance { rest, ..now };
+    }
+}
+
+/// The load of one tick, in processors.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    active: usize,
+    max: usize,
+    /// How much time all threads together were busy.
+    busy: f64,
+    /// How much time the machine's processors had nothing to do.
+    idle: f64,
+}
+
+impl Seen {
+    /// How many threads are wanted: half as many more where those at work are full and processors idle;
+    /// one less where the others have time for its work. On a machine without an idle processor they
+    /// have, even if it fills them: together they would wait for processors, not for requests.
+    fn wanted(self) -> usize {
+        let has_idle = self.idle >= IDLE_MIN;
+        if self.busy >= FULL * self.active as f64 && has_idle {
+            let more = (self.active / 2).max(1).min(self.idle.ceil() as usize);
+            return (self.active + more).min(self.max);
+        }
+        let room = if has_idle { FULL - 0.25 } else { 1.0 };
+        match self.active > 1 && self.busy < room * (self.active - 1) as f64 {
+            true => self.active - 1,
+            false => self.active,
+        }
+    }
+}
+
+impl Pool {
+    fn is_occupied(&self) -> bool {
+        self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
+    }
+
+    /// How long each thread has been busy since its start.
+    fn busy(&self) -> Vec<Duration> {
+        self.workers.iter().map(|worker| worker.runtime.metrics().worker_total_busy_duration(0)).collect()
+    }
+
+    /// Has the first `wanted` threads serve. Connections of others leave when something happens on
+    /// them; of those that become too many on a thread, those that are busy first.
+    pub(super) fn set_active(&self, wanted: usize) {
+        let before = self.active.swap(wanted, Ordering::Relaxed);
+        let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
+        let share = (0..wanted).map(open).sum::<usize>().div_ceil(wanted.max(1));
+        for at in 0..self.workers.len() {
+            let surplus = if wanted > before { open(at).saturating_sub(share) } else { 0 };
+            self.workers[at].surplus.store(surplus, Ordering::Relaxed);
+        }
+        if wanted != before {
+            tracing::debug!(threads = wanted, "connections are served by another number of threads");
+        }
+    }
+}
+
+/// How long all processors together have had nothing to do since the machine was started, from the first
+/// line of /proc/stat (proc(5)): in hundredths of a second, whatever the kernel's own clock. `None`
+/// where it cannot be read.
+fn idle_time() -> Option<Duration> {
+    idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn idle_of(stat: &str) -> Option<Duration> {
+    let mut fields = stat.lines().next()?.split_ascii_whitespace().skip(4);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    let (idle, waiting_for_disks) = (next()?, next()?);
+    Some(Duration::from_millis((idle + waiting_for_disks) * 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(active: usize, busy: f64, idle: f64) -> usize {
+        Seen { active, max: 8, busy, idle }.wanted()
+    }
+
+    #[test]
+    fn threads_are_added_while_processors_are_idle() {
+        assert_eq!(wanted(1, 0.5, 7.0), 1);
+        assert_eq!(wanted(1, 0.9, 7.0), 2);
+        assert_eq!(wanted(4, 3.9, 4.0), 6);
+        assert_eq!(wanted(4, 3.9, 0.6), 5);
+        assert_eq!(wanted(8, 8.0, 40.0), 8);
+        assert_eq!(wanted(1, 1.0, 0.2), 1);
+    }
+
+    #[test]
+    fn threads_are_taken_away_that_others_can_stand_in_for() {
+        assert_eq!(wanted(2, 0.4, 1.5), 1);
+        assert_eq!(wanted(2, 0.9, 1.0), 2);
+        // Nobody is idle: one that never sleeps does more.
+        assert_eq!(wanted(2, 0.9, 0.1), 1);
+        assert_eq!(wanted(2, 1.4, 0.1), 2);
+        assert_eq!(wanted(1, 0.0, 2.0), 1);
+    }
+
+    #[test]
+    fn the_time_of_idle_processors() {
+        let stat = "cpu  10 20 30 400 50 0 0 0 0 0\ncpu0 1 2 3 4 5 0 0 0 0 0\n";
+        assert_eq!(idle_of(stat), Some(Duration::from_millis(4_500)));
+        assert_eq!(idle_of("cpu 1 2 3"), None);
+        assert_eq!(idle_of(""), None);
+    }
+}

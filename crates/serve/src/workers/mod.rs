@@ -1,0 +1,252 @@
+//! The threads that serve connections, as few of them as the load needs.
+//!
+//! A thread that has another request waiting when it is done with one never sleeps, and nobody wakes it
+//! up: on loopback that is two thirds of what a small request costs. Connections are therefore put on
+//! one thread until it has no time left, and spread when it has none and the machine has processors
+//! that do nothing. `balance` decides how many threads that takes, `movable` carries connections over.
+
+mod balance;
+mod movable;
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use fordway_store::{Error, ErrorKind, Result};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Notify, oneshot};
+
+use movable::Movable;
+
+/// Threads, for each that serves connections, on which content is read that is not in memory.
+const READERS_MAX: usize = 32;
+
+thread_local! {
+    /// The number of the thread, of those that serve.
+    static HERE: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Whether the connection that is looked at cannot take its socket elsewhere.
+    static STAYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread that the caller runs on; threads that are none of these all have one number.
+pub(crate) fn here() -> usize {
+    HERE.get()
+}
+
+/// Says, within a connection, that its socket belongs to something that does not give it back: it is
+/// moved only to where there is more time for it.
+pub(crate) fn stay() {
+    STAYS.set(true);
+}
+
+/// The threads of a gateway.
+pub(crate) struct Workers {
+    pool: Arc<Pool>,
+    threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+/// What connections know of the threads.
+struct Pool {
+    workers: Vec<Worker>,
+    /// Connections are served by the first so many.
+    active: AtomicUsize,
+    /// Said for each connection that comes.
+    arrival: Notify,
+}
+
+/// One thread, and what is on it.
+struct Worker {
+    runtime: Handle,
+    connections: AtomicUsize,
+    /// How many of its connections are to go elsewhere.
+    surplus: AtomicUsize,
+}
+
+impl Workers {
+    /// Starts `count` threads. Errors: `Io`.
+    pub(crate) fn start(count: usize) -> Result<Self> {
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..count.max(1) {
+            let runtime = new_runtime()?;
+            let (connections, surplus) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            workers.push(Worker { runtime: runtime.handle().clone(), connections, surplus });
+            threads.push(start_thread(number, runtime)?);
+        }
+        let pool = Arc::new(Pool { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
+        Ok(Workers { pool, threads })
+    }
+
+    /// How many threads there are.
+    pub(crate) fn len(&self) -> usize {
+        self.pool.workers.len()
+    }
+
+    /// Has a connection served on one of the threads.
+    pub(crate) fn serve(&self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.pool.put(Box::pin(connection));
+        self.pool.arrival.notify_one();
+    }
+
+    /// Keeps as many threads at work as the load needs, until dropped.
+    pub(crate) async fn balance(&self) {
+        balance::keep(&self.pool).await;
+    }
+
+    /// Ends the threads; connections that are still open are closed.
+    pub(crate) fn finish(self) {
+        let (ends, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
+        drop(ends);
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread that served connections panicked");
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Puts a connection where the fewest are.
+    fn put(self: &Arc<Self>, connection: movable::Connection) {
+        let at = self.emptiest();
+        self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
+        self.workers[at].runtime.spawn(Movable::new(connection, self.clone(), at));
+    }
+
+    fn emptiest(&self) -> usize {
+        let active = self.active.load(Ordering::Relaxed).clamp(1, self.workers.len());
+        let open = |at: &usize| self.workers[*at].connections.load(Ordering::Relaxed);
+        (0..active).min_by_key(open).unwrap_or(0)
+    }
+
+    /// Whether a connection of that thread is to go elsewhere; a connection that asks must go then.
+    fn is_to_leave(&self, at: usize, stays: bool) -> bool {
+        let worker = &self.workers[at];
+        if !stays && at >= self.active.load(Ordering::Relaxed) {
+            return true;
+        }
+        let take_one = |surplus: usize| surplus.checked_sub(1);
+        // Nearly always 0: reading it costs nothing, writing to it would.
+        worker.surplus.load(Ordering::Relaxed) > 0
+            && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
+    }
+}
+
+fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>, JoinHandle<()>)> {
+    let (finish, finished) = oneshot::channel::<()>();
+    let serve = move || {
+        HERE.set(number);
+        // Nobody sends; it ends when the sender is dropped.
+        let _ = runtime.block_on(finished);
+        // A read from a device that hangs must not keep the process alive.
+        runtime.shutdown_background();
+    };
+    let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);
+    Ok((finish, thread.map_err(no_thread)?))
+}
+
+/// A runtime of one thread that serves connections.
+/// Errors: `Io`.
+pub(crate) fn new_runtime() -> Result<Runtime> {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().thread_name("fordway-read").max_blocking_threads(READERS_MAX);
+    builder.build().map_err(no_thread)
+}
+
+pub(crate) fn no_thread(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "starting a thread of the gateway").caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::socket::Socket;
+
+    /// Answers each byte with the number of the thread that it was read on.
+    async fn tell_where(socket: TcpStream) {
+        let mut socket = Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
+        let mut home = here();
+        while socket.read_u8().await.is_ok() {
+            socket.write_u8(u8::try_from(here()).unwrap()).await.unwrap();
+            if home != here() {
+                socket.register_anew().unwrap();
+                home = here();
+            }
+        }
+    }
+
+    fn clients(workers: &Workers, count: usize) -> Vec<TcpStream> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connect = |_| {
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, _) = listener.accept().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            workers.serve(tell_where(socket));
+            client
+        };
+        (0..count).map(connect).collect()
+    }
+
+    /// Where each of the clients is served.
+    fn ask(clients: &mut [TcpStream]) -> Vec<u8> {
+        let ask = |client: &mut TcpStream| {
+            let mut answer = [0];
+            client.write_all(&[0]).unwrap();
+            client.read_exact(&mut answer).unwrap();
+            answer[0]
+        };
+        clients.iter_mut().map(ask).collect()
+    }
+
+    fn of_each_thread(places: &[u8]) -> Vec<usize> {
+        (0..3).map(|thread| places.iter().filter(|at| **at == thread).count()).collect()
+    }
+
+    #[test]
+    fn connections_go_where_threads_are_at_work() {
+        let workers = Workers::start(3).unwrap();
+        let mut clients = clients(&workers, 6);
+        assert_eq!(ask(&mut clients), [0; 6], "one thread is enough to begin with");
+        for _ in 0..3 {
+            workers.pool.set_active(3);
+            assert_eq!(of_each_thread(&ask(&mut clients)), [2, 2, 2]);
+            assert_eq!(of_each_thread(&ask(&mut clients)), [2, 2, 2], "they stay where they are");
+            workers.pool.set_active(2);
+            assert_eq!(of_each_thread(&ask(&mut clients)), [3, 3, 0]);
+            workers.pool.set_active(1);
+            assert_eq!(ask(&mut clients), [0; 6]);
+        }
+        drop(clients);
+        workers.finish();
+    }
+
+    #[test]
+    fn who_cannot_take_his_socket_along_leaves_only_a_full_thread() {
+        let workers = Workers::start(3).unwrap();
+        workers.pool.set_active(3);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut clients: Vec<_> = (0..3)
+            .map(|_| {
+                let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let (socket, _) = listener.accept().unwrap();
+                socket.set_nonblocking(true).unwrap();
+                workers.serve(async {
+                    stay();
+                    tell_where(socket).await;
+                });
+                client
+            })
+            .collect();
+        assert_eq!(of_each_thread(&ask(&mut clients)), [1, 1, 1]);
+        workers.pool.set_active(1);
+        assert_eq!(of_each_thread(&ask(&mut clients)), [1, 1, 1]);
+        drop(clients);
+        workers.finish();
+    }
+}

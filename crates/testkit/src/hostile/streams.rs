@@ -1,0 +1,172 @@
+//! The server's HTTP/2: frames by a library, lies by us.
+
+use std::fmt;
+use std::future::pending;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Builder as Runtime;
+use tokio::task::{LocalSet, yield_now};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use super::answer::{self, Answer};
+use super::request::Request;
+use super::script::Lie;
+use super::{Shared, lock};
+
+/// Streams at once, unless told otherwise.
+const STREAMS_MAX: u32 = 100;
+/// Turns after which what was handed over has been sent, if the socket takes it.
+const TURNS: usize = 8;
+
+/// What a server shows in handshakes.
+pub(super) struct Certificate {
+    pub(super) pem: String,
+    acceptor: TlsAcceptor,
+}
+
+impl Certificate {
+    /// A new one of this address, which vouches for itself.
+    pub(super) fn new(address: Ipv4Addr) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec![address.to_string()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("its key");
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions of TLS").with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key);
+        let mut config = config.expect("a key that fits");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Certificate { pem: made.cert.pem(), acceptor: TlsAcceptor::from(Arc::new(config)) }
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+/// Answers the requests of a connection until one side has enough, through TLS where there is a certificate.
+pub(super) fn serve(
+    stream: &TcpStream,
+    connection: usize,
+    shared: &Shared,
+    certificate: Option<&Certificate>,
+) {
+    let Ok(runtime) = Runtime::new_current_thread().enable_io().build() else { return };
+    let answering = async {
+        let socket = stream.try_clone()?;
+        socket.set_nonblocking(true)?;
+        let socket = tokio::net::TcpStream::from_std(socket)?;
+        match certificate {
+            Some(own) => answer_all(own.acceptor.accept(socket).await?, stream, (connection, shared)).await,
+            None => answer_all(socket, stream, (connection, shared)).await,
+        }
+    };
+    // It ends with the connection, however that ends; what is left unanswered then ends with the set.
+    let _ = LocalSet::new().block_on(&runtime, answering);
+    // To close over requests that nobody read would be a reset, and the last words might be lost.
+    if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
+        super::drain(&mut &*stream);
+    }
+}
+
+async fn answer_all(
+    socket: impl AsyncRead + AsyncWrite + Unpin,
+    stream: &TcpStream,
+    (connection, shared): (usize, &Shared),
+) -> io::Result<()> {
+    let told = lock(&shared.script).lies(usize::MAX, connection, "");
+    let most = told.iter().find_map(|lie| if let Lie::StreamsMax(most) = lie { Some(*most) } else { None });
+    let mut builder = Builder::new();
+    builder.max_concurrent_streams(most.unwrap_or(STREAMS_MAX));
+    let mut server: Connection<_, Bytes> = builder.handshake(socket).await.map_err(io::Error::other)?;
+    while let Some(asked) = server.accept().await {
+        let (asked, respond) = asked.map_err(io::Error::other)?;
+        let request = read(&asked, connection);
+        let lies = shared.lies_for(&request);
+        let answer = answer::answer(&request, &shared.file, &lies);
+        let closes = |lie: &Lie| matches!(lie, Lie::ClosesAfter | Lie::UntilClose);
+        if lies.iter().any(closes) {
+            server.graceful_shutdown();
+        } else if lies.contains(&Lie::DropsPipelined) {
+            server.abrupt_shutdown(Reason::NO_ERROR);
+        }
+        let closer = stream.try_clone()?;
+        tokio::task::spawn_local(send(respond, answer, lies, closer));
+    }
+    Ok(())
+}
+
+/// A request in the terms of HTTP/1.1; for the bytes of its head goes what it would have there.
+fn read(asked: &http::Request<RecvStream>, connection: usize) -> Request {
+    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers: Vec<_> =
+        asked.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+    let target = asked.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let head_bytes =
+        target.len() + headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
+    Request { connection, method: asked.method().to_string(), target, headers, head_bytes }
+}
+
+/// Sends an answer, with the lies that concern how.
+async fn send(mut respond: SendResponse<Bytes>, answer: Answer, lies: Vec<Lie>, socket: TcpStream) {
+    if lies.contains(&Lie::RefusesStream) {
+        return respond.send_reset(Reason::REFUSED_STREAM);
+    }
+    if lies.contains(&Lie::Mute) {
+        return pending().await;
+    }
+    let is_last = answer.is_head_only || answer.body.is_empty();
+    let Ok(mut stream) = respond.send_response(head(&answer, &lies), is_last) else { return };
+    if is_last {
+        return;
+    }
+    let cut = lies.iter().find_map(|lie| match lie {
+        Lie::ResetAt(at) | Lie::CloseAt(at) | Lie::StallAt(at) => Some((*at, lie)),
+        _ => None,
+    });
+    let Some((at, lie)) = cut else {
+        let _ = stream.send_data(answer.body.into(), true);
+        return;
+    };
+    let body = Bytes::from(answer.body);
+    let _ = stream.send_data(body.slice(..at.min(body.len())), false);
+    for _ in 0..TURNS {
+        yield_now().await;
+    }
+    end(stream, lie, &socket).await;
+}
+
+/// Ends an answer before its end.
+async fn end(mut stream: SendStream<Bytes>, lie: &Lie, socket: &TcpStream) {
+    match lie {
+        Lie::ResetAt(_) => stream.send_reset(Reason::INTERNAL_ERROR),
+        Lie::CloseAt(_) => {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        _ => pending().await,
+    }
+}
+
+fn head(answer: &Answer, lies: &[Lie]) -> http::Response<()> {
+    let mut head = http::Response::builder().status(answer.status);
+    for (name, value) in &answer.headers {
+        head = head.header(*name, value);
+    }
+    let has_length = !lies.iter().any(|lie| matches!(lie, Lie::Chunked(_) | Lie::UntilClose));
+    if has_length {
+        let off =
+            lies.iter().find_map(|lie| if let Lie::ContentLengthOff(by) = lie { Some(*by) } else { None });
+        let length = (answer.body.len() as u64).saturating_add_signed(off.unwrap_or(0));
+        head = head.header("content-length", length);
+    }
+    head.body(()).expect("headers that a script can have")
+}

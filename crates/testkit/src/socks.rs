@@ -1,0 +1,181 @@
+//! A SOCKS 5 proxy on real sockets that makes tunnels, or does what it is told instead, and keeps what it was asked
+//! (RFC 1928, RFC 1929). Of the host `127-1-0-7.test` it knows the address, so that a test can tell who looks names
+//! up. It answers a byte at a time.
+//!
+//! It shares no code with the client that it tests.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// What the proxy does instead of its work.
+#[derive(Clone, Debug, Default)]
+pub struct SocksRules {
+    /// User and password that it wants to hear.
+    pub login: Option<(&'static str, &'static str)>,
+    /// The reply by which it refuses every connection.
+    pub refuses: Option<u8>,
+    /// It says this when it is spoken to, and nothing else until the client leaves.
+    pub says: Option<&'static [u8]>,
+}
+
+/// The proxy. It listens on a free port of 127.0.0.1, and is gone when this is dropped.
+#[derive(Debug)]
+pub struct SocksServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: SocksRules,
+    asked: Mutex<Vec<String>>,
+    sockets: Mutex<Vec<TcpStream>>,
+    is_stopping: AtomicBool,
+}
+
+impl SocksServer {
+    /// Panics if there is no port.
+    pub fn start(rules: SocksRules) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
+        let address = listener.local_addr().expect("the port that was bound");
+        let (asked, sockets) = Default::default();
+        let shared = Arc::new(Shared { rules, asked, sockets, is_stopping: AtomicBool::new(false) });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || accept(&listener, &shared))
+        };
+        SocksServer { shared, address, acceptor: Some(acceptor) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where connections were asked for, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
+    pub fn asked(&self) -> Vec<String> {
+        lock(&self.shared.asked).clone()
+    }
+}
+
+impl Drop for SocksServer {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        for socket in lock(&self.shared.sockets).iter() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept(listener: &TcpListener, shared: &Shared) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            if shared.is_stopping.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            scope.spawn(move || {
+                let _ = shared.keep(&stream).and_then(|()| shared.serve(&stream));
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    });
+}
+
+impl Shared {
+    /// Has the socket closed at the end of the proxy, whoever waits on it.
+    fn keep(&self, socket: &TcpStream) -> io::Result<()> {
+        socket.set_nodelay(true)?;
+        let mut sockets = lock(&self.sockets);
+        sockets.push(socket.try_clone()?);
+        if self.is_stopping.load(Ordering::Acquire) {
+            socket.shutdown(Shutdown::Both)?;
+        }
+        Ok(())
+    }
+
+    fn serve(&self, mut client: &TcpStream) -> io::Result<()> {
+        let [_, ways] = hear::<2>(client)?;
+        let mut offered = vec![0; usize::from(ways)];
+        client.read_exact(&mut offered)?;
+        if let Some(said) = self.rules.says {
+            say(client, said)?;
+            return io::copy(&mut client, &mut io::sink()).map(drop);
+        }
+        let way = if self.rules.login.is_some() { 2 } else { 0 };
+        if !offered.contains(&way) {
+            return say(client, &[5, 0xff]);
+        }
+        say(client, &[5, way])?;
+        if let Some((user, password)) = self.rules.login {
+            let [_, length] = hear::<2>(client)?;
+            let said_user = text(client, length)?;
+            let [length] = hear::<1>(client)?;
+            let is_known = (said_user.as_str(), text(client, length)?.as_str()) == (user, password);
+            say(client, &[1, u8::from(!is_known)])?;
+            if !is_known {
+                return Ok(());
+            }
+        }
+        self.connect(client)
+    }
+
+    fn connect(&self, mut client: &TcpStream) -> io::Result<()> {
+        let [_, _, _, kind] = hear::<4>(client)?;
+        let host = match kind {
+            1 => Ipv4Addr::from(hear::<4>(client)?).to_string(),
+            4 => format!("[{}]", Ipv6Addr::from(hear::<16>(client)?)),
+            _ => {
+                let [length] = hear::<1>(client)?;
+                text(client, length)?
+            }
+        };
+        let place = format!("{host}:{}", u16::from_be_bytes(hear::<2>(client)?));
+        lock(&self.asked).push(place.clone());
+        if let Some(reply) = self.rules.refuses {
+            return say(client, &[5, reply, 0, 1, 0, 0, 0, 0, 0, 0]);
+        }
+        let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
+        let server = TcpStream::connect(known.unwrap_or(place))?;
+        self.keep(&server)?;
+        // Its own address as a name, which is allowed and rare.
+        say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = io::copy(&mut &*client, &mut &server);
+                let _ = server.shutdown(Shutdown::Write);
+            });
+            let _ = io::copy(&mut &server, &mut client);
+            let _ = client.shutdown(Shutdown::Both);
+        });
+        Ok(())
+    }
+}
+
+fn hear<const N: usize>(mut client: &TcpStream) -> io::Result<[u8; N]> {
+    let mut heard = [0; N];
+    client.read_exact(&mut heard)?;
+    Ok(heard)
+}
+
+fn text(mut client: &TcpStream, length: u8) -> io::Result<String> {
+    let mut heard = vec![0; usize::from(length)];
+    client.read_exact(&mut heard)?;
+    Ok(String::from_utf8_lossy(&heard).into_owned())
+}
+
+fn say(mut client: &TcpStream, said: &[u8]) -> io::Result<()> {
+    said.chunks(1).try_for_each(|byte| client.write_all(byte))
+}
