@@ -113,6 +113,15 @@ impl Dirs {
         self.asked[hash as usize % SLOTS].swap(hash, Ordering::Relaxed) == hash
     }
 
+    /// Forgets that `path` was asked for, because the same caller comes again for the same.
+    pub(crate) fn unask(&self, path: &str) {
+        let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let hash = all.hasher().hash_one(path);
+        // Where another path has taken the slot, that stays.
+        let slot = &self.asked[hash as usize % SLOTS];
+        let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     fn hold(&self, path: &str, dir: &Arc<File>) {
         let held = Held { dir: dir.clone(), opened: Tick::now() };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());

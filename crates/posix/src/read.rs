@@ -8,7 +8,7 @@ use fordway_store::{
     Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
     ObjectPart, Result, VersionId,
 };
-use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, open_in, read_into_spare, stat, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, read_into_spare, stat, stat_in};
 
 use crate::Inner;
 use crate::bare::is_bare;
@@ -242,16 +242,20 @@ impl Inner {
     fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Some(dir) = self.dirs.open_if_busy(&self.root, &place.dir)? else {
-            return self.root.open_beneath(&place.path(), flags, Mode::empty());
+            let opened = self.root.open_beneath(&place.path(), flags, Mode::empty());
+            if matches!(opened, Err(Errno::AGAIN)) {
+                self.dirs.unask(&place.dir);
+            }
+            return opened;
         };
-        match open_in(&dir, &place.name, flags, Mode::empty()) {
+        match self.root.open_in(&dir, &place.name, flags) {
             // A link is followed by a walk from the root, which keeps it beneath that.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
             Err(Errno::NOENT | Errno::STALE) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
                 self.root.open_beneath(&place.path(), flags, Mode::empty())
             }
-            done => done.map(File::from),
+            done => done,
         }
     }
 

@@ -4,6 +4,7 @@
 //! | wanted | since | without it |
 //! |---|---|---|
 //! | `openat2` with `RESOLVE_BENEATH` | Linux 5.6 | the path is walked name by name with the same containment |
+//! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for names |
 //! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
 //! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
 //! | `getxattrat` | 6.13 | read through `/proc/self/fd` |
@@ -30,6 +31,7 @@ mod map;
 mod mounts;
 mod name;
 mod netns;
+mod nowait;
 mod perf;
 mod process;
 mod reference;
@@ -57,6 +59,7 @@ pub use map::Mapping;
 pub use mounts::{enter_mount_namespace, new_mount_namespace};
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
 pub use netns::{end_with_thread, enter_network_namespace, new_network_namespace, own_process_namespace};
+pub use nowait::{without_waiting, would_wait};
 pub use perf::{HardwareCounters, HardwareCounts};
 pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns};
 pub use reference::reference_cycles;

@@ -11,6 +11,7 @@ use rustix::io::{Errno, Result};
 
 use crate::call::{openat, openat2, readlinkat, statat};
 use crate::name::{name_to_text, text_to_name};
+use crate::nowait::{Recall, would_wait};
 
 /// The most symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -30,6 +31,7 @@ pub enum Resolution {
 pub struct Root {
     dir: OwnedFd,
     kernel_resolves: AtomicBool,
+    recall: Recall,
 }
 
 impl Root {
@@ -37,7 +39,8 @@ impl Root {
     pub fn open(path: &Path, resolution: Resolution) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
-        Ok(Root { dir, kernel_resolves: AtomicBool::new(resolution == Resolution::Kernel) })
+        let kernel_resolves = AtomicBool::new(resolution == Resolution::Kernel);
+        Ok(Root { dir, kernel_resolves, recall: Recall::default() })
     }
 
     /// The directory itself.
@@ -46,7 +49,8 @@ impl Root {
     }
 
     /// Opens `path` (relative) beneath the root; `CLOEXEC` is added to `flags`.
-    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, and those of `openat`.
+    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, those of `openat`, and `AGAIN`
+    /// within [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
         let flags = flags | OFlags::CLOEXEC;
         if self.kernel_resolves.load(Ordering::Relaxed) {
@@ -64,15 +68,83 @@ impl Root {
 
     fn open_by_kernel(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if let Some(answer) = self.ask_memory(&self.dir, path, flags, resolve) {
+            return answer;
+        }
         // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks to retry.
-        let path = text_to_name(path);
+        let name = text_to_name(path);
         for _ in 0..128 {
-            match openat2(&self.dir, &*path, flags, mode, resolve) {
+            match openat2(&self.dir, &*name, flags, mode, resolve) {
                 Err(Errno::AGAIN) => continue,
-                done => return done,
+                done => {
+                    if done.is_ok() && self.recall.is_in_doubt() {
+                        self.ask_memory_again(path);
+                    }
+                    return done;
+                }
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// Opens `name` (one name, no path) in `dir`, a directory beneath the root; a link is not followed.
+    /// Cost: one `openat`. Errors: those of that, and `AGAIN` within
+    /// [`without_waiting`](crate::without_waiting).
+    pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let answer = match self.kernel_resolves.load(Ordering::Relaxed) {
+            true => self.ask_memory(&dir, name, flags, ResolveFlags::empty()),
+            false => None,
+        };
+        let opened = match answer {
+            // `openat2` is not known or not allowed, as in `open_beneath`.
+            None | Some(Err(Errno::NOSYS | Errno::PERM)) => {
+                openat(dir, &*text_to_name(name), flags, Mode::empty())
+            }
+            Some(answer) => answer,
+        };
+        opened.map(File::from)
+    }
+
+    /// Opens what can be opened without waiting for a device; `None` if the caller may wait, or if this
+    /// kernel or file system never answers. Errors: `AGAIN` for what would have to be waited for.
+    fn ask_memory(
+        &self,
+        dir: impl AsFd,
+        path: &str,
+        flags: OFlags,
+        resolve: ResolveFlags,
+    ) -> Option<Result<OwnedFd>> {
+        if !self.recall.is_to_be_asked() {
+            return None;
+        }
+        let resolve = resolve | ResolveFlags::CACHED;
+        let answer = openat2(dir, &*text_to_name(path), flags, Mode::empty(), resolve);
+        match answer {
+            Ok(_) => self.recall.has_answered(),
+            Err(Errno::AGAIN) => {
+                self.recall.has_not_answered();
+                would_wait();
+            }
+            // Linux before 5.12.
+            Err(Errno::INVAL) => {
+                self.recall.gives_up();
+                return None;
+            }
+            Err(_) => {}
+        }
+        Some(answer)
+    }
+
+    /// Whether the file system answers from memory what it was asked for just now.
+    fn ask_memory_again(&self, path: &str) {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match openat2(&self.dir, &*text_to_name(path), flags, Mode::empty(), resolve) {
+            Ok(_) => self.recall.has_answered(),
+            Err(Errno::AGAIN) => self.recall.was_in_vain(),
+            Err(_) => {}
+        }
     }
 
     /// Walks `path` with a held directory for every level, so that `..` is a step back to a

@@ -10,6 +10,7 @@ mod delete;
 mod describe;
 mod error;
 mod list;
+mod look_up;
 mod multipart;
 mod objects;
 mod ranges;
@@ -38,6 +39,7 @@ use absent::absent;
 use convert::names;
 pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
+use look_up::look_up;
 use ranges::SeveralRanges;
 
 /// The most bytes of an XML document: 10,000 parts with a checksum each take about 2 MiB.
@@ -301,7 +303,8 @@ impl S3 for Frontend {
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let user = caller(&request)?;
-        objects::get(&*user.store, request).map_err(|Failure(error)| error)
+        let input = request.input;
+        look_up(user, move |store| objects::get(store, input.clone())).await
     }
 
     async fn head_object(
@@ -309,7 +312,8 @@ impl S3 for Frontend {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let user = caller(&request)?;
-        objects::head(&*user.store, request).map_err(|Failure(error)| error)
+        let input = request.input;
+        look_up(user, move |store| objects::head(store, input.clone())).await
     }
 
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use s3s::dto::{
     ChecksumMode, ChecksumType, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range,
 };
-use s3s::{S3Request, S3Response};
+use s3s::S3Response;
 
 use super::convert::{
     count, etag, names, put_checksum, read_conditions, size, timestamp, type_of, version, version_name,
@@ -45,9 +45,8 @@ macro_rules! read_options {
 
 pub(super) fn get(
     store: &dyn Store,
-    request: S3Request<GetObjectInput>,
+    input: GetObjectInput,
 ) -> Outcome<S3Response<GetObjectOutput>> {
-    let input = request.input;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = read_options!(input, input.range.map(byte_range));
     let found = store.get(&bucket, &key, &options);
@@ -70,9 +69,8 @@ pub(super) fn get(
 
 pub(super) fn head(
     store: &dyn Store,
-    request: S3Request<HeadObjectInput>,
+    input: HeadObjectInput,
 ) -> Outcome<S3Response<HeadObjectOutput>> {
-    let input = request.input;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = read_options!(input, None);
     let explain = |error| explained(error, &options, |plain| store.head(&bucket, &key, plain));

@@ -2,7 +2,7 @@
 //! clients send them.
 //!
 //! Nothing is ever refused here. A request is answered if its signature is right and everything about it is plain; whatever else it
-//! may be, a bad signature and a missing object included, goes the common way, which answers as if
+//! may be, a bad signature, a missing object and one that would have to be waited for included, goes the common way, which answers as if
 //! this one were not there.
 
 mod plain;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_store::{Bucket, GetOptions, Key, Store};
+use fordway_sys::without_waiting;
 use fordway_wire::sigv4::Authorization;
 use http::StatusCode;
 
@@ -68,7 +69,7 @@ impl FastLane {
 
 fn head_of(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
     let options = GetOptions { conditions: plain.conditions(), ..Default::default() };
-    let info = store.head(bucket, key, &options).ok()?;
+    let info = without_waiting(|| store.head(bucket, key, &options))?.ok()?;
     let range = 0..info.size;
     let head = written::head(StatusCode::OK, &info, &range, plain.wants_checksum)?;
     Some(Outgoing::written(StatusCode::OK, head, Reply::Nothing))
@@ -76,7 +77,7 @@ fn head_of(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> 
 
 fn get(store: &dyn Store, bucket: &Bucket, key: &Key, plain: &Plain<'_>) -> Option<Outgoing> {
     let options = GetOptions { range: plain.range, conditions: plain.conditions(), ..Default::default() };
-    let object = store.get(bucket, key, &options).ok()?;
+    let object = without_waiting(|| store.get(bucket, key, &options))?.ok()?;
     let is_partial = options.range.is_some();
     let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let wants_checksum = plain.wants_checksum && !is_partial;
