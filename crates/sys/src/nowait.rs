@@ -87,6 +87,12 @@ impl Recall {
         }
     }
 
+    /// Whether something was found in memory once.
+    #[cfg(test)]
+    pub(crate) fn is_believed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == ANSWERS
+    }
+
     /// Something was not in memory, which may be true.
     pub(crate) fn has_not_answered(&self) {
         // Whoever came first has said it or more.
@@ -95,7 +101,7 @@ impl Recall {
 
     /// Something was not in memory that had to be.
     pub(crate) fn was_in_vain(&self) {
-        let next = |count| (IN_DOUBT..NEVER).contains(&count).then_some(count + 1);
+        let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
         // Nothing to count where another thread was answered meanwhile.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }

@@ -215,6 +215,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::without_waiting;
 
     /// Both resolutions must agree on every path: what opens, and what is refused and why.
     #[test]
@@ -255,5 +256,33 @@ mod tests {
             assert_eq!(read("a/none"), Err(Errno::NOENT), "{resolution:?}");
             assert_eq!(read("a/b/f/x"), Err(Errno::NOTDIR), "{resolution:?}");
         }
+    }
+
+    /// A name that nobody has asked for is in no memory, whatever the file system; one that was just made is.
+    #[test]
+    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+    fn names_are_not_waited_for_by_who_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        std::fs::write(dir.path().join("a/f"), "").unwrap();
+        let root = Root::open(dir.path(), Resolution::Kernel).unwrap();
+        let open = |path: &str| root.open_beneath(path, OFlags::RDONLY, Mode::empty()).map(drop);
+        if without_waiting(|| open("a/f")) != Some(Ok(())) || !root.recall.is_believed() {
+            eprintln!("skipped: this kernel or file system does not look names up in memory alone");
+            return;
+        }
+        let held = root.open_beneath("a", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let open_in = |name: &str| root.open_in(&held, name, OFlags::RDONLY).map(drop);
+        assert_eq!(without_waiting(|| open_in("f")), Some(Ok(())));
+        assert_eq!(without_waiting(|| open("a/none")), None);
+        assert_eq!(without_waiting(|| open_in("nothing")), None);
+        assert_eq!(without_waiting(|| (open("a/zero"), open("a/f"))), None, "one is enough");
+        assert_eq!(open("a/none"), Err(Errno::NOENT));
+        assert_eq!(open_in("nothing"), Err(Errno::NOENT));
+        std::os::unix::fs::symlink("f", dir.path().join("a/l")).unwrap();
+        assert_eq!(without_waiting(|| open_in("l")), Some(Err(Errno::LOOP)));
+        let walk = Root::open(dir.path(), Resolution::Walk).unwrap();
+        let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
+        assert_eq!(opened, Some(true), "who walks waits");
     }
 }

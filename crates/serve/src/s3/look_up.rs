@@ -24,3 +24,61 @@ pub(super) async fn look_up<T: Send + 'static>(
     };
     outcome.map_err(|Failure(error)| error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use fordway_store::{Bucket, MemoryStore};
+    use fordway_sys::would_wait;
+
+    use super::*;
+
+    /// What comes of `read` on a thread that serves, and that thread.
+    fn look<T: Send + 'static>(
+        read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,
+    ) -> (S3Result<T>, ThreadId) {
+        let store = MemoryStore::default();
+        store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
+        let runtime = crate::workers::new_runtime().unwrap();
+        let user = User::of_peer(1, Arc::new(store));
+        (runtime.block_on(look_up(user, read)), thread::current().id())
+    }
+
+    /// What a store does that finds nothing in memory, which looks like an object that is not there.
+    fn from_the_device(store: &dyn Store, name: &str) -> Outcome<ThreadId> {
+        if would_wait() {
+            return Err(Error::from(ErrorKind::NoSuchKey).into());
+        }
+        store.head_bucket(&Bucket::new(name)?)?;
+        Ok(thread::current().id())
+    }
+
+    #[test]
+    fn what_is_in_memory_is_read_where_it_was_asked_for() {
+        let (read_at, here) = look(|_| Ok(thread::current().id()));
+        assert_eq!(read_at.unwrap(), here);
+    }
+
+    #[test]
+    fn what_is_not_is_read_where_nobody_waits() {
+        let (read_at, here) = look(|store| from_the_device(store, "bucket"));
+        assert_ne!(read_at.unwrap(), here);
+    }
+
+    #[test]
+    fn an_error_is_that_of_the_store_which_waited() {
+        let (read, _) = look(|store| from_the_device(store, "another"));
+        assert_eq!(read.expect_err("there is no such bucket").code().as_str(), "NoSuchBucket");
+    }
+
+    /// A store that panics fails its own request, and no other.
+    #[test]
+    fn a_panic_elsewhere_is_an_error() {
+        let (read, _) = look(|_| -> Outcome<()> {
+            assert!(would_wait(), "on purpose");
+            Ok(())
+        });
+        assert_eq!(read.expect_err("it panicked").code().as_str(), "InternalFailure");
+    }
+}
