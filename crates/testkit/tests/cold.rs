@@ -7,7 +7,9 @@ use std::sync::Arc;
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
-use fordway_store::{Bucket, ByteRange, GetOptions, Key, PutOptions, Store};
+use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store};
+use fordway_sys::fault::{self, Plan};
+use fordway_sys::without_waiting;
 
 #[test]
 #[allow(clippy::print_stderr)]
@@ -53,4 +55,39 @@ fn what_has_to_be_waited_for_arrives_whole() {
     if cold == 0 {
         eprintln!("skipped: this file system keeps what it is told to forget");
     }
+}
+
+/// The calls of a read, and what came of it.
+fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+    fault::run(Plan::default(), read)
+}
+
+#[test]
+#[allow(clippy::print_stderr)]
+fn names_that_are_in_memory_cost_no_call_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, key, none) = (Bucket::new("bucket").unwrap(), Key::new("a/k"), Key::new("a/none"));
+    let (key, none, options) = (key.unwrap(), none.unwrap(), GetOptions::default());
+    store.create_bucket(&bucket).unwrap();
+    store.put(&bucket, &key, b"hello", &PutOptions::default()).unwrap();
+    let get = || store.get(&bucket, &key, &options).map(|object| object.info.size);
+    let head = || store.head(&bucket, &key, &options).map(|info| info.size);
+    for _ in 0..100 {
+        let (asked, asking) = calls_of(|| without_waiting(get));
+        if asked.is_none() {
+            eprintln!("skipped: this file system does not look names up in memory alone");
+            return;
+        }
+        let (waited, waiting) = calls_of(get);
+        assert_eq!((asked.unwrap().unwrap(), waited.unwrap()), (5, 5));
+        assert!(asking.len() <= 4 && waiting.len() <= 4, "{asking:?} {waiting:?}");
+        let (asked, asking) = calls_of(|| without_waiting(head));
+        assert_eq!(asked.unwrap().unwrap(), 5);
+        assert!(asking.len() <= 3, "{asking:?}");
+    }
+    let missing = without_waiting(|| store.get(&bucket, &none, &options).map(drop));
+    assert!(missing.is_none(), "nobody has asked for it yet, so memory does not know");
+    let error = store.get(&bucket, &none, &options).map(drop).expect_err("it is not there");
+    assert_eq!(error.kind(), ErrorKind::NoSuchKey);
 }

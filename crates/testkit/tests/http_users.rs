@@ -3,7 +3,7 @@
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -283,4 +283,29 @@ fn versions_are_as_private_as_the_object() {
     denied("set_versioning", bob.set_versioning(&bucket(), Versioning::Suspended));
     let object = alice.get(&bucket(), &key("k"), &GetOptions::version(old)).unwrap();
     assert_eq!(object.content.into_vec().unwrap(), b"old");
+}
+
+/// A link that nobody has followed yet has its time of access set, which may wait: the whole look-up is
+/// done again on another thread, and as the same user.
+#[test]
+fn what_is_looked_up_elsewhere_is_looked_up_as_the_user() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, root) = (ground.client("alice"), ground.client("root"));
+    alice.create_bucket(&bucket()).unwrap();
+    put(&alice, "own", b"hello").unwrap();
+    fs::write(ground.path("alice/secret"), "secret").unwrap();
+    ground.allow("alice/secret", 0o600);
+    for n in 0..50 {
+        let (to_own, to_secret) = (format!("own-{n}"), format!("secret-{n}"));
+        symlink("own", ground.path(&format!("alice/{to_own}"))).unwrap();
+        symlink("secret", ground.path(&format!("alice/{to_secret}"))).unwrap();
+        assert_eq!(read(&alice, &to_own).unwrap(), b"hello");
+        denied(&to_secret, read(&alice, &to_secret));
+        assert_eq!(read(&root, &to_secret).unwrap(), b"secret", "the thread is nobody's for good");
+        let error = read(&alice, &format!("none-{n}")).expect_err("it is not there");
+        assert_eq!(error.kind(), ErrorKind::NoSuchKey);
+    }
 }
