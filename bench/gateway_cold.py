@@ -1,6 +1,6 @@
 """Measures GETs of one object beside others that are read, from memory and from the disk.
 
-usage: gateway_cold.py FORDWAY URL OBJECTS SECONDS; CONNECTIONS has numbers of connections, with commas between them.
+usage: gateway_cold.py FORDWAY URL OBJECTS DURATION; CONNECTIONS has numbers of connections, with commas between them.
 """
 
 import json
@@ -35,13 +35,13 @@ def others(fordway, url, objects, connections):
     return start(fordway, f"{url}/bucket/d{{n}}/f", "--objects", objects, "--requests", objects, "--connections", connections)
 
 
-def one_object(fordway, url, seconds, beside=None):
-    """Latencies of the one object, which is in memory, for a while or until the others are read."""
+def one_object(fordway, url, duration, beside=None):
+    """Latencies of the one object, which is in memory, for a while. At a rate, so that a stall counts for all who come in it."""
     hot_url = f"{url}/bucket/hot"
     finish(start(fordway, hot_url, "--requests", "100"))
     other = beside and others(fordway, url, *beside)
     time.sleep(0.1)
-    latency = finish(start(fordway, hot_url, "--duration", f"{seconds}s"))["latency"]
+    latency = finish(start(fordway, hot_url, "--duration", duration, "--rate", "2000"))["latency"]
     if other is None:
         return latency, ""
     is_over = other.poll() is not None
@@ -57,16 +57,16 @@ def row(name, measured):
 
 
 def main():
-    fordway, url, objects, seconds = sys.argv[1:]
+    fordway, url, objects, duration = sys.argv[1:]
     print(f"{'µs':38} {'p50':>9} {'p99':>9} {'p99.9':>9} {'max':>9} {'others/s':>9} {'their p99':>9}")
-    row("alone", one_object(fordway, url, seconds))
+    row("alone", one_object(fordway, url, duration))
     for connections in os.environ.get("CONNECTIONS", "1,8").split(","):
         for where in ("memory", "disk"):
             finish(others(fordway, url, objects, "8"))
             if where == "disk":
                 forget()
             name = f"beside {connections} connections, from {where}"
-            row(name, one_object(fordway, url, seconds, (objects, connections)))
+            row(name, one_object(fordway, url, duration, (objects, connections)))
 
 
 if __name__ == "__main__":
