@@ -5,6 +5,7 @@
 //! operations of which every step is tested with a fault; [`hostile`] is a server of one file that lies as told;
 //! [`proxy`] stands between a client and its servers; [`foreign`] are WebDAV servers of others.
 
+mod acceptor;
 pub mod conformance;
 pub mod foreign;
 pub mod history;

@@ -5,10 +5,10 @@
 //! It shares no code with the client that it tests.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use crate::acceptor::{Acceptor, Open, lock};
 
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]
@@ -25,35 +25,29 @@ pub struct ProxyRules {
 #[derive(Debug)]
 pub struct ProxyServer {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Acceptor,
 }
 
 #[derive(Debug)]
 struct Shared {
     rules: ProxyRules,
     heads: Mutex<Vec<String>>,
-    sockets: Mutex<Vec<TcpStream>>,
-    is_stopping: AtomicBool,
 }
 
 impl ProxyServer {
     /// Panics if there is no port.
     pub fn start(rules: ProxyRules) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
-        let address = listener.local_addr().expect("the port that was bound");
-        let (heads, sockets) = Default::default();
-        let shared = Arc::new(Shared { rules, heads, sockets, is_stopping: AtomicBool::new(false) });
-        let acceptor = {
+        let shared = Arc::new(Shared { rules, heads: Mutex::default() });
+        let serve = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || accept(&listener, &shared))
+            move |client: &TcpStream, _, open: &Open| drop(shared.serve(client, open))
         };
-        ProxyServer { shared, address, acceptor: Some(acceptor) }
+        ProxyServer { shared, acceptor: Acceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// The heads of all requests so far, in the order of arrival, without the empty line.
@@ -62,51 +56,8 @@ impl ProxyServer {
     }
 }
 
-impl Drop for ProxyServer {
-    fn drop(&mut self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
-        for socket in lock(&self.shared.sockets).iter() {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-        let _ = TcpStream::connect(self.address);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn accept(listener: &TcpListener, shared: &Shared) {
-    std::thread::scope(|scope| {
-        for stream in listener.incoming() {
-            if shared.is_stopping.load(Ordering::Acquire) {
-                return;
-            }
-            let Ok(stream) = stream else { continue };
-            scope.spawn(move || {
-                let _ = shared.keep(&stream).and_then(|()| shared.serve(&stream));
-                let _ = stream.shutdown(Shutdown::Both);
-            });
-        }
-    });
-}
-
 impl Shared {
-    /// Has the socket closed at the end of the proxy, whoever waits on it.
-    fn keep(&self, socket: &TcpStream) -> io::Result<()> {
-        socket.set_nodelay(true)?;
-        let mut sockets = lock(&self.sockets);
-        sockets.push(socket.try_clone()?);
-        if self.is_stopping.load(Ordering::Acquire) {
-            socket.shutdown(Shutdown::Both)?;
-        }
-        Ok(())
-    }
-
-    fn serve(&self, client: &TcpStream) -> io::Result<()> {
+    fn serve(&self, client: &TcpStream, open: &Open) -> io::Result<()> {
         let mut reader = BufReader::new(client);
         while let Some(head) = read_head(&mut reader)? {
             lock(&self.heads).push(head.clone());
@@ -121,19 +72,19 @@ impl Shared {
             }
             let mut words = head.split(' ');
             match (words.next(), words.next()) {
-                (Some("CONNECT"), Some(place)) => return self.tunnel(client, reader, place),
-                (Some(method), Some(url)) => self.forward(client, &head, (method, url))?,
+                (Some("CONNECT"), Some(place)) => return self.tunnel(client, reader, place, open),
+                (Some(method), Some(url)) => self.forward(client, &head, (method, url), open)?,
                 _ => return Ok(()),
             }
         }
         Ok(())
     }
 
-    fn connect(&self, place: &str) -> io::Result<TcpStream> {
+    fn connect(place: &str, open: &Open) -> io::Result<TcpStream> {
         let (host, port) = place.rsplit_once(':').unwrap_or((place, "80"));
         let host = host.strip_suffix(".test").map_or(host.to_owned(), |name| name.replace('-', "."));
         let server = TcpStream::connect(format!("{host}:{port}"))?;
-        self.keep(&server)?;
+        open.keep(&server);
         Ok(server)
     }
 
@@ -142,8 +93,9 @@ impl Shared {
         mut client: &TcpStream,
         mut reader: BufReader<&TcpStream>,
         place: &str,
+        open: &Open,
     ) -> io::Result<()> {
-        let server = self.connect(place)?;
+        let server = Self::connect(place, open)?;
         // Lengths mean nothing in an answer to CONNECT (RFC 9110 section 9.3.6).
         client.write_all(b"HTTP/1.1 200 Connection established\r\nContent-Length: 7\r\n\r\n")?;
         std::thread::scope(|scope| {
@@ -158,10 +110,16 @@ impl Shared {
     }
 
     /// Asks the origin on a connection of its own, and passes the answer on as it is.
-    fn forward(&self, mut client: &TcpStream, head: &str, (method, url): (&str, &str)) -> io::Result<()> {
+    fn forward(
+        &self,
+        mut client: &TcpStream,
+        head: &str,
+        (method, url): (&str, &str),
+        open: &Open,
+    ) -> io::Result<()> {
         let rest = url.strip_prefix("http://").ok_or(io::ErrorKind::InvalidInput)?;
         let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let mut server = self.connect(place)?;
+        let mut server = Self::connect(place, open)?;
         let kept = head.split("\r\n").skip(1).filter(|line| !line.to_ascii_lowercase().starts_with("proxy-"));
         let kept: String = kept.map(|line| format!("{line}\r\n")).collect();
         write!(server, "{method} {path} HTTP/1.1\r\n{kept}Via: 1.1 test\r\nConnection: close\r\n\r\n")?;

@@ -5,10 +5,10 @@
 //! It shares no code with the client that it tests.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use crate::acceptor::{Acceptor, Open, lock};
 
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]
@@ -25,35 +25,29 @@ pub struct SocksRules {
 #[derive(Debug)]
 pub struct SocksServer {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Acceptor,
 }
 
 #[derive(Debug)]
 struct Shared {
     rules: SocksRules,
     asked: Mutex<Vec<String>>,
-    sockets: Mutex<Vec<TcpStream>>,
-    is_stopping: AtomicBool,
 }
 
 impl SocksServer {
     /// Panics if there is no port.
     pub fn start(rules: SocksRules) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of 127.0.0.1");
-        let address = listener.local_addr().expect("the port that was bound");
-        let (asked, sockets) = Default::default();
-        let shared = Arc::new(Shared { rules, asked, sockets, is_stopping: AtomicBool::new(false) });
-        let acceptor = {
+        let shared = Arc::new(Shared { rules, asked: Mutex::default() });
+        let serve = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || accept(&listener, &shared))
+            move |client: &TcpStream, _, open: &Open| drop(shared.serve(client, open))
         };
-        SocksServer { shared, address, acceptor: Some(acceptor) }
+        SocksServer { shared, acceptor: Acceptor::start(Ipv4Addr::LOCALHOST, serve) }
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// Where connections were asked for, in the order of arrival: `127.0.0.1:80`, `[::1]:80` or `name:80`.
@@ -62,51 +56,8 @@ impl SocksServer {
     }
 }
 
-impl Drop for SocksServer {
-    fn drop(&mut self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
-        for socket in lock(&self.shared.sockets).iter() {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-        let _ = TcpStream::connect(self.address);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn accept(listener: &TcpListener, shared: &Shared) {
-    std::thread::scope(|scope| {
-        for stream in listener.incoming() {
-            if shared.is_stopping.load(Ordering::Acquire) {
-                return;
-            }
-            let Ok(stream) = stream else { continue };
-            scope.spawn(move || {
-                let _ = shared.keep(&stream).and_then(|()| shared.serve(&stream));
-                let _ = stream.shutdown(Shutdown::Both);
-            });
-        }
-    });
-}
-
 impl Shared {
-    /// Has the socket closed at the end of the proxy, whoever waits on it.
-    fn keep(&self, socket: &TcpStream) -> io::Result<()> {
-        socket.set_nodelay(true)?;
-        let mut sockets = lock(&self.sockets);
-        sockets.push(socket.try_clone()?);
-        if self.is_stopping.load(Ordering::Acquire) {
-            socket.shutdown(Shutdown::Both)?;
-        }
-        Ok(())
-    }
-
-    fn serve(&self, mut client: &TcpStream) -> io::Result<()> {
+    fn serve(&self, mut client: &TcpStream, open: &Open) -> io::Result<()> {
         let [_, ways] = hear::<2>(client)?;
         let mut offered = vec![0; usize::from(ways)];
         client.read_exact(&mut offered)?;
@@ -129,10 +80,10 @@ impl Shared {
                 return Ok(());
             }
         }
-        self.connect(client)
+        self.connect(client, open)
     }
 
-    fn connect(&self, mut client: &TcpStream) -> io::Result<()> {
+    fn connect(&self, mut client: &TcpStream, open: &Open) -> io::Result<()> {
         let [_, _, _, kind] = hear::<4>(client)?;
         let host = match kind {
             1 => Ipv4Addr::from(hear::<4>(client)?).to_string(),
@@ -149,7 +100,7 @@ impl Shared {
         }
         let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
         let server = TcpStream::connect(known.unwrap_or(place))?;
-        self.keep(&server)?;
+        open.keep(&server);
         // Its own address as a name, which is allowed and rare.
         say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
         std::thread::scope(|scope| {

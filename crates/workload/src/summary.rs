@@ -1,7 +1,9 @@
 //! From records to the table.
 
+use std::time::Duration;
+
 use fordway_measure::{
-    Block, Lane, Latencies, Limit, Operation, Ratio, Records, Summary, Verdict, median_interval,
+    Block, Lane, Latencies, Limit, Machine, Operation, Ratio, Records, Summary, Verdict, median_interval,
 };
 
 use crate::compare::Phase;
@@ -10,6 +12,20 @@ use crate::compare::Phase;
 const BUSY: f64 = 0.9;
 /// Share below which something else is.
 const IDLE: f64 = 0.5;
+
+/// What a run says besides its figures.
+pub struct Header {
+    /// The machine, looked at before the work.
+    pub machine: Machine,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// What was chosen, by name.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// Why a result may be doubted, or is not there.
+    pub warnings: Vec<String>,
+}
 
 /// Where the operations of a run could be done at once.
 #[derive(Clone, Copy, Debug)]

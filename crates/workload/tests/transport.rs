@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use fordway_measure::{Lane, Machine, Run, Summary};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions, Store};
+use fordway_workload::summary::Header;
 use fordway_workload::transport::{
-    Done, Exchange, Header, Hello, Linked, Objects, Order, Plan, Remote, Side, TcpLink, Transport, answer,
-    describe, follow, message_of, run,
+    Done, Exchange, Hello, Linked, Objects, Order, Plan, Remote, Side, TcpLink, Transport, answer, describe,
+    follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];

@@ -13,14 +13,14 @@ mod streams;
 mod transmit;
 
 use std::io::{BufReader, Read};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 pub use request::Request;
 pub use script::{Lie, Script};
 
+use crate::acceptor::{Acceptor, lock};
 use streams::Certificate;
 use transmit::After;
 
@@ -30,8 +30,7 @@ use transmit::After;
 #[derive(Debug)]
 pub struct HostileServer {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Acceptor,
 }
 
 #[derive(Debug)]
@@ -40,8 +39,6 @@ struct Shared {
     protocol: Protocol,
     script: Mutex<Script>,
     requests: Mutex<Vec<Request>>,
-    connections: Mutex<Vec<TcpStream>>,
-    is_stopping: AtomicBool,
 }
 
 /// What is spoken.
@@ -82,32 +79,32 @@ impl HostileServer {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let [_, first, second, third] = STARTED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let own = Ipv4Addr::new(127, 1 + first, second, third);
-        let listener = TcpListener::bind((own, 0)).expect("a free port of a loopback address");
-        let address = listener.local_addr().expect("the port that was bound");
         let shared = Arc::new(Shared {
             file,
             protocol: protocol(own),
             script: Mutex::new(script),
             requests: Mutex::default(),
-            connections: Mutex::default(),
-            is_stopping: AtomicBool::new(false),
         });
-        let acceptor = {
+        let serve = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || accept(&listener, &shared))
+            move |stream: &TcpStream, number, _: &_| match &shared.protocol {
+                Protocol::Http1 => serve(stream, number, &shared),
+                Protocol::Http2 => streams::serve(stream, number, &shared, None),
+                Protocol::SecureHttp2(own) => streams::serve(stream, number, &shared, Some(own)),
+            }
         };
-        HostileServer { shared, address, acceptor: Some(acceptor) }
+        HostileServer { shared, acceptor: Acceptor::start(own, serve) }
     }
 
     /// The file's URL.
     pub fn url(&self) -> String {
         let scheme = if self.certificate().is_some() { "https" } else { "http" };
-        format!("{scheme}://{}/file", self.address)
+        format!("{scheme}://{}/file", self.address())
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// Goes by another script from the next request on. Requests and connections are counted on.
@@ -122,56 +119,8 @@ impl HostileServer {
 
     /// Connections taken so far.
     pub fn connections(&self) -> usize {
-        lock(&self.shared.connections).len()
+        self.acceptor.connections()
     }
-}
-
-impl Drop for HostileServer {
-    fn drop(&mut self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
-        for connection in lock(&self.shared.connections).iter() {
-            let _ = connection.shutdown(Shutdown::Both);
-        }
-        // Wakes the acceptor; if nobody accepts any more, it has ended.
-        let _ = TcpStream::connect(self.address);
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gives each connection a thread, and waits for all of them at the end.
-fn accept(listener: &TcpListener, shared: &Shared) {
-    std::thread::scope(|scope| {
-        for stream in listener.incoming() {
-            if shared.is_stopping.load(Ordering::Acquire) {
-                return;
-            }
-            let Ok(stream) = stream else { continue };
-            let Ok(kept) = stream.try_clone() else { continue };
-            let number = {
-                let mut connections = lock(&shared.connections);
-                connections.push(kept);
-                connections.len() - 1
-            };
-            scope.spawn(move || {
-                // Without it what follows a head waits for the client's acknowledgement of that.
-                let _ = stream.set_nodelay(true);
-                match &shared.protocol {
-                    Protocol::Http1 => serve(&stream, number, shared),
-                    Protocol::Http2 => streams::serve(&stream, number, shared, None),
-                    Protocol::SecureHttp2(own) => streams::serve(&stream, number, shared, Some(own)),
-                }
-                let _ = stream.shutdown(Shutdown::Both);
-            });
-        }
-    });
-    // The copies that are kept would hold connections open that a lie has closed.
-    lock(&shared.connections).clear();
 }
 
 impl Shared {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fit::Fit;
 pub use published::{RICHTER, Row, check};
-pub use summary::{Fitted, Header, describe, fits};
+pub use summary::{Fitted, describe, fits};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]

@@ -1,31 +1,15 @@
 //! From jobs to the run.
 
-use std::time::Duration;
-
 use fordway_measure::{
     Interval, Lane, Limit, Machine, Parallel, Run, SCHEMA, SCHEMA_VERSION, Summary, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{Fit, Job, Outcome, Plan, Sample, Time};
-use crate::summary::{Capacity, summarise_phase};
+use crate::summary::{Capacity, Header, summarise_phase};
 
 /// The share of one rank's time that its launch may take unmentioned.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
-
-/// What a run says besides its figures.
-pub struct Header {
-    /// The machine, looked at before the work.
-    pub machine: Machine,
-    /// When it started, RFC 3339.
-    pub started: String,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// What was chosen, by name.
-    pub parameters: serde_json::Map<String, serde_json::Value>,
-    /// Why a result may be doubted, or is not there.
-    pub warnings: Vec<String>,
-}
 
 /// What the costs of a set-up are by the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -174,6 +158,8 @@ fn launch_doubt(plan: &Plan, summaries: &[Summary]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::tests::{Law, measured, plan};
     use super::*;
 

@@ -27,7 +27,7 @@ pub use order::{Done, Exchange, Order};
 pub use remote::{Hello, Remote, Side, answer};
 pub use setting::Setting;
 pub use sizes::{Sizes, message_of};
-pub use summary::{Header, describe};
+pub use summary::describe;
 pub use tcp::TcpLink;
 
 /// A way to get bytes from another process, or from a store.

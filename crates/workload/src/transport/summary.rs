@@ -1,31 +1,15 @@
 //! From blocks to the run.
 
-use std::time::Duration;
-
 use fordway_measure::{
     Block, Lane, Limit, Machine, Operation, Records, Run, SCHEMA, SCHEMA_VERSION, Summary, Transfer, median,
     median_interval,
 };
 
 use super::{Exchange, Order, Outcome, Plan};
-use crate::summary::{Capacity, summarise_phase};
+use crate::summary::{Capacity, Header, summarise_phase};
 
 /// Processors busy with one message at a time above which one side must have polled.
 const POLLS: f64 = 1.5;
-
-/// What a run says besides its figures.
-pub struct Header {
-    /// The machine, looked at before the work.
-    pub machine: Machine,
-    /// When it started, RFC 3339.
-    pub started: String,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// What was chosen, by name.
-    pub parameters: serde_json::Map<String, serde_json::Value>,
-    /// Why a result may be doubted, or is not there.
-    pub warnings: Vec<String>,
-}
 
 /// The run of `outcome`, found on `lanes` by `plan`.
 pub fn describe(plan: &Plan, lanes: Vec<Lane>, outcome: &Outcome, header: Header) -> Run {

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::speedup::{Fitted, Header, Outcome, Plan, Time, describe, fits, measure};
+use fordway_workload::speedup::{Fitted, Outcome, Plan, Time, describe, fits, measure};
+use fordway_workload::summary::Header;
 use serde_json::{Map, Value, json};
 
 use self::lanes::Way;

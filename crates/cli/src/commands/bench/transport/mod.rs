@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use fordway_measure::{Machine, Run, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::transport::{Header, Outcome, Plan, Progress, TcpLink, describe, follow, run as drive};
+use fordway_workload::summary::Header;
+use fordway_workload::transport::{Outcome, Plan, Progress, TcpLink, describe, follow, run as drive};
 
 use self::setup::Transports;
 use crate::args::TransportArgs;
