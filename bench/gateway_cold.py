@@ -32,7 +32,16 @@ def forget():
 
 def others(fordway, url, objects, connections):
     """Reads each of the others once, on so many connections."""
-    return start(fordway, f"{url}/bucket/d{{n}}/f", "--objects", objects, "--requests", objects, "--connections", connections)
+    return start(
+        fordway,
+        f"{url}/bucket/d{{n}}/f",
+        "--objects",
+        objects,
+        "--requests",
+        objects,
+        "--connections",
+        connections,
+    )
 
 
 def one_object(fordway, url, duration, beside=None):

@@ -8,10 +8,10 @@ use fordway_store::{
 };
 use fordway_wire::header_text;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use s3s::S3Response;
 use s3s::dto::{
     ChecksumMode, ChecksumType, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Range,
 };
-use s3s::S3Response;
 
 use super::convert::{
     count, etag, names, put_checksum, read_conditions, size, timestamp, type_of, version, version_name,
@@ -43,10 +43,7 @@ macro_rules! read_options {
     };
 }
 
-pub(super) fn get(
-    store: &dyn Store,
-    input: GetObjectInput,
-) -> Outcome<S3Response<GetObjectOutput>> {
+pub(super) fn get(store: &dyn Store, input: GetObjectInput) -> Outcome<S3Response<GetObjectOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = read_options!(input, input.range.map(byte_range));
     let found = store.get(&bucket, &key, &options);
@@ -67,10 +64,7 @@ pub(super) fn get(
     Ok(response)
 }
 
-pub(super) fn head(
-    store: &dyn Store,
-    input: HeadObjectInput,
-) -> Outcome<S3Response<HeadObjectOutput>> {
+pub(super) fn head(store: &dyn Store, input: HeadObjectInput) -> Outcome<S3Response<HeadObjectOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = read_options!(input, None);
     let explain = |error| explained(error, &options, |plain| store.head(&bucket, &key, plain));
