@@ -126,9 +126,11 @@ impl Root {
                 self.recall.has_not_answered();
                 would_wait();
             }
-            // Linux before 5.12.
+            // The name is none, or Linux is older than 5.12.
             Err(Errno::INVAL) => {
-                self.recall.gives_up();
+                if self.look_into_memory(".") == Err(Errno::INVAL) {
+                    self.recall.gives_up();
+                }
                 return None;
             }
             Err(_) => {}
@@ -138,13 +140,17 @@ impl Root {
 
     /// Whether the file system answers from memory what it was asked for just now.
     fn ask_memory_again(&self, path: &str) {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        match openat2(&self.dir, &*text_to_name(path), flags, Mode::empty(), resolve) {
-            Ok(_) => self.recall.has_answered(),
+        match self.look_into_memory(path) {
+            Ok(()) => self.recall.has_answered(),
             Err(Errno::AGAIN) => self.recall.was_in_vain(),
             Err(_) => {}
         }
+    }
+
+    fn look_into_memory(&self, path: &str) -> Result<()> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        openat2(&self.dir, &*text_to_name(path), flags, Mode::empty(), resolve).map(drop)
     }
 
     /// Walks `path` with a held directory for every level, so that `..` is a step back to a
@@ -281,6 +287,8 @@ mod tests {
         assert_eq!(open_in("nothing"), Err(Errno::NOENT));
         std::os::unix::fs::symlink("f", dir.path().join("a/l")).unwrap();
         assert_eq!(without_waiting(|| open_in("l")), Some(Err(Errno::LOOP)));
+        assert_eq!(without_waiting(|| open("a\0f")), Some(Err(Errno::INVAL)));
+        assert!(root.recall.is_believed(), "a name that is none says nothing of the file system");
         let walk = Root::open(dir.path(), Resolution::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
         assert_eq!(opened, Some(true), "who walks waits");

@@ -2,8 +2,8 @@
 //! clients send them.
 //!
 //! Nothing is ever refused here. A request is answered if its signature is right and everything about it is plain; whatever else it
-//! may be, a bad signature, a missing object and one that would have to be waited for included, goes the common way, which answers as if
-//! this one were not there.
+//! may be, a bad signature, a missing object and one that would have to be waited for included, goes the common way, which
+//! answers as if this one were not there.
 
 mod plain;
 mod signature;
