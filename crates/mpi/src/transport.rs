@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fordway_measure::{Lane, Machine, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::summary::Header;
 use fordway_workload::transport::{
-    Header, Hello, Link, Linked, Setting, Side, Transport, answer, describe, follow, run,
+    Hello, Link, Linked, Setting, Side, Transport, answer, describe, follow, run,
 };
 use mpi::Rank;
 use mpi::request::multiple_scope;

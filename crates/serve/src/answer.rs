@@ -17,7 +17,7 @@ use crate::payload::Payload;
 use crate::s3::BareTag;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
-use crate::{Users, identity};
+use crate::{GatewayConfig, Users, identity};
 
 /// Limits of a connection.
 pub(crate) struct Limits {
@@ -29,6 +29,17 @@ pub(crate) struct Limits {
     pub(crate) head_bytes_max: usize,
     /// Of a request's body.
     pub(crate) body_bytes_max: u64,
+}
+
+impl From<&GatewayConfig> for Limits {
+    fn from(config: &GatewayConfig) -> Self {
+        Limits {
+            header_timeout: config.header_timeout,
+            stall_timeout: config.stall_timeout,
+            head_bytes_max: config.head_bytes_max,
+            body_bytes_max: config.body_bytes_max,
+        }
+    }
 }
 
 /// What all connections of a gateway share.

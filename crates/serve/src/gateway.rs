@@ -248,14 +248,9 @@ impl Gateway {
             http3: http3.as_ref().and_then(|_| elsewhere(self.address)),
             #[cfg(not(feature = "http3"))]
             http3: None,
+            limits: Limits::from(&self.config),
             tls: self.config.tls,
             region: self.config.region,
-            limits: Limits {
-                header_timeout: self.config.header_timeout,
-                stall_timeout: self.config.stall_timeout,
-                head_bytes_max: self.config.head_bytes_max,
-                body_bytes_max: self.config.body_bytes_max,
-            },
         });
         let clients = Clients { workers, slots: &slots, shared, stopped: Stopped::from(&self.stop) };
         let accept = async {

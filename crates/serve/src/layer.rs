@@ -32,13 +32,8 @@ impl S3Layer {
             monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
             http3: None,
             tls: None,
+            limits: Limits::from(&config),
             region: config.region,
-            limits: Limits {
-                header_timeout: config.header_timeout,
-                stall_timeout: config.stall_timeout,
-                head_bytes_max: config.head_bytes_max,
-                body_bytes_max: config.body_bytes_max,
-            },
         };
         S3Layer { shared, caller: Caller::Remote(nowhere) }
     }

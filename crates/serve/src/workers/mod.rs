@@ -160,25 +160,32 @@ pub(crate) fn no_thread(error: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
 
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::Tls;
     use crate::socket::Socket;
 
     /// Answers each byte with the number of the thread that it was read on.
-    async fn tell_where(socket: TcpStream) {
-        let mut socket = Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
+    async fn tell_where(mut socket: Socket) {
         let mut home = here();
         while socket.read_u8().await.is_ok() {
             socket.write_u8(u8::try_from(here()).unwrap()).await.unwrap();
+            socket.flush().await.unwrap();
             if home != here() {
                 socket.register_anew().unwrap();
                 home = here();
             }
         }
+    }
+
+    async fn tell_plainly(socket: TcpStream) {
+        tell_where(Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap())).await;
     }
 
     fn clients(workers: &Workers, count: usize) -> Vec<TcpStream> {
@@ -187,15 +194,15 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (socket, _) = listener.accept().unwrap();
             socket.set_nonblocking(true).unwrap();
-            workers.serve(tell_where(socket));
+            workers.serve(tell_plainly(socket));
             client
         };
         (0..count).map(connect).collect()
     }
 
     /// Where each of the clients is served.
-    fn ask(clients: &mut [TcpStream]) -> Vec<u8> {
-        let ask = |client: &mut TcpStream| {
+    fn ask<C: Read + Write>(clients: &mut [C]) -> Vec<u8> {
+        let ask = |client: &mut C| {
             let mut answer = [0];
             client.write_all(&[0]).unwrap();
             client.read_exact(&mut answer).unwrap();
@@ -238,7 +245,7 @@ mod tests {
                 socket.set_nonblocking(true).unwrap();
                 workers.serve(async {
                     stay();
-                    tell_where(socket).await;
+                    tell_plainly(socket).await;
                 });
                 client
             })
@@ -246,6 +253,48 @@ mod tests {
         assert_eq!(of_each_thread(&ask(&mut clients)), [1, 1, 1]);
         workers.pool.set_active(1);
         assert_eq!(of_each_thread(&ask(&mut clients)), [1, 1, 1]);
+        drop(clients);
+        workers.finish();
+    }
+
+    #[test]
+    fn encrypted_connections_move_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let [certificate, key] = ["certificate", "key"].map(|name| directory.path().join(name));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = Tls::load(&certificate, &key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let trusting = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+
+        let workers = Workers::start(3).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        workers.serve(async move {
+            let accepted = tokio::net::TcpStream::from_std(accepted).unwrap();
+            tell_where(tls.accept(accepted, Duration::from_secs(30)).await.unwrap()).await;
+        });
+        let name = "localhost".try_into().unwrap();
+        let session = ClientConnection::new(Arc::new(trusting), name).unwrap();
+        let mut clients = [StreamOwned::new(session, socket)];
+        assert_eq!(ask(&mut clients), [0]);
+        for _ in 0..3 {
+            workers.pool.set_active(3);
+            workers.pool.workers[0].surplus.store(1, Ordering::Relaxed);
+            // Thread 0 has it, so another one is emptier.
+            assert_ne!(ask(&mut clients), [0]);
+            workers.pool.set_active(1);
+            assert_eq!(ask(&mut clients), [0]);
+        }
         drop(clients);
         workers.finish();
     }
