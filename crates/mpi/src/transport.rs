@@ -60,8 +60,8 @@ pub(crate) fn run_ranks(args: &TransportArgs, world: &SimpleCommunicator, stop: 
     }
     let mut theirs = [0; 8];
     link.receive(&mut theirs)?;
-    let hello = Hello { library: library(), sides: [Side::own(), Side::from_bytes(theirs)] };
-    let description = format!("2 ranks of {}, as the launcher placed them", hello.library);
+    let hello = Hello { implementation: library(), sides: [Side::own(), Side::from_bytes(theirs)] };
+    let description = format!("2 ranks of {}, as the launcher placed them", hello.implementation);
     let lane = Lane { name: "mpi".to_owned(), description };
     let mut linked = Linked::new(lane, link);
     match args.control {

@@ -159,7 +159,7 @@ fn transport_takes_orders_until_nobody_gives_them() {
     let control = listener.local_addr().unwrap().to_string();
     let mut job = mpirun(dir.path(), &["transport", "--control", &control]).spawn().unwrap();
     let (mut remote, hello) = Remote::greet(listener.accept().unwrap().0, "mpi").unwrap();
-    assert!(hello.library.contains("MPI"), "{hello:?}");
+    assert!(hello.implementation.contains("MPI"), "{hello:?}");
     assert_ne!(hello.sides[0].pid, hello.sides[1].pid);
     for (exchange, window) in [(Exchange::Fetch, 1), (Exchange::Stream, 64), (Exchange::PingPong, 1)] {
         let order = Order { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };

@@ -110,7 +110,8 @@ fn wrong_bytes_are_errors() {
 fn orders_go_to_another_process_and_answers_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap();
-    let hello = Hello { library: "a library".into(), sides: [Side::own(), Side { pid: 7, processors: 3 }] };
+    let hello =
+        Hello { implementation: "an MPI".into(), sides: [Side::own(), Side { pid: 7, processors: 3 }] };
     let said = hello.clone();
     let job = std::thread::spawn(move || {
         let (mut linked, other) = tcp("job");

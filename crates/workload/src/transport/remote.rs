@@ -15,8 +15,8 @@ use super::{Done, Exchange, Order, Transport};
 /// What a job says of itself when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The library that carries the messages, with its version.
-    pub library: String,
+    /// The implementation of MPI that carries the messages, with its version.
+    pub implementation: String,
     /// The two sides: who asks, and who answers.
     pub sides: [Side; 2],
 }

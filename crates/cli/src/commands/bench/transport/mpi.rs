@@ -42,7 +42,7 @@ pub(super) enum Carrier {
 #[derive(Debug)]
 pub(super) struct Mpi {
     binary: PathBuf,
-    library: String,
+    implementation: String,
     launcher: PathBuf,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = Mpi::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
     command.args(["-n", "2"]).arg(&mpi.binary).arg("transport").envs(PERMISSIVE.iter().copied());
-    Ok((command, mpi.library))
+    Ok((command, mpi.implementation))
 }
 
 /// All that there are, and what is missing, in sentences.
@@ -89,8 +89,8 @@ fn default_binary() -> Option<PathBuf> {
 
 impl Mpi {
     fn of(binary: PathBuf, launcher: Option<&Path>) -> std::result::Result<Self, String> {
-        let library = library_of(&binary)?;
-        let names: &[&str] = match Family::of(&library) {
+        let implementation = implementation_of(&binary)?;
+        let names: &[&str] = match Family::of(&implementation) {
             Family::OpenMpi => &["mpirun.openmpi", "mpirun"],
             Family::Mpich => &["mpirun.mpich", "mpirun"],
             Family::Other => &["mpirun"],
@@ -98,15 +98,15 @@ impl Mpi {
         let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
         let launcher = launcher.ok_or_else(|| {
             format!(
-                "{library} is left out: there is no {} on PATH; name it with --mpirun",
+                "{implementation} is left out: there is no {} on PATH; name it with --mpirun",
                 names.join(" or ")
             )
         })?;
-        Ok(Mpi { binary, library, launcher })
+        Ok(Mpi { binary, implementation, launcher })
     }
 
     fn name(&self) -> &'static str {
-        match Family::of(&self.library) {
+        match Family::of(&self.implementation) {
             Family::OpenMpi => "openmpi",
             Family::Mpich => "mpich",
             Family::Other => "mpi",
@@ -115,7 +115,7 @@ impl Mpi {
 
     /// What it can be made to use. An MPI that we do not know chooses by itself.
     pub(super) fn carriers(&self) -> &'static [Option<Carrier>] {
-        match Family::of(&self.library) {
+        match Family::of(&self.implementation) {
             Family::Other => &[None],
             _ => &[Some(Carrier::Tcp), Some(Carrier::Shm)],
         }
@@ -144,7 +144,7 @@ impl Mpi {
         };
         let description = format!(
             "{} {how}: 2 ranks, free to use {} processors of this machine{}",
-            hello.library,
+            hello.implementation,
             hello.sides.map(|side| side.processors.to_string()).join(" and "),
             if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
         );
@@ -157,7 +157,7 @@ impl Mpi {
 
     /// What makes it use `carrier` and nothing else.
     fn settings(&self, carrier: Option<Carrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
-        match (Family::of(&self.library), carrier) {
+        match (Family::of(&self.implementation), carrier) {
             (Family::OpenMpi, Some(carrier)) => {
                 let mut all = PERMISSIVE.to_vec();
                 all.push(("OMPI_MCA_pml", "ob1"));
@@ -165,7 +165,9 @@ impl Mpi {
                 all.extend(match carrier {
                     Carrier::Tcp => vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")],
                     // Version 5 has a new name for it.
-                    Carrier::Shm if self.library.contains(" v4") => vec![("OMPI_MCA_btl", "self,vader")],
+                    Carrier::Shm if self.implementation.contains(" v4") => {
+                        vec![("OMPI_MCA_btl", "self,vader")]
+                    }
                     Carrier::Shm => vec![("OMPI_MCA_btl", "self,sm")],
                 });
                 all
@@ -184,8 +186,8 @@ impl Mpi {
 }
 
 impl Family {
-    fn of(library: &str) -> Self {
-        match library {
+    fn of(implementation: &str) -> Self {
+        match implementation {
             text if text.starts_with("Open MPI") => Family::OpenMpi,
             text if text.starts_with("MPICH") => Family::Mpich,
             _ => Family::Other,
@@ -193,8 +195,8 @@ impl Family {
     }
 }
 
-/// The first line of what the library says of itself.
-fn library_of(binary: &Path) -> std::result::Result<String, String> {
+/// The first line of what the implementation says of itself.
+fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     let name = binary.display();
     let told = Command::new(binary).args(["transport", "--which"]).stdin(Stdio::null()).output();
     let told = told.map_err(|error| format!("MPI is left out: {name} cannot be started: {error}"))?;
@@ -215,8 +217,8 @@ fn library_of(binary: &Path) -> std::result::Result<String, String> {
 mod tests {
     use super::*;
 
-    fn mpi(library: &str) -> Mpi {
-        Mpi { binary: PathBuf::new(), library: library.to_owned(), launcher: PathBuf::new() }
+    fn mpi(implementation: &str) -> Mpi {
+        Mpi { binary: PathBuf::new(), implementation: implementation.to_owned(), launcher: PathBuf::new() }
     }
 
     #[test]
@@ -238,9 +240,9 @@ mod tests {
 
     #[test]
     fn what_is_no_fordway_mpi_is_named() {
-        let why = library_of(Path::new("/does/not/exist")).expect_err("there is no such program");
+        let why = implementation_of(Path::new("/does/not/exist")).expect_err("there is no such program");
         assert!(why.contains("/does/not/exist cannot be started"), "{why}");
-        let why = library_of(Path::new("/bin/false")).expect_err("it is another program");
+        let why = implementation_of(Path::new("/bin/false")).expect_err("it is another program");
         assert!(why.contains("make mpi"), "{why}");
     }
 }
