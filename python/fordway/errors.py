@@ -102,7 +102,10 @@ class TooManyOpenFilesError(FordwayError, OSError):
 
 
 class UnsupportedError(FordwayError, NotImplementedError):
-    """The operation is not offered here, or does not apply to this object."""
+    """The operation is not offered here, or does not apply to this object.
+
+    Python's `NotImplementedError` is what callers of fsspec and io catch for that; nothing is unfinished.
+    """
 
 
 class UnavailableError(FordwayError, ConnectionError):
