@@ -9,11 +9,12 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::batch::Batch;
 use super::engine::Engine;
 use super::learned::Learned;
+use super::plan::Plan;
 use super::sink::{Arena, Landing};
 use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::window::Window;
-use super::{Fragment, Memory, Session, Target, open};
+use super::{Fragment, Memory, Session, Target, first, open};
 
 /// A file at a server, in the version that it had when it was opened. Shared between threads.
 ///
@@ -53,6 +54,31 @@ impl RemoteFile {
     /// Cost: one request (HEAD), and one for each redirection.
     pub fn open(session: &Arc<Session>, url: &str) -> Result<Self> {
         open::open_url(session, url).map(Self::of_source)
+    }
+
+    /// The same with `ranges` (offset, length) submitted at once, and the file opened by the answer to the first of
+    /// them: what is read first of a file comes a round trip earlier. `memory` is used for them, and may be empty.
+    /// Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
+    /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
+    /// time, the first request has at most 10 ranges.
+    pub fn open_reading(
+        session: &Arc<Session>,
+        url: &str,
+        ranges: &[(u64, usize)],
+        memory: Vec<u8>,
+    ) -> Result<(Self, Ticket)> {
+        let is_range = |(offset, length): &(u64, usize)| offset.checked_add(*length as u64).is_some();
+        let wanted = if ranges.iter().all(is_range) { Plan::new(ranges).spans() } else { Vec::new() };
+        let (source, begun) = first::open_url(session, url, &wanted)?;
+        let file = Self::of_source(source);
+        let Some(begun) = begun else {
+            let ticket = file.submit(ranges, memory)?;
+            return Ok((file, ticket));
+        };
+        file.check(ranges)?;
+        let batch = Batch::new(ranges, Landing::Arena(Arena::new(ranges, memory)));
+        let ticket = Ticket(file.window.begin(batch, begun));
+        Ok((file, ticket))
     }
 
     /// The same for any target, without redirections.

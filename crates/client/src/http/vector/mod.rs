@@ -15,6 +15,7 @@ pub(crate) mod document;
 mod download;
 mod engine;
 mod file;
+mod first;
 mod learned;
 mod line;
 mod open;
