@@ -8,6 +8,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::batch::Batch;
 use super::engine::Engine;
+use super::first::Begun;
 use super::learned::Learned;
 use super::plan::Plan;
 use super::sink::{Arena, Landing};
@@ -86,6 +87,17 @@ impl RemoteFile {
         open::open_target(session, target).map(Self::of_source)
     }
 
+    /// The same by a request for the first of `ranges`, of which the end may lie behind that of the file. They are to be
+    /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
+    pub(crate) fn open_target_reading(
+        session: &Arc<Session>,
+        target: Box<dyn Target>,
+        ranges: &[(u64, usize)],
+    ) -> Result<(Self, Option<Begun>)> {
+        let (source, begun) = first::open_target(session, target, &Plan::new(ranges).spans())?;
+        Ok((Self::of_source(source), begun))
+    }
+
     /// A file whose version is known. Nothing is sent.
     pub(crate) fn of_version(session: &Arc<Session>, target: Box<dyn Target>, version: FileVersion) -> Self {
         Self::of_source(Source::of_target(session, target, version, Counts::default()))
@@ -144,10 +156,19 @@ impl RemoteFile {
     /// Cost: what is received is received once and straight into place, by as few requests as the
     /// server takes, all sent at once.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
+        self.read_begun(fragments, None)
+    }
+
+    /// The same, with what was begun when the file was opened for them.
+    pub(crate) fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<Begun>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
         let mut engine = Engine::new(self.source.clone());
-        engine.add(0, Batch::new(&wanted, fragments));
+        let batch = Batch::new(&wanted, fragments);
+        match begun {
+            Some(begun) => engine.begin(0, batch, begun),
+            None => engine.add(0, batch),
+        }
         loop {
             let goes_on = engine.turn();
             if let Some((_, result)) = engine.take_ended().pop() {
@@ -223,7 +244,7 @@ impl RemoteFile {
         }
     }
 
-    pub(super) fn named(&self, error: Error) -> Error {
+    pub(crate) fn named(&self, error: Error) -> Error {
         self.source.place().target.named("read", error)
     }
 }

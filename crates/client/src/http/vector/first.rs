@@ -18,7 +18,7 @@ use crate::http::connection::Connection;
 use crate::http::{Response, Version};
 
 /// A request that is answered: the head of its answer has arrived, and is still to be taken.
-pub(super) struct Begun {
+pub(crate) struct Begun {
     pub(super) request: Request,
     pub(super) connection: Connection,
     pub(super) permit: Permit,
@@ -38,17 +38,46 @@ pub(super) fn open_url(
     url: &str,
     wanted: &[Range<u64>],
 ) -> Result<(Source, Option<Begun>)> {
-    if wanted.is_empty() || session.options.http != Version::Http1 {
+    if !First::is_possible(session, wanted) {
         return open::open_url(session, url).map(|source| (source, None));
     }
     let mut first = First { wanted, begun: None };
     let source = open::open_url_by(session, url, &mut |session, target, traffic| {
-        open::alone(session, target, &mut |permit| first.describe((session, target, traffic), permit))
+        first.describe_alone(session, target, traffic)
+    })?;
+    Ok((source, first.begun))
+}
+
+/// The same for what is at this very target.
+pub(super) fn open_target(
+    session: &Arc<Session>,
+    target: Box<dyn Target>,
+    wanted: &[Range<u64>],
+) -> Result<(Source, Option<Begun>)> {
+    if !First::is_possible(session, wanted) {
+        return open::open_target(session, target).map(|source| (source, None));
+    }
+    let mut first = First { wanted, begun: None };
+    let source = open::open_target_by(session, target, &mut |session, target, traffic| {
+        first.describe_alone(session, target, traffic)
     })?;
     Ok((source, first.begun))
 }
 
 impl First<'_> {
+    fn is_possible(session: &Session, wanted: &[Range<u64>]) -> bool {
+        !wanted.is_empty() && session.options.http == Version::Http1
+    }
+
+    fn describe_alone(
+        &mut self,
+        session: &Session,
+        target: &dyn Target,
+        traffic: &Counts,
+    ) -> Result<Described> {
+        open::alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
+    }
+
     /// Asks for bytes, and takes size and version from the head of the answer, or of its first part.
     fn describe(
         &mut self,
@@ -71,11 +100,12 @@ impl First<'_> {
             201..=299 | 400 | 413 | 414 | 416 | 431 | 494 | 501 => None,
             _ => return open::not_the_file(answer, target),
         };
-        if size.is_none() {
+        let Some(size) = size else {
             drop(answer);
             return open::try_describe(session, target, traffic);
-        }
-        let version = open::version_of(&answer, (session, target), size)?;
+        };
+        let version = open::version_of(&answer, (session, target), Some(size))?;
+        request.cut_at(size);
         self.begun = answer.into_unread().zip(permit.take()).map(|(connection, permit)| {
             request.sent = asked.max(connection.made);
             Begun { request, connection, permit }

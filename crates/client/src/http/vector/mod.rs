@@ -39,7 +39,9 @@ mod web;
 mod window;
 
 pub use file::{Ranges, RemoteFile, Ticket, Traffic};
+pub(crate) use first::Begun;
 pub use learned::Learned;
+pub(crate) use open::is_passing;
 pub use reader::{Advice, ReadAhead, Reader};
 pub use session::{Options, Session};
 pub use sink::{Fragment, Memory};

@@ -76,8 +76,17 @@ fn search(route: &mut Route, describe: &mut Describe) -> Result<Source> {
 
 /// Opens what is at this very target.
 pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Source> {
+    open_target_by(session, target, &mut describe_alone)
+}
+
+/// The same by another question.
+pub(super) fn open_target_by(
+    session: &Arc<Session>,
+    target: Box<dyn Target>,
+    describe: &mut Describe,
+) -> Result<Source> {
     let traffic = Counts::default();
-    let version = match describe_alone(session, &*target, &traffic) {
+    let version = match describe(session, &*target, &traffic) {
         Ok(Described::File(version)) => Ok(version),
         Ok(Described::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
         Err(error) => Err(error),
@@ -119,7 +128,7 @@ pub(super) fn alone(
     }
 }
 
-pub(super) fn is_passing(kind: ErrorKind) -> bool {
+pub(crate) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
 
