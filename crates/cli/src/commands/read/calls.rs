@@ -100,6 +100,9 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
+/// A call under way, and when it was started.
+type Begun = (Instant, OpenedTicket);
+
 /// A file, and its first call if that is under way; `None` for objects on lanes that are not worth to be asked ahead.
 /// Cost: a HEAD where no call is under way.
 fn open(reading: &Reading, context: &Context) -> Result<Option<(Opened, Option<OpenedTicket>)>> {
@@ -180,7 +183,7 @@ fn read_blocks_of_many(
 fn read_ranges_of(
     mut file: Opened,
     (reading, context): (&Reading, &Context),
-    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<(Instant, OpenedTicket)>),
+    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<Begun>),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
     let mut under_way = VecDeque::new();
