@@ -15,6 +15,7 @@ FIRST_SEGMENTS = 10
 PER_CALL = 400
 WINDOWED = (
     "fordway-windowed",
+    "fordway-windowed@xrdhttp",
     "fordway-h2-windowed",
     "fordway@single",
     "fordway-h2@single",
@@ -30,6 +31,7 @@ NAMES = {
     "fordway": "fordway, a call at a time",
     "fordway-windowed": "fordway, 16 calls in flight",
     "fordway@xrdhttp": "fordway from XrdHttp, a call at a time",
+    "fordway-windowed@xrdhttp": "fordway from XrdHttp, 16 calls in flight",
     "fordway-h2": "fordway by HTTP/2, a call at a time",
     "fordway-h2-windowed": "fordway by HTTP/2, 16 calls in flight",
     "fordway@single": "fordway without lists, 16 calls in flight",

@@ -50,6 +50,7 @@ def commands(directory, workload):
         "obstore": [*python, "obstore", http, ranges, PER_CALL],
         "fsspec": [*python, "fsspec", http, ranges, PER_CALL],
         "fordway@xrdhttp": fordway(xrdhttp, 1),
+        "fordway-windowed@xrdhttp": fordway(xrdhttp, 16),
         "davix@xrdhttp": [programs["davix"], xrdhttp, ranges, PER_CALL],
         "curl": ["curl", "--silent", "--fail", "--output", "/dev/null", http],
         "xrdcp": ["xrdcp", "--silent", "--force", xroot, "/dev/null"],

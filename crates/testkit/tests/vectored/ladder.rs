@@ -110,6 +110,26 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     assert_eq!(server.connections(), made, "nothing is found out twice");
 }
 
+/// It answers what comes with other requests, but for one now and then: the time limit is waited for twice, and
+/// then nothing is sent ahead any more.
+#[test]
+fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
+    let content = file();
+    let ranges = spread(60, 50);
+    let honest = || Script::honest().always(Lie::WholeOverRanges(1));
+    let server = HostileServer::start(content.clone(), honest());
+    let one = session(|options| options.connections_per_origin = 1);
+    let opened = RemoteFile::open(&one, &server.url()).unwrap();
+    assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+    assert!(opened.learned().pipelines);
+    for pipelines in [true, false] {
+        let next = server.requests().len() + 5;
+        server.follow(honest().on_requests(next..next + 1, Lie::LeavesPipelined));
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+        assert_eq!(opened.learned().pipelines, pipelines);
+    }
+}
+
 #[test]
 fn a_server_without_ranges_is_read_whole() {
     let server = served(Lie::WholeForRange);

@@ -14,7 +14,7 @@ const RANGES: usize = 1_000;
 /// Limits that servers are known to have, tried in turn when one answers with the whole file:
 /// Apache's `MaxRanges`, and lighttpd's.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// Connections that were closed behind their first answer before pipelining is given up.
+/// Connections that were closed behind their first answer, or requests that were forgotten, before pipelining is given up.
 const STRIKES: u8 = 2;
 
 /// What is known of a server.
@@ -33,6 +33,8 @@ pub struct Learned {
     /// The rate at which a large answer arrived.
     pub bytes_per_s: Option<f64>,
     strikes: u8,
+    /// Requests sent ahead that it left unanswered until the time was up.
+    forgotten: u8,
     /// Whether it refuses requests that ask for a digest.
     pub(super) refuses_digests: bool,
     /// Whether it was seen to answer a request that was sent before its last answer had ended.
@@ -52,6 +54,7 @@ impl Learned {
             round_trip: None,
             bytes_per_s: None,
             strikes: 0,
+            forgotten: 0,
             refuses_digests: false,
             has_overlapped: false,
             has_pipelined: false,
@@ -65,6 +68,8 @@ impl Learned {
             "apache" => USUAL_LIMITS[0],
             "lighttpd" => USUAL_LIMITS[1],
             "amazons3" => 1,
+            // It answers many that were sent ahead, and now and then forgets one.
+            "xrootd" => return self.pipelines = false,
             _ => return,
         };
         self.ranges_per_request = self.ranges_per_request.min(limit);
@@ -128,6 +133,12 @@ impl Learned {
     /// The server answered a request, and left one that had come with it unanswered.
     pub(super) fn pipeline_left(&mut self) {
         self.pipelines &= self.has_pipelined;
+    }
+
+    /// The server answers requests that come with others, and left one unanswered until the time was up.
+    pub(super) fn pipeline_forgotten(&mut self) {
+        self.forgotten += 1;
+        self.pipelines &= self.forgotten < STRIKES;
     }
 
     /// Requests that so many ranges make, about.
@@ -220,6 +231,8 @@ mod tests {
         learned.introduced("lighttpd/1.4.69");
         learned.introduced("Apache/2.4.62 (Debian)");
         assert!(learned.pipelines);
+        learned.introduced("XrootD/v5.5.3");
+        assert!(!learned.pipelines);
         assert_eq!(learned.ranges_per_request, 10);
         learned.list_cut(10, 10);
         learned.list_cut(10, 4);
@@ -255,6 +268,16 @@ mod tests {
         seen.pipeline_left();
         unknown.pipeline_left();
         assert_eq!([seen.pipelines, unknown.pipelines], [true, false]);
+    }
+
+    #[test]
+    fn what_is_forgotten_again_is_no_chance() {
+        let mut learned = Learned::guess(true);
+        for pipelines in [true, false] {
+            learned.pipeline_kept(true);
+            learned.pipeline_forgotten();
+            assert_eq!(learned.pipelines, pipelines);
+        }
     }
 
     #[test]

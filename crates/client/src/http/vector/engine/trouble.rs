@@ -47,10 +47,14 @@ impl<S: Sink> Engine<S> {
             engine.lines.iter().position(is_late)
         };
         while let Some(index) = late_line(self) {
-            if self.lines[index].may_be_left() && !self.server.has_pipelined {
+            let is_left = self.lines[index].may_be_left();
+            if is_left && !self.server.has_pipelined {
                 self.server = self.place.learn(Learned::pipeline_left);
                 self.close(index);
                 continue;
+            }
+            if is_left {
+                self.place.learn(Learned::pipeline_forgotten);
             }
             let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
             self.broken(index, Error::new(ErrorKind::Timeout, detail));
