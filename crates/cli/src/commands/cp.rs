@@ -1,5 +1,6 @@
 //! `cp`: files into objects, objects into files, objects into objects.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -66,13 +67,39 @@ pub(super) fn copy_all(
     let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
     let target = Target::new(to, destination, several)?;
     for source in sources {
-        check_places(&source.root(), target.directory())?;
+        check_places(source, target.directory())?;
     }
     let plan = |source| {
         actions(context, source, &target, filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    transfer::run(context, settings, sources.iter().flat_map(plan))
+    let mut taken = Taken::by(sources);
+    let actions = sources.iter().flat_map(plan).map(|action| action.and_then(|action| taken.admit(action)));
+    transfer::run(context, settings, actions)
+}
+
+/// The places that sources have been copied to. One source never goes to a place twice, but two may:
+/// the files `a/x` and `b/x` to one directory. Which of them stayed would be chance, and a move would
+/// lose the other.
+struct Taken(Option<HashSet<Address>>);
+
+impl Taken {
+    /// Remembers places only where there are several sources.
+    fn by(sources: &[Source]) -> Self {
+        Taken((sources.len() > 1).then(HashSet::new))
+    }
+
+    /// Errors: `InvalidArgument` where another source goes to the same place.
+    fn admit(&mut self, action: Action) -> Result<Action> {
+        let (Some(places), Action::Copy { from, to, .. }) = (&mut self.0, &action) else {
+            return Ok(action);
+        };
+        if places.insert(to.clone()) {
+            return Ok(action);
+        }
+        let why = format!("{from} would replace {to}, where another source goes too; copy them apart");
+        Err(Error::new(ErrorKind::InvalidArgument, why))
+    }
 }
 
 /// A file at a web server is copied by itself.
@@ -100,8 +127,8 @@ fn check_alone(args: &CpArgs) -> Result<()> {
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.
-fn check_places(from: &Address, to: &Address) -> Result<()> {
-    match (from, to) {
+fn check_places(from: &Source, to: &Address) -> Result<()> {
+    match (from.root(), to) {
         (Address::S3(..), _) | (_, Address::S3(..)) => Ok(()),
         _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
     }
