@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fordway_measure::parse_bytes;
 
-use super::serve::{ConditionsArg, DurabilityArg, ETagArg};
+use super::serve::{ConditionsArg, DurabilityArg, ETagArg, socket_address};
 
 /// Options of `node`.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub struct NodeArgs {
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
     /// Serve the same protocol by TCP too; port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub tcp: Option<SocketAddr>,
     /// Let who comes by TCP act as root, if that is who runs this
     #[arg(long, requires = "tcp")]

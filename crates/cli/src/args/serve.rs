@@ -32,7 +32,7 @@ pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
     /// Address and port; port 0 takes any free one
-    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
+    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
     /// The certificate to show, in PEM, with those that lead to a trusted one behind it
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -63,7 +63,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
     /// Answer /metrics (Prometheus), /health and /ready there, to anyone who asks
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub metrics: Option<SocketAddr>,
     /// Connections open at a time; further clients wait
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
@@ -140,4 +140,11 @@ impl From<DurabilityArg> for Durability {
             DurabilityArg::Full => Durability::Full,
         }
     }
+}
+
+/// Where to listen. Errors: as clap shows them, with an example.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let example =
+        "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";
+    text.parse().map_err(|_| example.to_owned())
 }

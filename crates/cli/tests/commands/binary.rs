@@ -67,6 +67,21 @@ fn wrong_options_are_usage_errors() {
 }
 
 #[test]
+fn usage_errors_say_what_is_wanted() {
+    let says = [
+        (&["serve", ".", "--listen", "localhost:9000"][..], "such as 127.0.0.1:9000"),
+        (&["node", ".", "--tcp", "9000"], "such as 127.0.0.1:9000"),
+        (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
+        (&["read", "s3://b/k", "--sequential", "0"], "blocks have one byte or more"),
+    ];
+    for (words, wanted) in says {
+        let ran = fordway(words, "");
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(text(&ran.stderr).contains(wanted), "{}", text(&ran.stderr));
+    }
+}
+
+#[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = fordway(&["completions", shell], "");

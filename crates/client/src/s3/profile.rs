@@ -32,7 +32,8 @@ impl Profile {
         settings.extend(of_sections(&config, if name == "default" { &titles } else { &titles[1..] }));
         let is_known = secrets.iter().chain(&config).any(|(title, _)| titles.contains(title));
         if wanted.is_some() && !is_known {
-            let detail = format!("AWS_PROFILE names {name:?}, which no configuration file has");
+            let detail =
+                format!("no configuration file has the profile {name:?} (of AWS_PROFILE or --profile)");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let mut profile = Profile { name, credentials_file, settings };
