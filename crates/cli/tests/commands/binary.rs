@@ -66,6 +66,13 @@ fn wrong_options_are_usage_errors() {
     }
 }
 
+/// The library that writes help makes a new line of an `n` in braces.
+#[test]
+fn help_shows_what_stands_for_a_number() {
+    let help = text(&fordway(&["bench", "rest", "--help"], "").stdout);
+    assert!(help.contains("/bucket/o-{number}' --method PUT") && help.contains("{size}"), "{help}");
+}
+
 #[test]
 fn usage_errors_say_what_is_wanted() {
     let says = [
