@@ -128,7 +128,7 @@ fn other_names_run_from_path() {
     for command in ["report", "model"] {
         let ran = fordway(&[command], dir.path());
         assert_eq!(ran.status.code(), Some(2));
-        assert!(text(&ran.stderr).contains("pip install fordway"), "{}", text(&ran.stderr));
+        assert!(text(&ran.stderr).contains("have .venv/bin in PATH"), "{}", text(&ran.stderr));
     }
 }
 
