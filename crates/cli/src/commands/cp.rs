@@ -1,6 +1,5 @@
 //! `cp`: files into objects, objects into files, objects into objects.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use crate::context::Context;
 use crate::dav;
 use crate::exit::Exit;
 use crate::replicas::{self, Places};
+use crate::transfer::taken::Taken;
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
 use crate::web;
@@ -73,33 +73,14 @@ pub(super) fn copy_all(
         actions(context, source, &target, filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    let mut taken = Taken::by(sources);
-    let actions = sources.iter().flat_map(plan).map(|action| action.and_then(|action| taken.admit(action)));
-    transfer::run(context, settings, actions)
-}
-
-/// The places that sources have been copied to. One source never goes to a place twice, but two may:
-/// the files `a/x` and `b/x` to one directory. Which of them stayed would be chance, and a move would
-/// lose the other.
-struct Taken(Option<HashSet<Address>>);
-
-impl Taken {
-    /// Remembers places only where there are several sources.
-    fn by(sources: &[Source]) -> Self {
-        Taken((sources.len() > 1).then(HashSet::new))
-    }
-
-    /// Errors: `InvalidArgument` where another source goes to the same place.
-    fn admit(&mut self, action: Action) -> Result<Action> {
-        let (Some(places), Action::Copy { from, to, .. }) = (&mut self.0, &action) else {
-            return Ok(action);
-        };
-        if places.insert(to.clone()) {
-            return Ok(action);
+    let mut taken = Taken::by(sources.len());
+    let actions = sources.iter().flat_map(plan).map(|action| {
+        if let Ok(Action::Copy { from, to, .. }) = &action {
+            taken.take(from, to)?;
         }
-        let why = format!("{from} would replace {to}, where another source goes too; copy them apart");
-        Err(Error::new(ErrorKind::InvalidArgument, why))
-    }
+        action
+    });
+    transfer::run(context, settings, actions)
 }
 
 /// A file at a web server is copied by itself.

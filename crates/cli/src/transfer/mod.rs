@@ -12,6 +12,7 @@ mod download;
 pub(crate) mod plan;
 pub(crate) mod queue;
 mod remove;
+pub(crate) mod taken;
 pub(crate) mod tally;
 pub(crate) mod tree;
 mod upload;

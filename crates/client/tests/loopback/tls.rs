@@ -100,6 +100,23 @@ fn a_certificate_for_signing_others_is_explained() {
 }
 
 #[test]
+fn a_server_of_tls_is_called_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        assert!(read_head(&mut socket).is_some());
+        socket.write_all(&[21, 3, 3, 0, 2, 2, 50]).unwrap();
+    });
+    let (store, _file) = store(&url, "");
+    let read = store.read(&bucket(), &key("k"), &GetOptions::default(), &mut Vec::new());
+    let error = read.expect_err("it speaks TLS");
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.to_string().contains("is the address https://"), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
 fn a_server_without_tls_is_called_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
