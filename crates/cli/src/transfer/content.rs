@@ -84,9 +84,21 @@ impl Runner<'_> {
             total_bytes += chunk.len() as u64;
             self.advance(chunk.len() as u64)?;
         }
-        if size.is_some_and(|size| size != total_bytes) {
-            let why = format!("{name} changed while it was read: {total_bytes} bytes instead of {size:?}");
-            return Err(Error::new(ErrorKind::IncompleteBody, why));
+        if let Some(size) = size.filter(|size| *size != total_bytes) {
+            return Err(match size {
+                // As files of the kernel do, in /proc and /sys.
+                0 => {
+                    let why = format!(
+                        "{name} says that it is empty, and has content; pipe it in and use - as the source"
+                    );
+                    Error::new(ErrorKind::InvalidArgument, why)
+                }
+                _ => {
+                    let why =
+                        format!("{name} changed while it was read: {total_bytes} bytes instead of {size}");
+                    Error::new(ErrorKind::IncompleteBody, why)
+                }
+            });
         }
         let checksum = match hasher {
             Some(hasher) => hasher.finish(&Expected::default())?.checksum,

@@ -68,3 +68,11 @@ fn addresses_that_are_nearly_right_are_shown_right() {
     let ran = rig.run(&["mb", "bkt"]).ended(Exit::Usage);
     assert!(ran.stderr.ends_with("bkt is not of the form s3://BUCKET\n"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_file_that_says_nothing_of_its_size_is_to_be_piped_in() {
+    let rig = Rig::new();
+    let ran = rig.run(&["cp", "/proc/self/status", "s3://bkt/k"]).ended(Exit::Usage);
+    assert!(ran.stderr.contains("pipe it in and use - as the source"), "{}", ran.stderr);
+    assert_eq!(rig.get("k"), None);
+}
