@@ -34,7 +34,7 @@ def others(fordway, url, objects, connections):
     """Reads each of the others once, on so many connections."""
     return start(
         fordway,
-        f"{url}/bucket/d{{n}}/f",
+        f"{url}/bucket/d{{number}}/f",
         "--objects",
         objects,
         "--requests",

@@ -19,10 +19,10 @@ OPERATIONS = [
     ("GET 4 KiB", "GET", "f00007", ["--size", "4KiB"]),
     ("GET 4 KiB of 64 MiB", "GET", "64m", ["--range", "1048576-1052671", "--size", "4KiB"]),
     ("HEAD", "HEAD", "f00007", []),
-    ("GET 1 MiB", "GET", "m{n}", ["--size", "1MiB", "--objects", "16"]),
+    ("GET 1 MiB", "GET", "m{number}", ["--size", "1MiB", "--objects", "16"]),
     ("GET 64 MiB", "GET", "64m", ["--size", "64MiB"]),
-    ("PUT 4 KiB", "PUT", "p{n}", ["--size", "4KiB", "--objects", "16"]),
-    ("PUT 1 MiB", "PUT", "q{n}", ["--size", "1MiB", "--objects", "16"]),
+    ("PUT 4 KiB", "PUT", "p{number}", ["--size", "4KiB", "--objects", "16"]),
+    ("PUT 1 MiB", "PUT", "q{number}", ["--size", "1MiB", "--objects", "16"]),
 ]
 
 # operation, server, at most so many times, the cost of operation, server

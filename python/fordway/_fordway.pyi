@@ -12,7 +12,8 @@ def open(endpoint: str | None = None) -> Store:  # noqa: A001
     """Opens the store at `endpoint`.
 
     `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
-    `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. Without an endpoint,
+    `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. `unix:///SOCKET` and `tcp://HOST:PORT` are
+    the lane `node`: a gateway started by `fordway node`. Without an endpoint,
     `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
 
     Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
@@ -76,11 +77,12 @@ class Store:
     """The objects behind an endpoint.
 
     Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
+    A pickled store is opened anew, by the same endpoint, where it is read.
     """
 
     @property
     def lane(self) -> str:
-        """How the store is reached: `embedded` or `http`."""
+        """How the store is reached: `embedded`, `node` or `http`."""
 
     def list_buckets(self) -> list[BucketInfo]:
         """Returns all buckets in byte order of their names."""
@@ -114,7 +116,8 @@ class Store:
     ) -> str:
         """Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
 
-        `bytes` are written from where they lie; any other buffer of bytes is copied once first.
+        `bytes` are written from where they lie; any other buffer in one piece, such as a NumPy array of
+        whatever numbers, is copied once first. Text has to be encoded.
         `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
         replaces; `if_match=etag` replaces only while the object still has that ETag.
 

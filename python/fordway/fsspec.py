@@ -5,7 +5,7 @@
 >>> files.cat_ranges(["https://data.example.org/events.root"] * 2, [0, 9_000], [400, 9_900])
 
 uproot takes it by the address `fordway+https://data.example.org/events.root`, or by `https://` after
-`fordway.fsspec.register()`. It needs the package `fsspec`.
+`import fordway.fsspec` and `fordway.fsspec.register()`. It needs the package `fsspec`.
 """
 
 from __future__ import annotations
@@ -84,9 +84,19 @@ class FordwayFileSystem(AbstractFileSystem):
         return about | {"ETag": found.etag, "last_modified": found.last_modified}
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list:  # noqa: ANN401
-        """A file lists itself; web servers have no listings."""
+        """A file lists itself; web servers have no listings, so a directory is refused."""
+        if path.endswith("/"):
+            raise _no_listing(path)
         about = self.info(path)
         return [about] if detail else [about["name"]]
+
+    def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> list[str] | dict:  # noqa: ANN401
+        """A file that is there; wildcards are refused. A `?` begins a query."""
+        url = self._strip_protocol(path)
+        if "*" in url or "[" in url.partition("://")[2].partition("/")[2]:
+            raise _no_listing(path)
+        found = [url] if self.exists(url) else []
+        return {each: self.info(each) for each in found} if kwargs.get("detail") else found
 
     def ukey(self, path: str) -> str:
         """What changes when the file does."""
@@ -159,6 +169,11 @@ def register() -> None:
     """Has fsspec read `http://` and `https://` this way in this process."""
     for protocol in ("http", "https"):
         fsspec.register_implementation(protocol, FordwayFileSystem, clobber=True)
+
+
+def _no_listing(path: str) -> UnsupportedError:
+    why = f"{path} wants a listing, which web servers do not give; name the files (`fordway ls` lists WebDAV)"
+    return UnsupportedError(why, "Unsupported", path)
 
 
 def _one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:

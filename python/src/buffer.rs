@@ -32,7 +32,7 @@ pub(crate) fn read_into(py: Python<'_>, content: Content, target: &Bound<'_, PyA
     Ok(len)
 }
 
-/// An object's content as memory: of the page cache itself where it is a file, else of its own.
+/// An object's content as read-only memory: take a `memoryview`, or `numpy.frombuffer`, of it.
 #[pyclass(frozen, module = "fordway")]
 pub(crate) struct Mapped(Memory);
 

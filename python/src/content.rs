@@ -5,9 +5,9 @@ use std::io::Read;
 
 use fordway_store::{Content, Error, ErrorKind, Result};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::store::without_interpreter;
 
@@ -62,10 +62,23 @@ pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResu
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// The buffer behind an object that has one of bytes.
+/// The buffer behind an object that has one, as bytes whatever its items are.
+/// Errors: `TypeError` for what has no buffer, `BufferError` for one in several pieces.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
-    data.extract().map_err(|cause: PyErr| {
-        let error = PyBufferError::new_err("data must be bytes or a buffer of unsigned bytes");
+    if let Ok(buffer) = data.extract() {
+        return Ok(buffer);
+    }
+    let view = PyMemoryView::from(data).map_err(|cause| {
+        let error = PyTypeError::new_err(format!(
+            "bytes or another buffer are wanted, not {}; encode text, and read files",
+            data.get_type()
+        ));
+        error.set_cause(py, Some(cause));
+        error
+    })?;
+    let bytes = view.call_method1("cast", ("B",)).and_then(|bytes| bytes.extract());
+    bytes.map_err(|cause| {
+        let error = PyBufferError::new_err("the buffer must be in one piece; copy it first");
         error.set_cause(py, Some(cause));
         error
     })

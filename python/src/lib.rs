@@ -3,9 +3,11 @@
 //! Every call that may touch a file or a socket lets go of the interpreter meanwhile, so that other
 //! threads run. The package around it (`fordway/`) adds the exceptions and the type stubs.
 
+mod arguments;
 mod buffer;
 mod content;
 mod errors;
+mod info;
 mod listing;
 mod remote;
 mod store;
@@ -20,11 +22,13 @@ mod _fordway {
     #[pymodule_export]
     use crate::buffer::Mapped;
     #[pymodule_export]
+    use crate::info::ObjectInfo;
+    #[pymodule_export]
     use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
     #[pymodule_export]
     use crate::remote::{RemoteFile, open_url};
     #[pymodule_export]
-    use crate::store::{ObjectInfo, Store, open};
+    use crate::store::{Store, open};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

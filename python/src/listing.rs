@@ -13,6 +13,7 @@ use crate::errors::to_python;
 #[pyclass(frozen, get_all, module = "fordway")]
 pub(crate) struct BucketInfo {
     name: String,
+    /// When it was made, as far as the store knows, in UTC.
     created: SystemTime,
 }
 
@@ -20,8 +21,11 @@ pub(crate) struct BucketInfo {
 #[pyclass(frozen, get_all, module = "fordway")]
 pub(crate) struct ObjectSummary {
     key: String,
+    /// Bytes.
     size: u64,
+    /// Its entity tag, without quotes.
     etag: String,
+    /// When it was last written, in UTC.
     modified: SystemTime,
 }
 
@@ -29,11 +33,17 @@ pub(crate) struct ObjectSummary {
 #[pyclass(frozen, get_all, module = "fordway")]
 pub(crate) struct VersionSummary {
     key: String,
+    /// Its name; `"null"` if it was written while the bucket kept none.
     version: String,
+    /// Whether it is what a call without a version means.
     is_latest: bool,
+    /// Whether it stands for a delete, and has no content.
     is_delete_marker: bool,
+    /// When it was written, in UTC.
     modified: SystemTime,
+    /// Bytes; `None` for a delete marker.
     size: Option<u64>,
+    /// Its entity tag, without quotes; `None` for a delete marker.
     etag: Option<String>,
 }
 

@@ -40,14 +40,22 @@ fn session(
     Ok(Arc::new(Session::new(options)))
 }
 
-/// A file at a web server, in the version that was there when it was opened. Threads may share it.
+/// A file at a web server, in the version that was there when it was opened.
+///
+/// Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
 #[pyclass(frozen, module = "fordway")]
 pub(crate) struct RemoteFile {
     inner: vector::RemoteFile,
     url: String,
 }
 
-/// Opens the file at `url`.
+/// Opens the file at an `http(s)://` URL, or wherever that redirects to.
+///
+/// Credentials and proxies are those that the environment names, as for `fordway read`. Files that are opened
+/// without options share connections: `connections` to a server at once (8), the certificates of the PEM file
+/// `ca_bundle` (`AWS_CA_BUNDLE`, else the system's), and `deadline`, the seconds that an operation may take.
+///
+/// Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
 #[pyfunction]
 #[pyo3(signature = (url, *, connections=None, ca_bundle=None, deadline=None))]
 pub(crate) fn open_url(
@@ -65,21 +73,25 @@ pub(crate) fn open_url(
 
 #[pymethods]
 impl RemoteFile {
+    /// The address that it was opened by.
     #[getter]
     fn url(&self) -> &str {
         &self.url
     }
 
+    /// Bytes.
     #[getter]
     fn size(&self) -> u64 {
         self.inner.size_bytes()
     }
 
+    /// The server's entity tag, with its quotes.
     #[getter]
     fn etag(&self) -> Option<&str> {
         self.inner.version().etag.as_deref()
     }
 
+    /// When it was last changed, as the server writes it.
     #[getter]
     fn last_modified(&self) -> Option<&str> {
         self.inner.version().last_modified.as_deref()
@@ -91,6 +103,7 @@ impl RemoteFile {
         self.inner.traffic().requests
     }
 
+    /// Returns `length` bytes from `start` on; fewer where the file ends.
     fn read<'py>(&self, py: Python<'py>, start: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
         PyBytes::new_with(py, usize::try_from(there)?, |bytes| {
@@ -98,6 +111,10 @@ impl RemoteFile {
         })
     }
 
+    /// Returns the bytes of each (start, length), which may overlap and come in any order.
+    ///
+    /// They are asked for at once, in as few requests as the server takes. Raises `InvalidArgumentError`
+    /// where one ends behind the file, before anything is read.
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,

@@ -3,91 +3,75 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
-    GetOptions, Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, ByteRange, Content, DeleteOptions, GetOptions, Key, ListQuery, Metadata,
+    PutOptions, Result, VersionId, Versioning, VersionsQuery,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::arguments::{conditions, of_version, range};
 use crate::buffer::{Mapped, read_into};
-use crate::content::{Opened, bytes_of_buffer};
+use crate::content::{Opened, bytes_of_buffer, u8_buffer};
 use crate::errors::to_python;
+use crate::info::ObjectInfo;
 use crate::listing::{BucketInfo, Entries, Versions};
 
 /// Opens the store at `endpoint`.
+///
+/// `file:///DIRECTORY` or `/DIRECTORY` is the lane `embedded`: each directory in it is a bucket.
+/// `http(s)://HOST[:PORT]` is the lane `http`: any S3 service. `unix:///SOCKET` and `tcp://HOST:PORT` are
+/// the lane `node`: a gateway started by `fordway node`. Without an endpoint,
+/// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the AWS configuration file and at last AWS itself are taken.
+///
+/// Raises `InvalidArgumentError` if the endpoint is none of these or the directory is missing.
 #[pyfunction]
 #[pyo3(signature = (endpoint=None))]
 pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<Store> {
-    let options = fordway_lanes::Options { endpoint, ..Default::default() };
+    let options = fordway_lanes::Options { endpoint: endpoint.clone(), ..Default::default() };
     let lane = without_interpreter(py, || fordway_lanes::open(&options))?;
-    Ok(Store { inner: lane.store })
+    Ok(Store { inner: lane.store, endpoint })
 }
 
-/// What is known of an object without reading it.
-#[pyclass(frozen, get_all, module = "fordway")]
-pub(crate) struct ObjectInfo {
-    size: u64,
-    etag: String,
-    modified: SystemTime,
-    content_type: Option<String>,
-    metadata: BTreeMap<String, String>,
-    version: Option<String>,
-    tag_count: usize,
-}
-
-#[pymethods]
-impl ObjectInfo {
-    fn __repr__(&self) -> String {
-        format!("<ObjectInfo {} bytes, ETag {}>", self.size, self.etag)
-    }
-}
-
-impl From<fordway_store::ObjectInfo> for ObjectInfo {
-    fn from(info: fordway_store::ObjectInfo) -> Self {
-        let metadata = info.metadata.into_inner();
-        ObjectInfo {
-            size: info.size,
-            etag: info.etag.to_string(),
-            modified: info.modified,
-            content_type: metadata.content_type,
-            metadata: metadata.user,
-            version: info.version.map(|version| version.to_string()),
-            tag_count: info.tag_count,
-        }
-    }
-}
-
-/// The objects behind an endpoint. Threads may share it.
+/// The objects behind an endpoint.
+///
+/// Threads may share a store. Every call that touches files lets other Python threads run meanwhile.
+/// A pickled store is opened anew, by the same endpoint, where it is read.
 #[pyclass(frozen, module = "fordway")]
 pub(crate) struct Store {
     inner: Arc<dyn fordway_store::Store>,
+    /// As it was opened by; `None` is what the environment names.
+    endpoint: Option<String>,
 }
 
 #[pymethods]
 impl Store {
-    /// The lane's name.
+    /// How the store is reached: `embedded`, `node` or `http`.
     #[getter]
     fn lane(&self) -> &'static str {
         self.inner.lane()
     }
 
+    /// Returns all buckets in byte order of their names.
     fn list_buckets(&self, py: Python<'_>) -> PyResult<Vec<BucketInfo>> {
         let buckets = without_interpreter(py, || self.inner.list_buckets())?;
         Ok(buckets.into_iter().map(BucketInfo::from).collect())
     }
 
+    /// Makes an empty bucket. Raises `AlreadyExistsError`, `InvalidNameError`.
     fn create_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<()> {
         without_interpreter(py, || self.inner.create_bucket(&Bucket::new(bucket)?))
     }
 
+    /// Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`.
     fn delete_bucket(&self, py: Python<'_>, bucket: String) -> PyResult<()> {
         without_interpreter(py, || self.inner.delete_bucket(&Bucket::new(bucket)?))
     }
 
-    /// `enabled`, `suspended`, or nothing.
+    /// Whether the bucket keeps old versions: `"enabled"`, `"suspended"`, or `None` if it never did.
+    ///
+    /// Raises `NotFoundError`.
     fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
         let found = without_interpreter(py, || self.inner.versioning(&Bucket::new(bucket)?))?;
         Ok(match found {
@@ -97,11 +81,20 @@ impl Store {
         })
     }
 
+    /// Has the bucket keep old versions from now on, or no longer. Raises `NotFoundError`.
     fn set_versioning(&self, py: Python<'_>, bucket: String, enabled: bool) -> PyResult<()> {
         let versioning = if enabled { Versioning::Enabled } else { Versioning::Suspended };
         without_interpreter(py, || self.inner.set_versioning(&Bucket::new(bucket)?, versioning))
     }
 
+    /// Stores `data` under `key`, whole or not at all, and returns the new ETag (without quotes).
+    ///
+    /// `bytes` are written from where they lie; any other buffer in one piece, such as a NumPy array of
+    /// whatever numbers, is copied once first. Text has to be encoded.
+    /// `metadata` names are kept in lower case. `tags` are at most 10. `if_none_match="*"` creates and never
+    /// replaces; `if_match=etag` replaces only while the object still has that ETag.
+    ///
+    /// Raises `NotFoundError` (no bucket), `PreconditionFailedError`, `NoSpaceError`, ...
     #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put(
@@ -137,6 +130,12 @@ impl Store {
         }
     }
 
+    /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or from 0).
+    ///
+    /// Fewer bytes come back only where the object ends before. Objects over 64 KiB are read straight
+    /// into the result; smaller ones are copied once, which costs less than it saves.
+    ///
+    /// Raises `NotFoundError`; `InvalidArgumentError` if `start` is at or past the end, or `length` is 0.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn get<'py>(
         &self,
@@ -154,6 +153,10 @@ impl Store {
         opened.into_bytes(py)
     }
 
+    /// Reads the object into `buffer`, without a copy on the way, and returns how many bytes it has.
+    ///
+    /// With a `start`, reads as many bytes from there as fit; without one, the object must fit.
+    /// Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` cannot be written.
     #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None))]
     fn get_into(
         &self,
@@ -164,14 +167,17 @@ impl Store {
         start: Option<u64>,
         version: Option<String>,
     ) -> PyResult<usize> {
-        let room = buffer.getattr("nbytes").and_then(|bytes| bytes.extract::<u64>());
-        let room = room.or_else(|_| buffer.len().map(|len| len as u64))?;
-        let wanted = range(start, start.map(|_| room)).map_err(|error| to_python(py, &error))?;
+        let room = start.map(|_| u8_buffer(py, buffer).map(|room| room.len_bytes() as u64)).transpose()?;
+        let wanted = range(start, room).map_err(|error| to_python(py, &error))?;
         let asked = (wanted, version);
         let content = without_interpreter(py, || self.open(bucket, key, asked))?;
         read_into(py, content, buffer)
     }
 
+    /// Returns many ranges of one version of an object, each given as start and length, in order.
+    ///
+    /// A range that ends behind the object is cut. Raises `NotFoundError`, and `InvalidArgumentError`
+    /// if a range begins at or past the end, or has a length of 0.
     #[pyo3(signature = (bucket, key, ranges, *, version=None))]
     fn get_ranges<'py>(
         &self,
@@ -189,6 +195,11 @@ impl Store {
         Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
+    /// Returns the object, or a range of it as `get` takes, as memory: `memoryview(store.map(...))`.
+    ///
+    /// On the embedded lane that is the page cache itself, and nothing is read before it is touched.
+    /// It stays the version it was, whatever is put later. A POSIX program that cuts the file short
+    /// makes access behind its new end fatal (SIGBUS). Other lanes read it into memory of its own.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn map(
         &self,
@@ -205,6 +216,7 @@ impl Store {
         })
     }
 
+    /// Describes an object, or a `version` of it, without reading it. Raises `NotFoundError`.
     #[pyo3(signature = (bucket, key, *, version=None))]
     fn head(
         &self,
@@ -217,6 +229,12 @@ impl Store {
         without_interpreter(py, head).map(ObjectInfo::from)
     }
 
+    /// Removes an object; removing what is not there succeeds, as in S3.
+    ///
+    /// Where the bucket keeps versions, the object becomes one of them and is hidden by a delete marker;
+    /// with a `version`, that one is removed for good.
+    ///
+    /// Raises `NotFoundError` (no bucket, or `if_match` and no object), `PreconditionFailedError`.
     #[pyo3(signature = (bucket, key, *, if_match=None, version=None))]
     fn delete(
         &self,
@@ -233,6 +251,7 @@ impl Store {
         })
     }
 
+    /// Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`.
     #[pyo3(signature = (bucket, key, *, version=None))]
     fn tags(
         &self,
@@ -247,6 +266,9 @@ impl Store {
         })
     }
 
+    /// Replaces the tags of an object, or of a `version` of it; the object is not written again.
+    ///
+    /// Raises `NotFoundError`, and `InvalidArgumentError` for more than 10 tags or longer ones than S3 takes.
     #[pyo3(signature = (bucket, key, tags, *, version=None))]
     fn set_tags(
         &self,
@@ -262,28 +284,41 @@ impl Store {
         })
     }
 
-    #[pyo3(signature = (bucket, prefix=String::new(), delimiter=None))]
+    /// Iterates over the keys that start with `prefix`, in byte order, a page of 1,000 at a time.
+    ///
+    /// With a `delimiter`, keys that share the part up to it come as one `CommonPrefix`.
+    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
+    #[pyo3(signature = (bucket, prefix="", delimiter=None))]
     fn list(
         &self,
         py: Python<'_>,
         bucket: String,
-        prefix: String,
+        prefix: &str,
         delimiter: Option<String>,
     ) -> PyResult<Entries> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
-        let query = ListQuery { prefix, delimiter, ..ListQuery::default() };
+        let query = ListQuery { prefix: prefix.to_owned(), delimiter, ..ListQuery::default() };
         Ok(Entries::new(Arc::clone(&self.inner), bucket, query))
     }
 
-    #[pyo3(signature = (bucket, prefix=String::new()))]
-    fn list_versions(&self, py: Python<'_>, bucket: String, prefix: String) -> PyResult<Versions> {
+    /// Iterates over all versions and delete markers of the keys that start with `prefix`.
+    ///
+    /// They come by key in byte order, and those of one key from the newest to the oldest.
+    /// Raises `NotFoundError` (no bucket) when the first page is fetched.
+    #[pyo3(signature = (bucket, prefix=""))]
+    fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Versions> {
         let bucket = Bucket::new(bucket).map_err(|error| to_python(py, &error))?;
-        let query = VersionsQuery { prefix, ..VersionsQuery::default() };
+        let query = VersionsQuery { prefix: prefix.to_owned(), ..VersionsQuery::default() };
         Ok(Versions::new(Arc::clone(&self.inner), bucket, query))
     }
 
     fn __repr__(&self) -> String {
         format!("<Store, lane {}>", self.inner.lane())
+    }
+
+    /// How pickle makes it again: by opening it.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Option<&str>,))> {
+        Ok((py.import("fordway")?.getattr("open")?, (self.endpoint.as_deref(),)))
     }
 }
 
@@ -306,36 +341,4 @@ pub(crate) fn without_interpreter<T: Send>(
     call: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<T> {
     py.detach(call).map_err(|error| to_python(py, &error))
-}
-
-/// `start` and `length` as the range of a request; `None` is all of the object.
-/// Errors: `InvalidArgument` for a length of 0.
-fn range(start: Option<u64>, length: Option<u64>) -> Result<Option<ByteRange>> {
-    match (start, length) {
-        (None, None) => Ok(None),
-        (Some(start), None) => Ok(Some(ByteRange::From(start))),
-        (_, Some(0)) => {
-            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"))
-        }
-        (start, Some(length)) => {
-            let start = start.unwrap_or(0);
-            Ok(Some(ByteRange::Inclusive(start, start.saturating_add(length - 1))))
-        }
-    }
-}
-
-fn of_version(version: Option<String>) -> Result<GetOptions> {
-    Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
-}
-
-fn conditions(if_match: Option<&str>, if_none_match: Option<&str>) -> Conditions {
-    let tags = |text: &str| match text {
-        "*" => ETagMatch::Any,
-        tag => ETagMatch::Tags(vec![ETag::new(tag)]),
-    };
-    Conditions {
-        if_match: if_match.map(tags),
-        if_none_match: if_none_match.map(tags),
-        ..Conditions::default()
-    }
 }

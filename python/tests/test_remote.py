@@ -95,6 +95,17 @@ def test_fsspec_opens_files_by_address(server: RangeServer) -> None:
         system.open(path, "wb")
 
 
+def test_what_needs_a_listing_is_refused_and_not_empty(server: RangeServer, files: FordwayFileSystem) -> None:
+    for listing in (files.glob, files.find, files.ls):
+        with pytest.raises(UnsupportedError, match="listing"):
+            listing(f"{server.url}/*" if listing == files.glob else f"{server.url}/")
+    signed = f"{server.url}/f?signature=[1]"
+    assert files.glob(f"{server.url}/f?signature=1") == [f"{server.url}/f?signature=1"]
+    assert files.cat_file(signed, 0, 3) == CONTENT[:3]
+    assert files.find(f"{server.url}/f") == [f"{server.url}/f"]
+    assert files.glob(f"{server.url}/missing") == []
+
+
 def test_a_file_that_changed_is_read_anew_when_asked(
     server: RangeServer, tmp_path: Path, files: FordwayFileSystem
 ) -> None:

@@ -1,9 +1,12 @@
 """The Python API on a real directory."""
 
+import ast
+import inspect
 import os
 import pickle
 import socket
 import threading
+from array import array
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,11 +40,53 @@ def test_any_buffer_of_bytes_can_be_put(store: fordway.Store, data: bytearray | 
     assert store.get(BUCKET, "key") == b"abc"
 
 
-@pytest.mark.parametrize("data", ["text", memoryview(b"abcdefgh").cast("d"), 5])
-def test_anything_else_cannot_be_put(store: fordway.Store, data: object) -> None:
-    with pytest.raises(BufferError):
+def test_a_buffer_of_other_items_is_its_bytes(store: fordway.Store) -> None:
+    numbers = array("d", [1.5, -2.0])
+    store.put(BUCKET, "key", numbers)
+    assert store.get(BUCKET, "key") == numbers.tobytes()
+    back = array("d", [0.0, 0.0])
+    assert store.get_into(BUCKET, "key", back) == 16
+    assert back == numbers
+    assert store.get_into(BUCKET, "key", back, start=8) == 8
+    assert back.tolist() == [-2.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        ("text", TypeError, "not <class 'str'>; encode text"),
+        (5, TypeError, "not <class 'int'>"),
+        (memoryview(b"abcdefgh" * 4).cast("d")[::2], BufferError, "in one piece"),
+    ],
+)
+def test_anything_else_cannot_be_put(
+    store: fordway.Store, data: object, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
         store.put(BUCKET, "key", data)
     assert list(store.list(BUCKET)) == []
+
+
+def test_a_pickled_store_is_opened_anew(store: fordway.Store) -> None:
+    store.put(BUCKET, "key", b"abc")
+    again = pickle.loads(pickle.dumps(store))
+    assert again is not store
+    assert again.get(BUCKET, "key") == b"abc"
+
+
+def test_help_says_what_the_stubs_say() -> None:
+    stubs = ast.parse((Path(fordway.__file__).parent / "_fordway.pyi").read_text())
+    described = 0
+    for scope in (stubs, *(node for node in stubs.body if isinstance(node, ast.ClassDef))):
+        there = _fordway if scope is stubs else getattr(_fordway, scope.name)
+        for node in scope.body:
+            wanted = ast.get_docstring(node) if isinstance(node, ast.ClassDef | ast.FunctionDef) else None
+            if wanted is None or node.name.startswith("__"):
+                continue
+            assert inspect.getdoc(getattr(there, node.name)) == wanted, node.name
+            described += 1
+    assert described > 40
+    assert str(inspect.signature(fordway.Store.list)) == "(self, /, bucket, prefix='', delimiter=None)"
 
 
 @pytest.mark.parametrize(

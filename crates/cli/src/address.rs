@@ -8,7 +8,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use crate::web;
 
 /// A place that data comes from or goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
     /// `s3://`: all buckets.
     Service,
@@ -48,6 +48,11 @@ impl Address {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
+        if let Some(rest) = text.strip_prefix("s3:") {
+            let rest = rest.trim_start_matches('/');
+            let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
         Ok(Address::Local(PathBuf::from(text)))
     }
 
@@ -77,10 +82,14 @@ impl Address {
 
     /// The bucket and whatever follows it. Errors: `InvalidArgument` for everything else.
     pub(crate) fn into_s3(self) -> Result<(Bucket, String)> {
+        self.split("s3://BUCKET")
+    }
+
+    fn split(self, form: &str) -> Result<(Bucket, String)> {
         match self {
             Address::S3(bucket, key) => Ok((bucket, key)),
             other => {
-                Err(Error::new(ErrorKind::InvalidArgument, format!("{other} is not of the form s3://BUCKET")))
+                Err(Error::new(ErrorKind::InvalidArgument, format!("{other} is not of the form {form}")))
             }
         }
     }
@@ -98,7 +107,7 @@ impl Address {
 
     /// One object. Errors: `InvalidArgument` where there is no key.
     pub(crate) fn into_object(self) -> Result<(Bucket, Key)> {
-        match self.into_s3()? {
+        match self.split("s3://BUCKET/KEY")? {
             (bucket, key) if key.is_empty() => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("s3://{bucket} is a bucket; name an object: s3://{bucket}/KEY"),

@@ -32,7 +32,10 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit> {
 fn missing(name: &str) -> Error {
     let why = match PYTHON_COMMANDS.contains(&name) {
         true => {
-            format!("`fordway {name}` comes with the Python package; install it with: pip install fordway")
+            format!(
+                "`fordway {name}` comes with the Python package, which `make build` puts into .venv of the source \
+                 tree; have .venv/bin in PATH"
+            )
         }
         false => format!(
             "`{name}` is no command of fordway, and there is no fordway-{name} in PATH; see `fordway --help`"

@@ -150,3 +150,14 @@ fn a_signal_cleans_up() {
     assert!(text(&output.stderr).contains("stopped by a signal"), "{}", text(&output.stderr));
     assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
 }
+
+#[test]
+fn nothing_is_made_where_nobody_named_a_place() {
+    let dir = tempfile::tempdir().unwrap();
+    for benchmark in ["ior", "mdtest", "mdworkbench", "io500"] {
+        let output = fordway(dir.path(), &["bench", benchmark]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{benchmark}");
+        assert!(text(&output.stderr).contains("name where to work"), "{}", text(&output.stderr));
+    }
+    assert!(entries(dir.path()).is_empty());
+}

@@ -81,6 +81,23 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
+/// The line that is printed is what other programs are given.
+#[test]
+fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
+    let dir = place();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    command.args(["node", "root", "--socket", "./socket"]).current_dir(dir.path());
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut ready = String::new();
+    output.read_line(&mut ready).unwrap();
+    let gateway = Gateway { process, output, ready };
+    let endpoint = gateway.ready.trim_end().rsplit_once(" at ").unwrap().1;
+    let mut listing = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    let listed = listing.args(["--endpoint", endpoint, "ls"]).current_dir("/").output().unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).ends_with(" bucket\n"), "{listed:?}");
+}
+
 #[test]
 fn its_counters_can_be_asked_for() {
     let dir = place();

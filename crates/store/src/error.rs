@@ -59,7 +59,7 @@ kinds! {
     /// `If-None-Match` or `If-Modified-Since` says the caller's copy is current.
     NotModified = "";
     /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` does not hold.
-    PreconditionFailed = "read the object's current ETag and decide again";
+    PreconditionFailed = "look at what is there now, and decide again";
     /// Another writer was at work on the same key at the same time.
     ConditionalConflict = "retry";
     /// The content does not have the MD5 or checksum the caller stated.
@@ -99,7 +99,7 @@ kinds! {
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The other side answered with something that is not valid.
-    BadResponse = "check that the endpoint speaks S3";
+    BadResponse = "check the address, and what it is that answers there";
     /// What lies on disk is not what this program writes.
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept it as it is";
     /// The caller asked to stop.

@@ -1,5 +1,6 @@
 //! Byte ranges as callers ask for them (RFC 9110 section 14).
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::{Error, ErrorKind, Result};
@@ -27,7 +28,18 @@ impl ByteRange {
         if range.start < range.end {
             return Ok(range);
         }
-        Err(Error::new(ErrorKind::InvalidRange, format!("{self:?} of an object of {size} bytes")))
+        Err(Error::new(ErrorKind::InvalidRange, format!("bytes {self} of an object of {size} bytes")))
+    }
+}
+
+/// As after `bytes=` in a request: `5-10`, `5-`, `-10`.
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ByteRange::From(first) => write!(f, "{first}-"),
+            ByteRange::Inclusive(first, last) => write!(f, "{first}-{last}"),
+            ByteRange::Last(count) => write!(f, "-{count}"),
+        }
     }
 }
 
@@ -48,6 +60,12 @@ mod tests {
             (ByteRange::Last(5), 0),
         ] {
             assert_eq!(range.resolve(size).unwrap_err().kind(), ErrorKind::InvalidRange, "{range:?}");
+        }
+        for (range, shown) in
+            [(ByteRange::From(10), "10-"), (ByteRange::Inclusive(4, 3), "4-3"), (ByteRange::Last(0), "-0")]
+        {
+            let error = range.resolve(10).expect_err("it is empty");
+            assert_eq!(error.detail(), format!("bytes {shown} of an object of 10 bytes"));
         }
     }
 }

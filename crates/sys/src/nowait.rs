@@ -47,6 +47,12 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
+/// Whether the calling thread is within [`without_waiting`] and something was not in memory: what it
+/// does is thrown away then, so its errors are nobody's and need not be told.
+pub fn is_to_be_done_again() -> bool {
+    MODE.get() == Mode::WouldHaveWaited
+}
+
 fn is_asking() -> bool {
     MODE.get() != Mode::Waits
 }
@@ -121,6 +127,11 @@ mod tests {
         assert_eq!(without_waiting(|| 1), Some(1));
         assert_eq!(without_waiting(would_wait), None);
         assert_eq!(without_waiting(|| (would_wait(), 1).1), None);
+        assert_eq!(without_waiting(is_to_be_done_again), Some(false));
+        let mut again = (false, false);
+        let done = without_waiting(|| again = (would_wait(), is_to_be_done_again()));
+        assert_eq!((done, again), (None, (true, true)));
+        assert!(!is_to_be_done_again(), "only while it is done");
         assert!(!would_wait(), "outside, one may wait");
         std::panic::catch_unwind(|| without_waiting(|| panic!("in the middle"))).expect_err("it panics");
         assert!(!would_wait(), "also after a panic");

@@ -6,11 +6,7 @@ use fordway_store::ByteRange;
 
 /// The value of `Range` that asks for `range`.
 pub fn format_range(range: ByteRange) -> String {
-    match range {
-        ByteRange::From(first) => format!("bytes={first}-"),
-        ByteRange::Inclusive(first, last) => format!("bytes={first}-{last}"),
-        ByteRange::Last(count) => format!("bytes=-{count}"),
-    }
+    format!("bytes={range}")
 }
 
 /// Appends `first-last` of `range`, which must not be empty, to a list of ranges; a comma goes between

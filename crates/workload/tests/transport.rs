@@ -1,6 +1,7 @@
 //! Transports on a link within this process and on a store in memory: what is sent, recorded and summed up.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -138,6 +139,15 @@ fn a_side_that_is_gone_is_named() {
     let gone = Remote::greet(asks, "openmpi-tcp").err().expect("it never said anything");
     assert_eq!(gone.kind(), ErrorKind::Unavailable);
     assert!(gone.to_string().contains("openmpi-tcp ended before it had answered"), "{gone}");
+}
+
+#[test]
+fn a_side_of_another_version_is_named() {
+    let (asks, mut answers) = pair();
+    answers.write_all(b"{\"of\": \"last year\"}\n").unwrap();
+    let error = Remote::greet(asks, "openmpi-tcp").err().expect("it is another version");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("openmpi-tcp runs a fordway-mpi of another version"), "{error}");
 }
 
 #[test]

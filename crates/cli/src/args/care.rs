@@ -55,9 +55,9 @@ pub struct GcArgs {
   fordway fsck /lustre/project/objects --read --json > findings.jsonl
   fordway fsck . --bucket results --read
 
-Holds what lies on disk against what is stored about it, and changes nothing. Each finding is one line:
-severity, kind, path, and what to do next. With --read, content that has an MD5 or a checksum is read
-and compared; an ETag of the kind `fast` says nothing of content, so such objects are not read. Exit code
+Holds what lies on disk against what is stored about it, and changes nothing. Each finding is one line: \
+severity, kind, path, and what to do next. With --read, content that has an MD5 or a checksum is read \
+and compared; an ETag of the kind `fast` says nothing of content, so such objects are not read. Exit code \
 8 if anything is corrupt, 1 if something could not be read, 0 otherwise, also with notes.")]
 pub struct FsckArgs {
     /// Where

@@ -15,9 +15,9 @@ use fordway_measure::parse_bytes;
   fordway compare ./data --threads 8 --lane posix --lane http --out eight.run
   fordway compare ./data --check-instrument
 
-Takes the files of DIR down every lane: puts all, lists, heads all, gets all, reads a random range of
-each, deletes all, in rounds, the lanes in turn block by block. Every read is compared with the
-source. The work is done in a temporary directory beside DIR (or in --root), which is removed at the
+Takes the files of DIR down every lane: puts all, lists, heads all, gets all, reads a random range of \
+each, deletes all, in rounds, the lanes in turn block by block. Every read is compared with the \
+source. The work is done in a temporary directory beside DIR (or in --root), which is removed at the \
 end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with.")]
 pub struct CompareArgs {
     /// The directory with the files to use

@@ -16,8 +16,8 @@ use crate::units::parse_duration;
   fordway doctor --fix kubernetes > job.yaml
   fordway doctor --save node17 && fordway doctor --root node17
 
-It reads /proc and /sys, mostly without being root, and changes nothing. Only two things are measured: noise, for
-a second, and the round trip between two MPI ranks, where there is fordway-mpi. What cannot be read is
+It reads /proc and /sys, mostly without being root, and changes nothing. Only two things are measured: noise, for \
+a second, and the round trip between two MPI ranks, where there is fordway-mpi. What cannot be read is \
 told as such. The checks, and what to do: docs/doctor.md.")]
 pub struct DoctorArgs {
     /// Print settings that address what was found, as a file for that scheduler

@@ -39,7 +39,7 @@ pub enum MachinesAction {
   fordway machines probe --disk /scratch --peer http://storage:9000/bucket/large-object
   fordway machines probe --peer storage:9000 --json > probe.json
 
-R is the clock at which reference cycles count. Without --peer the network is the loopback interface.
+R is the clock at which reference cycles count. Without --peer the network is the loopback interface. \
 What cannot be measured says why; it is null in JSON, and never guessed.")]
 pub struct ProbeArgs {
     /// A directory whose disk is written to and read, with 256 MiB
@@ -58,8 +58,8 @@ pub struct ProbeArgs {
   iperf3 -s     # on storage1; then here:
   fordway machines measure --name login1 --peer storage1 --catalogue ours.toml
 
-Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and takes the medians. A program
-that is missing is named with its Debian package, and what it measures is left out, never guessed.
+Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and takes the medians. A program \
+that is missing is named with its Debian package, and what it measures is left out, never guessed. \
 Each run of a program has a minute at most.")]
 pub struct MeasureArgs {
     /// The machine's name [default: its host name]

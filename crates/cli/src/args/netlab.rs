@@ -17,10 +17,10 @@ use crate::units::{parse_bit_rate, parse_duration};
     --ready-port 8080 -- sh -c 'curl -o /dev/null http://$FORDWAY_NETLAB_SERVER:8080/big'
   fordway netlab --rtt 80ms --rate 100mbit --loss 0.1 --stats link.json -- ./client
 
-COMMAND runs in a network of its own, --server in another, and a link as described is all there is
-between them. Both find the addresses in FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT. When COMMAND
-ends, the server is asked to end, with all that it started; nothing is left, also after a kill.
-Without --rtt, --rate and --loss the two are joined by virtual Ethernet. It needs root, or a user
+COMMAND runs in a network of its own, --server in another, and a link as described is all there is \
+between them. Both find the addresses in FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT. When COMMAND \
+ends, the server is asked to end, with all that it started; nothing is left, also after a kill. \
+Without --rtt, --rate and --loss the two are joined by virtual Ethernet. It needs root, or a user \
 namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND's is.")]
 pub struct NetlabArgs {
     /// Time from the client to the server and back

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fordway_measure::parse_bytes;
 
-use super::serve::{ConditionsArg, DurabilityArg, ETagArg};
+use super::serve::{ConditionsArg, DurabilityArg, ETagArg, socket_address};
 
 /// Options of `node`.
 #[derive(Debug, Args)]
@@ -18,12 +18,12 @@ use super::serve::{ConditionsArg, DurabilityArg, ETagArg};
   fordway node --status --socket /run/fordway/node.sock
   curl --unix-socket /run/fordway/node.sock http://localhost/bucket/key
 
-Every directory in ROOT is a bucket, every file below it an object. Programs reach them by the
-endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway does each
-request as its caller, and the kernel decides what they may; run by a user, it serves that user alone.
-When the gateway is ready it prints one line with its endpoints. SIGTERM and Ctrl-C finish the
-requests in progress. The socket speaks S3 over HTTP too, to whoever begins with it, and looks at no
-signature. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and
+Every directory in ROOT is a bucket, every file below it an object. Programs reach them by the \
+endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway does each \
+request as its caller, and the kernel decides what they may; run by a user, it serves that user alone. \
+When the gateway is ready it prints one line with its endpoints. SIGTERM and Ctrl-C finish the \
+requests in progress. The socket speaks S3 over HTTP too, to whoever begins with it, and looks at no \
+signature. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and \
 AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.")]
 pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets
@@ -42,7 +42,7 @@ pub struct NodeArgs {
     #[arg(long = "allow-uid", value_name = "UID")]
     pub allow_uids: Vec<u32>,
     /// Serve the same protocol by TCP too; port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub tcp: Option<SocketAddr>,
     /// Let who comes by TCP act as root, if that is who runs this
     #[arg(long, requires = "tcp")]

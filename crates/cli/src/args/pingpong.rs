@@ -14,7 +14,7 @@ use crate::units::parse_duration;
   fordway pingpong ping --listen 127.0.0.1:8081 --pong http://127.0.0.1:8080
   curl -so /dev/null -w '%{size_download}\\n' http://127.0.0.1:8081/ping/100000
 
-Who asks ping for /ping/N is answered with N bytes, which ping has from pong. `fordway bench pingpong` starts both
+Who asks ping for /ping/N is answered with N bytes, which ping has from pong. `fordway bench pingpong` starts both \
 in many set-ups and makes the load.")]
 pub struct PingpongArgs {
     /// Which end.
@@ -75,7 +75,7 @@ pub struct PongArgs {
   fordway pingpong ping --listen 0.0.0.0:8081 --pong http://node2:8080
   fordway pingpong ping --pong 'http://node2/cgi/random?bytes={size}'
 
-A request that asks for its connection to be closed is passed on by a new connection, which is closed too; others by
+A request that asks for its connection to be closed is passed on by a new connection, which is closed too; others by \
 connections that are kept.")]
 pub struct PingArgs {
     /// Where, and for how long.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fordway_client::http::Version;
 use fordway_measure::parse_bytes;
 
@@ -12,6 +12,7 @@ use crate::units::parse_duration;
 
 /// Options of `read`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["ranges", "sequential"]))]
 #[command(after_help = "Examples:
   fordway read https://data.example.org/events.root --ranges baskets.txt --output baskets.bin
   echo '0 4096' | fordway read s3://data/run.h5 --ranges - | xxd
@@ -27,10 +28,10 @@ pub struct ReadArgs {
     #[arg(required_unless_present = "metalink")]
     pub url: Option<String>,
     /// Where the ranges are: a file of `offset length` lines, or - for standard input
-    #[arg(long, value_name = "FILE", required_unless_present = "sequential")]
+    #[arg(long, value_name = "FILE")]
     pub ranges: Option<PathBuf>,
     /// Read all of a file, or of an object by HTTP, in blocks of this size, one behind the other, and read ahead
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with_all = ["ranges", "window", "per_call"])]
+    #[arg(long, value_name = "SIZE", value_parser = block_bytes, conflicts_with_all = ["window", "per_call"])]
     pub sequential: Option<u64>,
     /// Memory for what --sequential reads ahead
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
@@ -73,6 +74,13 @@ pub struct CallArgs {
     /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
+}
+
+fn block_bytes(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("blocks have one byte or more".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 fn http_version(number: &str) -> Result<Version, String> {

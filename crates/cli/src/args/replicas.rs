@@ -23,8 +23,10 @@ pub struct ReplicaArgs {
 /// Options of `metalink`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  fordway metalink make events.root --replica https://a.example.org/d/ --replica https://b.example.org/d/
-  fordway metalink make events.root --replica https://a.example.org/d/events.root@ch --out events.meta4
+  fordway metalink make events.root --replica https://a.example.org/d/ \\
+    --replica https://b.example.org/d/
+  fordway metalink make events.root --replica https://a.example.org/d/events.root@ch \\
+    --out events.meta4
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct MetalinkArgs {
@@ -45,7 +47,8 @@ pub enum MetalinkAction {
 /// Options of `metalink make`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  fordway metalink make events.root --replica https://a.example.org/d/ --replica https://b.example.org/d/
+  fordway metalink make events.root --replica https://a.example.org/d/ \\
+    --replica https://b.example.org/d/
   fordway metalink make *.root --replica https://a.example.org/d/ --out run7.meta4
 
 A URL that ends in / has the file's name behind it. The first has priority 1, the next 2. @ch at the end of a URL states a country.")]

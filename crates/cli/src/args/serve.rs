@@ -17,22 +17,24 @@ use crate::units::parse_duration;
   fordway serve /lustre/project/objects
   AWS_ACCESS_KEY_ID=me AWS_SECRET_ACCESS_KEY=secret fordway serve . --listen 127.0.0.1:9000
   fordway serve /data --listen 127.0.0.1:0 --etag fast --durability none
-  fordway serve /lustre --credentials /etc/fordway/users.toml --access-log /var/log/fordway.log --metrics 127.0.0.1:9100
-  fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --domain s3.example.org
+  fordway serve /lustre --credentials /etc/fordway/users.toml --access-log /var/log/fordway.log \\
+    --metrics 127.0.0.1:9100
+  fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
+    --domain s3.example.org
 
-Every directory in ROOT is a bucket, every file below it an object. Requests must be signed with the
-one key pair of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.
-With --credentials there are several users; run by root, the gateway uses files as the uid, gid and
-groups that the file says, and the kernel decides what they may.
-When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests
-in progress; SIGHUP reads certificate, key and credentials file again and opens the access log anew.
-HTTP/1.1 and HTTP/2 are spoken, the latter to clients that choose it in their TLS handshake or begin
+Every directory in ROOT is a bucket, every file below it an object. Requests must be signed with the \
+one key pair of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; without them a pair is made and printed. \
+With --credentials there are several users; run by root, the gateway uses files as the uid, gid and \
+groups that the file says, and the kernel decides what they may. \
+When the gateway is ready it prints one line with its address. SIGTERM and Ctrl-C finish the requests \
+in progress; SIGHUP reads certificate, key and credentials file again and opens the access log anew. \
+HTTP/1.1 and HTTP/2 are spoken, the latter to clients that choose it in their TLS handshake or begin \
 with it; HTTP/3 is with --http3. Give a certificate before you listen beyond 127.0.0.1.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
     /// Address and port; port 0 takes any free one
-    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
+    #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
     /// The certificate to show, in PEM, with those that lead to a trusted one behind it
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -63,7 +65,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
     /// Answer /metrics (Prometheus), /health and /ready there, to anyone who asks
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub metrics: Option<SocketAddr>,
     /// Connections open at a time; further clients wait
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
@@ -140,4 +142,11 @@ impl From<DurabilityArg> for Durability {
             DurabilityArg::Full => Durability::Full,
         }
     }
+}
+
+/// Where to listen. Errors: as clap shows them, with an example.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let example =
+        "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";
+    text.parse().map_err(|_| example.to_owned())
 }

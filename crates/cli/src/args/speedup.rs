@@ -17,11 +17,11 @@ use crate::units::parse_duration;
   fordway speedup --check richter
   fordway speedup --check table.csv
 
-COMMAND is an MPI program, which is started by mpirun of Open MPI with each number of ranks in each
-set-up, in turn; {ranks} in it is their number. One rank is run in the first set-up, the reference.
-Set-ups: `default` is as Open MPI chooses, `shm` shared memory, `loopback` TCP on this machine's loopback
-device; any other is one of `fordway bench pingpong --list` that has two networks, or a file of such, with
-half of the ranks in each (needs root). NAME+yield has ranks give way while they wait. `make mpi` builds
+COMMAND is an MPI program, which is started by mpirun of Open MPI with each number of ranks in each \
+set-up, in turn; {ranks} in it is their number. One rank is run in the first set-up, the reference. \
+Set-ups: `default` is as Open MPI chooses, `shm` shared memory, `loopback` TCP on this machine's loopback \
+device; any other is one of `fordway bench pingpong --list` that has two networks, or a file of such, with \
+half of the ranks in each (needs root). NAME+yield has ranks give way while they wait. `make mpi` builds \
 what has ranks report their communication.")]
 pub struct SpeedupArgs {
     /// Numbers of ranks; 1 is always among them

@@ -43,7 +43,7 @@ fn write_all(addresses: &[String], raw: bool, wanted: &Wanted<'_>, context: &Con
         return web::write_out("", wanted.options.range, &places, context).map(|()| Exit::Ok);
     }
     if wanted.options.version.is_some() {
-        let sources: Result<Vec<_>> = addresses.iter().map(|text| Source::find(text, false, raw)).collect();
+        let sources: Result<Vec<_>> = addresses.iter().map(|text| Source::find_flat(text, raw)).collect();
         let (bucket, key) = only_object(&sources?)?;
         return write_object(&bucket, &key, wanted, context).map(|()| Exit::Ok);
     }
@@ -51,7 +51,7 @@ fn write_all(addresses: &[String], raw: bool, wanted: &Wanted<'_>, context: &Con
         if web::is_address(text) {
             return web::write_out(text, wanted.options.range, &places, context).map(|()| Exit::Ok);
         }
-        write_source(&Source::find(text, false, raw)?, wanted, context)
+        write_source(&Source::find_flat(text, raw)?, wanted, context)
     })
 }
 

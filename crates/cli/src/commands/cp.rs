@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::dav;
 use crate::exit::Exit;
 use crate::replicas::{self, Places};
+use crate::transfer::taken::Taken;
 use crate::transfer::tree::{Item, Items};
 use crate::transfer::{self, Action, Existing, Settings, unsupported};
 use crate::web;
@@ -66,13 +67,20 @@ pub(super) fn copy_all(
     let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
     let target = Target::new(to, destination, several)?;
     for source in sources {
-        check_places(&source.root(), target.directory())?;
+        check_places(source, target.directory())?;
     }
     let plan = |source| {
         actions(context, source, &target, filters)
             .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     };
-    transfer::run(context, settings, sources.iter().flat_map(plan))
+    let mut taken = Taken::by(sources.len());
+    let actions = sources.iter().flat_map(plan).map(|action| {
+        if let Ok(Action::Copy { from, to, .. }) = &action {
+            taken.take(from, to)?;
+        }
+        action
+    });
+    transfer::run(context, settings, actions)
 }
 
 /// A file at a web server is copied by itself.
@@ -100,8 +108,8 @@ fn check_alone(args: &CpArgs) -> Result<()> {
 }
 
 /// Errors: `InvalidArgument` where neither place is in a store.
-fn check_places(from: &Address, to: &Address) -> Result<()> {
-    match (from, to) {
+fn check_places(from: &Source, to: &Address) -> Result<()> {
+    match (from.root(), to) {
         (Address::S3(..), _) | (_, Address::S3(..)) => Ok(()),
         _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
     }

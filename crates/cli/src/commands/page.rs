@@ -23,8 +23,8 @@ pub(super) fn write(run: &Path, context: &Context) -> Result<()> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             context.output.note(
-                "no HTML report: it comes with the Python package; install it with `pip install fordway`, \
-                 then run `fordway report` on the run",
+                "no HTML report: it comes with the Python package, which `make build` puts into .venv of the \
+                 source tree; with .venv/bin in PATH, run `fordway report` on the run",
             );
             Ok(())
         }

@@ -1,5 +1,6 @@
 //! Which objects an address means, for the commands that take several.
 
+use std::fmt;
 use std::path::Path;
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
@@ -19,7 +20,30 @@ pub(super) enum Source {
     Matching(Bucket, String),
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::One(place) | Source::Below(place) => place.fmt(f),
+            Source::Matching(bucket, wildcard) => write!(f, "s3://{bucket}/{wildcard}"),
+        }
+    }
+}
+
 impl Source {
+    /// Reads `text`, for a command that has no `--recursive`: it takes objects, and wildcards of them.
+    pub(super) fn find_flat(text: &str, raw: bool) -> Result<Self> {
+        match Address::parse(text)? {
+            Address::S3(bucket, key)
+                if (raw || !has_wildcard(&key)) && (key.is_empty() || key.ends_with('/')) =>
+            {
+                let place = format!("s3://{bucket}/{key}");
+                let why = format!("{place} is not one object; all below it is '{place}*'");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            _ => Self::find(text, false, raw),
+        }
+    }
+
     /// Reads `text`; `raw` takes wildcards literally.
     pub(super) fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
         match Address::parse(text)? {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::SystemTime;
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
 use serde::Serialize;
@@ -29,9 +30,7 @@ pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
         let store = context.store()?;
         if key.is_empty() && args.version_id.is_none() {
             let created = store.head_bucket(&bucket)?.created;
-            let shown = format!("    Bucket: s3://{bucket}\n   Created: {}", local_time(created));
-            let created = utc_time(created);
-            context.output.record(&BucketRecord { bucket: bucket.as_str(), created, shown })?;
+            context.output.record(&BucketRecord::new(&bucket, created))?;
         } else {
             let key = Key::new(key)?;
             let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
@@ -45,14 +44,27 @@ pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
 #[derive(Serialize)]
 struct BucketRecord<'r> {
     bucket: &'r str,
-    created: String,
+    created: Option<String>,
     #[serde(skip)]
-    shown: String,
+    shown_time: Option<String>,
+}
+
+impl<'r> BucketRecord<'r> {
+    /// S3 does not say when a single bucket was made, and the lane answers the epoch then.
+    fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
+        let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
+        BucketRecord {
+            bucket: bucket.as_str(),
+            created: known.map(utc_time),
+            shown_time: known.map(local_time),
+        }
+    }
 }
 
 impl fmt::Display for BucketRecord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        write!(f, "    Bucket: s3://{}", self.bucket)?;
+        self.shown_time.as_ref().map_or(Ok(()), |time| write!(f, "\n   Created: {time}"))
     }
 }
 

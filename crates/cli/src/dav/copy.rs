@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::args::{CpArgs, MvArgs, ThirdPartyArg, TransferArgs};
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::transfer::taken::Taken;
 use crate::transfer::{Existing, queue, tree};
 use crate::web::{self, http_url};
 
@@ -60,7 +61,7 @@ impl<'o> Order<'o> {
 }
 
 /// Where something is or goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Web(String),
     Local(PathBuf),
@@ -142,7 +143,12 @@ pub(crate) fn copy(order: &Order<'_>, context: &Context) -> Result<Exit> {
     let dav = client(context);
     let copier = Copier::new(&dav, order, context);
     let plan = |source: &'_ Place| plan(&dav, context, order, source, (&destination, is_directory));
-    let tasks = sources.iter().flat_map(plan).take_while(|_| !context.interrupt.is_raised());
+    let mut taken = Taken::by(sources.len());
+    let tasks = sources.iter().flat_map(plan).map(|task| {
+        let task = task?;
+        taken.take(&task.from, &task.to).map(|()| task)
+    });
+    let tasks = tasks.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     queue::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
     context.output.end_progress();

@@ -59,6 +59,23 @@ impl Verifier {
     }
 }
 
+/// Holds what was read of a source against the size that it stated.
+/// Errors: `InvalidArgument` where that was 0, as of the kernel's files in /proc; `IncompleteBody`.
+fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
+    let (kind, why) = match stated {
+        Some(0) if read_bytes > 0 => (
+            ErrorKind::InvalidArgument,
+            format!("{name} says that it is empty, and has content; pipe it in and use - as the source"),
+        ),
+        Some(size) if size != read_bytes => (
+            ErrorKind::IncompleteBody,
+            format!("{name} changed while it was read: {read_bytes} bytes instead of {size}"),
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::new(kind, why))
+}
+
 impl Runner<'_> {
     /// Feeds `reader` to `writer` and publishes it; `size` is what is expected where that is known.
     /// The checksum is computed here too, so that the store's side is held against ours.
@@ -84,10 +101,7 @@ impl Runner<'_> {
             total_bytes += chunk.len() as u64;
             self.advance(chunk.len() as u64)?;
         }
-        if size.is_some_and(|size| size != total_bytes) {
-            let why = format!("{name} changed while it was read: {total_bytes} bytes instead of {size:?}");
-            return Err(Error::new(ErrorKind::IncompleteBody, why));
-        }
+        check_size(name, size, total_bytes)?;
         let checksum = match hasher {
             Some(hasher) => hasher.finish(&Expected::default())?.checksum,
             None => None,

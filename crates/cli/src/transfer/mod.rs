@@ -12,6 +12,7 @@ mod download;
 pub(crate) mod plan;
 pub(crate) mod queue;
 mod remove;
+pub(crate) mod taken;
 pub(crate) mod tally;
 pub(crate) mod tree;
 mod upload;
@@ -323,6 +324,6 @@ fn copy_name(from: &Address, to: &Address) -> &'static str {
 }
 
 /// Why two places cannot be copied between.
-pub(crate) fn unsupported(from: &Address, to: &Address) -> String {
+pub(crate) fn unsupported(from: impl fmt::Display, to: &Address) -> String {
     format!("cannot copy {from} to {to}: at least one of the two must be of the form s3://BUCKET/KEY")
 }

@@ -39,7 +39,7 @@ impl Gateway {
 
     /// Twenty requests by `method`, signed with `secret`.
     fn load(&self, method: &str, secret: &str) -> (Output, Value) {
-        let (url, size) = (format!("{}/bucket/o-{{n}}", self.endpoint), BODY_BYTES.to_string());
+        let (url, size) = (format!("{}/bucket/o-{{number}}", self.endpoint), BODY_BYTES.to_string());
         let args = ["--method", method, "--size", &size, "--objects", "4", "--requests", "20", "--sign"];
         let mut command = command(&[&[url.as_str(), "--warm-up", "0s"], &args[..]].concat());
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);

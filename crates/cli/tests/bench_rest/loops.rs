@@ -38,7 +38,7 @@ fn a_closed_loop_counts_what_the_server_saw() {
 fn bodies_are_sent_whole_and_sweeps_measure_all_combinations() {
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));
     let (output, summaries) = bench(&[
-        &server.url("/b/{size}/o-{n}"),
+        &server.url("/b/{size}/o-{number}"),
         "--method",
         "PUT",
         "--size",

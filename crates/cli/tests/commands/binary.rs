@@ -66,6 +66,28 @@ fn wrong_options_are_usage_errors() {
     }
 }
 
+/// The library that writes help makes a new line of an `n` in braces.
+#[test]
+fn help_shows_what_stands_for_a_number() {
+    let help = text(&fordway(&["bench", "rest", "--help"], "").stdout);
+    assert!(help.contains("/bucket/o-{number}' --method PUT") && help.contains("{size}"), "{help}");
+}
+
+#[test]
+fn usage_errors_say_what_is_wanted() {
+    let says = [
+        (&["serve", ".", "--listen", "localhost:9000"][..], "such as 127.0.0.1:9000"),
+        (&["node", ".", "--tcp", "9000"], "such as 127.0.0.1:9000"),
+        (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
+        (&["read", "s3://b/k", "--sequential", "0"], "blocks have one byte or more"),
+    ];
+    for (words, wanted) in says {
+        let ran = fordway(words, "");
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(text(&ran.stderr).contains(wanted), "{}", text(&ran.stderr));
+    }
+}
+
 #[test]
 fn completions_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -106,7 +128,7 @@ fn other_names_run_from_path() {
     for command in ["report", "model"] {
         let ran = fordway(&[command], dir.path());
         assert_eq!(ran.status.code(), Some(2));
-        assert!(text(&ran.stderr).contains("pip install fordway"), "{}", text(&ran.stderr));
+        assert!(text(&ran.stderr).contains("have .venv/bin in PATH"), "{}", text(&ran.stderr));
     }
 }
 

@@ -7,6 +7,7 @@ mod doctor;
 mod listing;
 mod reading;
 mod replicas;
+mod sources;
 mod support;
 mod versions;
 mod web;

@@ -42,6 +42,20 @@ fn files_go_up_and_come_down() {
 }
 
 #[test]
+fn two_files_never_go_to_one_address() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    rig.write("a/x", "of a");
+    rig.write("b/x", "of b");
+    let to = dav(&server, "to/");
+    rig.run(&["mkdir", &to]).ok();
+    let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(Exit::Usage);
+    assert!(ran.stderr.contains("b/x would replace"), "{}", ran.stderr);
+    assert_eq!(rig.run(&["cat", &dav(&server, "to/x")]).ok().stdout, "of a");
+    assert_eq!(rig.files(), ["b/x"], "nothing is lost");
+}
+
+#[test]
 fn json_has_the_fields_of_the_other_lanes() {
     let Some(server) = ForeignServer::apache() else { return };
     let rig = Rig::new();

@@ -73,6 +73,19 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
+/// What is not in memory is looked up on another thread, which is no failure.
+#[test]
+fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
+    let dir = place();
+    let gateway = Process::start(dir.path(), &[]);
+    for name in ["never", "asked", "for"] {
+        let key = Key::new(name).unwrap();
+        let got = gateway.client().get(&bucket(), &key, &GetOptions::default()).map(drop);
+        assert_eq!(got.expect_err("it is not there").kind(), ErrorKind::NoSuchKey);
+    }
+    assert_eq!(gateway.stop_well(), "");
+}
+
 #[test]
 fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     let dir = place();

@@ -46,7 +46,9 @@ impl Head {
             Ok(httparse::Status::Partial) => return Ok(false),
             Err(error) => {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-                let detail = format!("the answer is not HTTP/1.1 (it starts with {start:?})");
+                // A record of TLS that holds an alert (RFC 8446 section 5.1).
+                let hint = if bytes.starts_with(&[21, 3]) { "; is the address https:// ?" } else { "" };
+                let detail = format!("the answer is not HTTP/1.1 (it starts with {start:?}{hint})");
                 return Err(Error::new(ErrorKind::BadResponse, detail).caused_by(error));
             }
         };

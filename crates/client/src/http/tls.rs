@@ -66,7 +66,8 @@ impl TlsConnector {
         let config = self.config()?;
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, format!("no TLS session with {origin}")).caused_by(error)
+            let detail = format!("no TLS session with {origin}{}", in_words(&error));
+            Error::new(ErrorKind::Unavailable, detail).caused_by(error)
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
         let mut stream = StreamOwned::new(session, socket);
@@ -81,9 +82,10 @@ impl TlsConnector {
     pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
         use std::error::Error as _;
         let told = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-        let told =
-            told.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        matches!(told, Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)))
+        matches!(
+            told.and_then(of_rustls),
+            Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol))
+        )
     }
 
     /// Whom the certificate must name. Errors: `InvalidArgument`.
@@ -145,5 +147,29 @@ impl TlsConnector {
                 "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
             )),
         }
+    }
+}
+
+fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// What the most frequent failures mean to those who set up the two sides; empty for others.
+fn in_words(error: &std::io::Error) -> &'static str {
+    use rustls::{CertificateError, Error as Tls, InvalidMessage};
+    match of_rustls(error) {
+        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            " (what answers there does not speak TLS; is the address http:// ?)"
+        }
+        Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            " (nobody who is trusted here has signed its certificate; AWS_CA_BUNDLE names others)"
+        }
+        Some(Tls::InvalidCertificate(CertificateError::Other(other)))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            " (it shows a certificate for signing others, CA:TRUE, as `openssl req -x509` makes them; \
+             make one with `-addext basicConstraints=critical,CA:FALSE`)"
+        }
+        _ => "",
     }
 }

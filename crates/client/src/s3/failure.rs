@@ -72,12 +72,14 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
 /// The failure that an answer of this status states in its document.
 pub(super) fn of_status(status: u16, document: &[u8], call: &Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
-    Error::new(kind_of(status, &said, call), sentence(status, &said))
+    let kind = kind_of(status, &said, call);
+    Error::new(kind, sentence(status, &said, kind))
 }
 
 /// The failure of a call that was answered with status 200 and an error document.
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
-    Error::new(s3_error::from_s3(500, &said.code), sentence(200, said))
+    let kind = s3_error::from_s3(500, &said.code);
+    Error::new(kind, sentence(200, said, kind))
 }
 
 fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
@@ -104,7 +106,7 @@ fn detail(
     config: &S3Config,
     sent: SystemTime,
 ) -> String {
-    let mut detail = sentence(response.status(), said);
+    let mut detail = sentence(response.status(), said, kind);
     if is_elsewhere(response.status(), said) {
         detail.push_str(&direction(response, said, config));
     }
@@ -133,14 +135,65 @@ fn direction(response: &Response, said: &ErrorDocument, config: &S3Config) -> St
 }
 
 /// The server's own words, or the bare status.
-fn sentence(status: u16, said: &ErrorDocument) -> String {
+fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
     let id = match said.request_id.as_str() {
         "" => String::new(),
         id => format!(", request {id}"),
     };
-    match (said.message.trim_end_matches('.'), said.code.as_str()) {
+    match (own_words(said.message.trim_end_matches('.'), kind), said.code.as_str()) {
         ("", "") => format!("HTTP status {status}"),
         ("", code) => format!("{code} (HTTP status {status}{id})"),
         (message, code) => format!("{message} ({code}, HTTP status {status}{id})"),
+    }
+}
+
+/// What a server's message says that our own error does not: a gateway of ours begins with the address
+/// and ends with the advice, which are said once each, and has no more than the kind between them
+/// where there is no more to say.
+fn own_words(message: &str, kind: ErrorKind) -> &str {
+    let ending = match kind.advice() {
+        "" => String::new(),
+        advice => format!("; {advice}"),
+    };
+    let Some(words) = message.strip_suffix(&ending) else { return message };
+    let words = match words.strip_prefix("s3://").and_then(|rest| rest.split_once(": ")) {
+        Some((_, words)) => words,
+        None => words,
+    };
+    if words == kind.name() { "" } else { words }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(message: &str) -> String {
+        let said = ErrorDocument {
+            code: "NoSuchKey".to_owned(),
+            message: message.to_owned(),
+            ..ErrorDocument::default()
+        };
+        sentence(404, &said, ErrorKind::NoSuchKey)
+    }
+
+    #[test]
+    fn what_a_gateway_of_ours_says_is_not_said_twice() {
+        let advice = ErrorKind::NoSuchKey.advice();
+        assert_eq!(said(&format!("s3://b/k: NoSuchKey; {advice}")), "NoSuchKey (HTTP status 404)");
+        let whole = said(&format!("s3://b/k: it went away: just now; {advice}"));
+        assert_eq!(whole, "it went away: just now (NoSuchKey, HTTP status 404)");
+        assert_eq!(said(&format!("gone; {advice}")), "gone (NoSuchKey, HTTP status 404)");
+    }
+
+    #[test]
+    fn a_kind_without_advice_has_just_its_place_before_it() {
+        let kind = ErrorKind::BucketAlreadyOwnedByYou;
+        assert_eq!(own_words("s3://b: BucketAlreadyOwnedByYou", kind), "");
+    }
+
+    #[test]
+    fn what_others_say_is_theirs() {
+        assert_eq!(said("s3://b/k: gone."), "s3://b/k: gone (NoSuchKey, HTTP status 404)");
+        assert_eq!(said(""), "NoSuchKey (HTTP status 404)");
     }
 }

@@ -32,7 +32,8 @@ impl Profile {
         settings.extend(of_sections(&config, if name == "default" { &titles } else { &titles[1..] }));
         let is_known = secrets.iter().chain(&config).any(|(title, _)| titles.contains(title));
         if wanted.is_some() && !is_known {
-            let detail = format!("AWS_PROFILE names {name:?}, which no configuration file has");
+            let detail =
+                format!("no configuration file has the profile {name:?} (of AWS_PROFILE or --profile)");
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let mut profile = Profile { name, credentials_file, settings };
@@ -67,6 +68,8 @@ fn read_sections(path: &Path) -> Result<Vec<Section>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        // The home is somebody else's, or no directory (`/dev/null`), as that of services may be.
+        Err(_) if path.try_exists().is_err() => Ok(Vec::new()),
         Err(error) => Err(Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error)),
     }
 }
@@ -104,6 +107,15 @@ fn parse(text: &str) -> Vec<Section> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_home_that_is_none_has_no_files() {
+        let profile = Profile::load(&|name| (name == "HOME").then(|| "/dev/null".to_owned())).unwrap();
+        assert_eq!(profile.get("region"), None);
+        let dir = std::env::temp_dir().to_string_lossy().into_owned();
+        let unreadable = Profile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
+        assert_eq!(unreadable.err().expect("a directory is no file").kind(), ErrorKind::Io);
+    }
 
     #[test]
     fn sections_and_nested_settings() {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use fordway_client::http::TlsRoots;
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_store::{ErrorKind, GetOptions, Store};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::NamedTempFile;
@@ -16,14 +17,21 @@ use crate::scripted::{bucket, key, object, read_head};
 
 /// A server of one connection that answers `bodies`, with a certificate of its own making (PEM).
 fn start(bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    start_as(IsCa::ExplicitNoCa, bodies)
+}
+
+fn start_as(is_ca: IsCa, bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = is_ca;
+    let made = params.self_signed(&key).unwrap();
+    let secret = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], secret)
+        .with_single_cert(vec![made.der().clone()], secret)
         .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -39,7 +47,7 @@ fn start(bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
         }
         answered
     });
-    (url, made.cert.pem(), thread)
+    (url, made.pem(), thread)
 }
 
 /// The certificates are read at the first connection, so the file has to be kept until then.
@@ -75,5 +83,54 @@ fn a_stranger_is_not_trusted() {
     let error = read.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("no TLS session with https://127.0.0.1:"), "{error}");
+    assert!(error.to_string().contains("nobody who is trusted here"), "{error}");
     assert_eq!(server.join().unwrap(), 0);
+}
+
+/// What `openssl req -x509` makes by itself, which is refused even where it is trusted.
+#[test]
+fn a_certificate_for_signing_others_is_explained() {
+    let (url, certificate, server) =
+        start_as(IsCa::Ca(BasicConstraints::Unconstrained), vec![b"secret".to_vec()]);
+    let (store, _file) = store(&url, &certificate);
+    let read = store.read(&bucket(), &key("k"), &GetOptions::default(), &mut Vec::new());
+    let error = read.expect_err("it is no server's");
+    assert!(error.to_string().contains("basicConstraints=critical,CA:FALSE"), "{error}");
+    assert_eq!(server.join().unwrap(), 0);
+}
+
+#[test]
+fn a_server_of_tls_is_called_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        assert!(read_head(&mut socket).is_some());
+        socket.write_all(&[21, 3, 3, 0, 2, 2, 50]).unwrap();
+    });
+    let (store, _file) = store(&url, "");
+    let read = store.read(&bucket(), &key("k"), &GetOptions::default(), &mut Vec::new());
+    let error = read.expect_err("it speaks TLS");
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.to_string().contains("is the address https://"), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
+fn a_server_without_tls_is_called_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        // Until the client leaves: a reset would take the answer along.
+        std::io::copy(&mut socket, &mut std::io::sink()).ok();
+    });
+    let trusted = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();
+    let (store, _file) = store(&url, &trusted);
+    let read = store.read(&bucket(), &key("k"), &GetOptions::default(), &mut Vec::new());
+    let error = read.expect_err("it speaks no TLS");
+    assert!(error.to_string().contains("is the address http://"), "{error}");
+    drop(store);
+    server.join().unwrap();
 }

@@ -72,7 +72,7 @@ findings! {
         "run as a user who may read it; if that does not help, look for disk errors in the kernel's log";
     /// A POSIX program changed the file, so that its stored ETag and checksum no longer count.
     Changed = "changed", Note,
-        "nothing if that was meant; else restore it; copying it onto itself with an S3 client stores a new ETag";
+        "nothing if that was meant; else restore it; copying it onto itself, with a --content-type or --metadata, stores a new ETag";
     /// A name below `.fordway/odd` that no key has.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";

@@ -153,9 +153,11 @@ impl NodeGateway {
         Ok(NodeGateway { unix, tcp, shared, config, connections: Arc::default(), stop: NodeStop::new()? })
     }
 
-    /// The endpoint of the Unix socket.
+    /// The endpoint of the Unix socket, which is absolute whatever path was named.
     pub fn endpoint(&self) -> String {
-        format!("unix://{}", self.unix.path().display())
+        let path = self.unix.path();
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        format!("unix://{}", absolute.display())
     }
 
     /// The address bound by TCP, with the port that was chosen.

@@ -49,8 +49,11 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // What is not offered is the client's affair.
-        if status.is_server_error() && error.kind() != ErrorKind::NotImplemented {
+        // What is not offered is the client's affair, and what is done again has not failed.
+        if status.is_server_error()
+            && error.kind() != ErrorKind::NotImplemented
+            && !fordway_sys::is_to_be_done_again()
+        {
             tracing::error!(%error, "a request failed");
         }
         let mut failure = Failure::new(code, status, message(&error));

@@ -85,6 +85,13 @@ fn gone(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, why)
 }
 
+fn another_version(what: &str) -> Error {
+    let why = format!(
+        "{what} runs a fordway-mpi of another version than this fordway; build both from one source (`make mpi`)"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
 /// The side that has orders to give.
 pub struct Remote {
     lane: Lane,
@@ -93,9 +100,12 @@ pub struct Remote {
 
 impl Remote {
     /// Takes the connection of a job that has just connected, and what it says of itself.
-    /// Errors: `Unavailable`.
+    /// Errors: `Unavailable`; `InvalidArgument` where it says something else than this program expects.
     pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, Hello)> {
-        let failed = |error: std::io::Error| gone(name).caused_by(error);
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
+            _ => gone(name).caused_by(error),
+        };
         let mut lines = Lines::new(stream).map_err(failed)?;
         let hello: Hello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((Remote { lane: Lane { name: name.to_owned(), description: String::new() }, lines }, hello))

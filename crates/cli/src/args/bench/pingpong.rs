@@ -19,8 +19,8 @@ use crate::units::{parse_bit_rate, parse_duration};
   fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --run out/node2.run
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
-Ping asks pong for messages of random sizes; a set-up is how both are started and what network is between them.
-Set-ups are measured in turn, in random order, with the same sizes. Each is a small TOML file: name built-in ones, or
+Ping asks pong for messages of random sizes; a set-up is how both are started and what network is between them. \
+Set-ups are measured in turn, in random order, with the same sizes. Each is a small TOML file: name built-in ones, or \
 files. A set-up that does not start is told, and the others go on. Namespaces need root; `loopback` does not.")]
 pub struct PingpongBenchArgs {
     /// Set-ups, the reference first [default: all that are built in, ask for nothing and emulate no processor]

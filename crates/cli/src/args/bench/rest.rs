@@ -16,12 +16,13 @@ use crate::units::parse_duration;
 #[command(after_help = "Examples:
   fordway bench rest http://127.0.0.1:8080/1k --connections 16 --duration 10s --server-pid 4711
   fordway bench rest http://127.0.0.1:8080/1k --rate 20000 --duration 30s
-  fordway bench rest 'http://127.0.0.1:9000/bucket/o-{n}' --method PUT --size 1KiB,1MiB --objects 1000 --sign
+  fordway bench rest 'http://127.0.0.1:9000/bucket/o-{number}' --method PUT --size 1KiB,1MiB \\
+    --objects 1000 --sign
   fordway bench rest https://localhost:8443/1k --http 1.1,2,3 --rounds 7 --ca-bundle root.crt
 
-Without --rate it is a closed loop: each connection sends its next request when it has its answer, and a
-server that stalls is asked less. With --rate it is an open loop: requests have intended times, and
-latency counts from them. In the URL {n} stands for a number that counts through --objects, and {size}
+Without --rate it is a closed loop: each connection sends its next request when it has its answer, and a \
+server that stalls is asked less. With --rate it is an open loop: requests have intended times, and \
+latency counts from them. In the URL {number} stands for a number that counts through --objects, and {size} \
 for the size in bytes. Lists make a sweep: all combinations are measured, the HTTP versions in turn.")]
 pub struct RestArgs {
     /// The URL, percent-encoded where that is needed
@@ -35,7 +36,7 @@ pub struct RestArgs {
     /// Bytes that GET asks for: FIRST-LAST (both included), FIRST- or -COUNT (from the end)
     #[arg(long, value_name = "RANGE", value_parser = byte_range, allow_hyphen_values = true)]
     pub range: Option<ByteRange>,
-    /// Objects that {n} counts through
+    /// Objects that {number} counts through
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub objects: u64,
     /// HTTP versions; the first is what the others are compared with

@@ -16,9 +16,9 @@ use fordway_workload::transport::Setting;
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
-Everything runs on this machine, over loopback or shared memory. A latency is the time from asking for
-a message until all of it is here; for MPI and TCP the half round trip is there too. MPI is measured by
-fordway-mpi, which `make mpi` builds; what is not installed is left out, and named. The first transport
+Everything runs on this machine, over loopback or shared memory. A latency is the time from asking for \
+a message until all of it is here; for MPI and TCP the half round trip is there too. MPI is measured by \
+fordway-mpi, which `make mpi` builds; what is not installed is left out, and named. The first transport \
 is what the others are compared with: MPI over TCP where it is there.")]
 pub struct TransportArgs {
     /// What is measured, and how often.

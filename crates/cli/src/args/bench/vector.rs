@@ -9,7 +9,8 @@ use crate::args::CallArgs;
 /// Options of `bench vector`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4 --rounds 7
+  fordway bench vector http://127.0.0.1:8080/events.root --ranges baskets.txt --window 1,4 \\
+    --rounds 7
   fordway bench vector s3://data/events.root --ranges baskets.txt --run out/vector.run
 
 Every round reads all ranges once with each window, in turn; each time on new connections, and with the \

@@ -10,26 +10,26 @@ mod vector;
 use fordway_store::Result;
 use fordway_workload::bench::Workload;
 
-use crate::args::{BenchArgs, Benchmark, GlobalArgs};
+use crate::args::{BenchArgs, Benchmark, GlobalArgs, RankArgs};
 use crate::context::Context;
 use crate::exit::Exit;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+    let on_ranks = |workload: Workload, common: &RankArgs, published: &[u8]| {
+        places::check_named(common, global)?;
+        ranks::run(workload, common, published, context)
+    };
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
         Benchmark::Transport(args) => transport::run(args, context),
         Benchmark::Pingpong(args) => pingpong::run(args, context),
         Benchmark::Vector(args) => vector::run(args, context),
-        Benchmark::Ior(args) => ranks::run(Workload::Ior(args.plan.clone()), &args.common, &[], context),
-        Benchmark::Mdtest(args) => {
-            ranks::run(Workload::Mdtest(args.plan.clone()), &args.common, &[], context)
-        }
-        Benchmark::Mdworkbench(args) => {
-            ranks::run(Workload::Mdworkbench(args.plan.clone()), &args.common, &[], context)
-        }
+        Benchmark::Ior(args) => on_ranks(Workload::Ior(args.plan.clone()), &args.common, &[]),
+        Benchmark::Mdtest(args) => on_ranks(Workload::Mdtest(args.plan.clone()), &args.common, &[]),
+        Benchmark::Mdworkbench(args) => on_ranks(Workload::Mdworkbench(args.plan.clone()), &args.common, &[]),
         Benchmark::Io500(args) => {
             let plan = args.ranks.plan.clone();
-            ranks::run(Workload::Io500(plan), &args.ranks.common, &args.published, context)
+            on_ranks(Workload::Io500(plan), &args.ranks.common, &args.published)
         }
     }
 }

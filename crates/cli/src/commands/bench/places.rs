@@ -3,15 +3,33 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fordway_client::s3::S3Config;
 use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::Site;
 use fordway_workload::bench::Setting;
 
-use crate::args::RankArgs;
+use crate::args::{GlobalArgs, RankArgs};
 use crate::commands::gateway::GatewayProcess;
 use crate::context::Context;
+
+/// A benchmark that nobody told where to work would make thousands of objects at AWS.
+/// Errors: `InvalidArgument` where neither a place nor an endpoint is named.
+pub(super) fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
+    let variable = |name: &str| match name {
+        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
+        _ => std::env::var(name).ok(),
+    };
+    if !args.setting.places.is_empty()
+        || S3Config::find_endpoint(global.endpoint.as_deref(), &variable)?.is_some()
+    {
+        return Ok(());
+    }
+    let why =
+        "name where to work: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an endpoint";
+    Err(Error::new(ErrorKind::InvalidArgument, why))
+}
 
 /// All sites, and the gateways that were started for some of them.
 #[derive(Default)]

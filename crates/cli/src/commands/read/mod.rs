@@ -80,8 +80,16 @@ pub(super) fn run(args: &ReadArgs, context: &Context) -> Result<Exit> {
 
 fn to_file(reading: &Reading, path: &Path, context: &Context) -> Result<Cost> {
     let failed = |error| file_error("writing to", path.display(), error);
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
-    let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;
-    file.flush().map_err(failed)?;
+    let create = || File::create(path).map(|file| BufWriter::with_capacity(1 << 20, file)).map_err(failed);
+    // What is there is replaced when something has come, not because an address was mistyped.
+    let mut file = None;
+    let cost = measure(reading, context, &mut |call| {
+        let file = match &mut file {
+            Some(file) => file,
+            none => none.insert(create()?),
+        };
+        file.write_all(call.bytes).map_err(failed)
+    })?;
+    file.map_or_else(create, Ok)?.flush().map_err(failed)?;
     Ok(cost)
 }

@@ -13,7 +13,7 @@ use crate::s3::{Signer, Unsigned};
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 /// What the number of an object takes the place of in a URL.
-const NUMBER: &str = "{n}";
+const NUMBER: &str = "{number}";
 
 /// The methods that load can be made of. All are idempotent (RFC 9110 section 9.2.2): a request may be sent again
 /// when it is not known what became of it.
@@ -42,9 +42,9 @@ impl Method {
 pub struct RequestPlan {
     /// What is done.
     pub method: Method,
-    /// Where; `{n}` stands for a number that counts through `objects`. A query may follow.
+    /// Where; `{number}` stands for a number that counts through `objects`. A query may follow.
     pub url: String,
-    /// How many objects `{n}` counts through, at least 1.
+    /// How many objects `{number}` counts through, at least 1.
     pub objects: u64,
     /// For PUT the size of the body; for GET the size expected, if it is known.
     pub size_bytes: Option<u64>,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn numbers_count_through_the_objects() {
-        let requests = requests(Method::Put, "http://h:9/b/o-{n}.bin?x=1", Some(3)).unwrap();
+        let requests = requests(Method::Put, "http://h:9/b/o-{number}.bin?x=1", Some(3)).unwrap();
         let lines: Vec<_> = (0..3).map(|_| next_head(&requests).lines().next().unwrap().to_owned()).collect();
         assert_eq!(lines, ["0", "1", "0"].map(|n| format!("PUT /b/o-{n}.bin?x=1 HTTP/1.1")));
         assert!(next_head(&requests).contains("\r\nhost: h:9\r\n"));
@@ -261,9 +261,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_refused() {
-        for bad in
-            ["", "h/x", "ftp://h/x", "http://h/a b", "http://h/a\r\nx: y", "http://h/{n}{n}", "http://h/{m}"]
-        {
+        for bad in [
+            "",
+            "h/x",
+            "ftp://h/x",
+            "http://h/a b",
+            "http://h/a\r\nx: y",
+            "http://h/{number}{number}",
+            "http://h/{m}",
+        ] {
             let refused = requests(Method::Get, bad, None).err().unwrap_or_else(|| panic!("{bad:?} passed"));
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad:?}");
         }
