@@ -12,6 +12,9 @@ use crate::layout::{lock_byte, locks_path, split};
 use crate::private::Contents;
 use crate::stage::{FILE_MODE, MAX_RACES};
 
+/// The most lock tables that are kept open for later.
+const MOST_TABLES: usize = 128;
+
 impl Inner {
     /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
     /// process on any node that shares the file system's locks, is at work meanwhile. `act` is told
@@ -29,11 +32,11 @@ impl Inner {
             let locks = self.lock_table(bucket)?;
             let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
             let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
-            if glance.vouches_for_locks() {
+            if glance.vouches_for(&locks) {
                 return act(glance.contents);
             }
             if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
-                glance.vouch_for_locks();
+                glance.vouch_for(&locks);
                 return act(glance.contents);
             }
             // The bucket was removed and made again: so was its lock table.
@@ -85,7 +88,12 @@ impl Inner {
         let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
         self.share_with_writers(bucket, &file, 0o666);
         let locks = Arc::new(ByteLocks::new(file.into()));
-        self.lock_tables().insert(bucket.clone(), locks.clone());
+        let mut all = self.lock_tables();
+        if all.len() >= MOST_TABLES {
+            // Whoever is at work with one keeps it; two of one bucket exclude each other all the same.
+            all.retain(|_, locks| Arc::strong_count(locks) > 1);
+        }
+        all.insert(bucket.clone(), locks.clone());
         Ok(locks)
     }
 

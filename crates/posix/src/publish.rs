@@ -140,7 +140,7 @@ impl Staged {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
-                return self.remove_hidden_odd(key, contents);
+                return inner.remove_hidden_odd(&bucket, key, &self.place, contents);
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -159,15 +159,6 @@ impl Staged {
             None => false,
         };
         Ok(!is_taken && self.link(Some(key))?)
-    }
-
-    /// Removes the key's file at its odd place, which the plain one hides.
-    fn remove_hidden_odd(&self, key: &Key, contents: Contents) -> Result<()> {
-        let odd = odd(&self.bucket, key);
-        match contents.has_odd && self.place != odd {
-            true => self.inner.remove_at(&self.bucket, &odd, contents).map(drop),
-            false => Ok(()),
-        }
     }
 
     /// Gives the file its name if that is free; says whether it was. `key` is that of an object.

@@ -235,6 +235,8 @@ impl Inner {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         if let Some(place) = &current_place {
+            // The hidden one first, or it would come back in the place of what hides it.
+            self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
@@ -263,12 +265,16 @@ impl Inner {
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
         let archived = self.archived(bucket, key)?;
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
-        let is_newest = archived.first().is_some_and(|first| first.version == *version);
+        // What has no latest version and no delete marker either was removed by a POSIX program.
+        let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
             // Before the delete marker goes, so that no moment is without a latest version.
             self.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
+        if let Some((place, _)) = current.as_ref().filter(|_| is_current) {
+            self.remove_hidden_odd(bucket, key, place, contents)?;
+        }
         match (current, newest) {
             (Some((place, _)), Some(newest)) if is_current => {
                 self.promote_over(bucket, key, newest, &place)?

@@ -104,3 +104,49 @@ fn as_nobody(act: impl FnOnce() + Send) {
     });
     denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
+
+/// What lies apart from a key's path stays hidden by what lies there, also when that is deleted.
+#[test]
+fn a_delete_brings_nothing_back_that_was_hidden() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = store(&dir);
+    store.create_bucket(&bucket).unwrap();
+    let put = |name: &str, body: &str| {
+        store.put(&bucket, &key(name), body.as_bytes(), &PutOptions::default()).unwrap()
+    };
+    put("a/b", "in the way");
+    put("a", "old");
+    fs::remove_dir_all(dir.path().join("bucket/a")).unwrap();
+    fs::write(dir.path().join("bucket/a"), "new").unwrap();
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    let read = || store.get(&bucket, &key("a"), &GetOptions::default());
+    assert_eq!(read().unwrap().content.into_vec().unwrap(), b"new");
+    let deleted = store.delete(&bucket, &key("a"), &DeleteOptions::default()).unwrap();
+    assert!(deleted.is_marker);
+    assert_eq!(
+        read().map(|found| found.content.into_vec().unwrap()).map_err(|error| error.kind()),
+        Err(ErrorKind::NoSuchKey)
+    );
+    for each in store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions {
+        let options = DeleteOptions { version: Some(each.version), ..Default::default() };
+        store.delete(&bucket, &key("a"), &options).unwrap();
+    }
+    assert_eq!(read().map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+}
+
+/// What a program removed past S3 does not come back when an older version is deleted for good.
+#[test]
+fn what_posix_removed_stays_removed() {
+    let (dir, bucket) = open();
+    let store = store(&dir);
+    for body in ["first", "second", "third"] {
+        store.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
+    }
+    fs::remove_file(dir.path().join("bucket/k")).unwrap();
+    let versions = store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+    assert_eq!(versions.len(), 2);
+    let options = DeleteOptions { version: Some(versions[0].version.clone()), ..Default::default() };
+    store.delete(&bucket, &key("k"), &options).unwrap();
+    let read = store.get(&bucket, &key("k"), &GetOptions::default());
+    assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+}

@@ -1,0 +1,61 @@
+//! Buckets that are removed, or are not: what a refused removal must leave, and what a done one must not.
+
+use std::fs;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, PutOptions, Store, UploadsQuery, Versioning,
+};
+use tempfile::TempDir;
+
+fn open() -> (TempDir, PosixStore) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    (dir, store)
+}
+
+fn bucket(name: &str) -> Bucket {
+    Bucket::new(name).unwrap()
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+/// An empty directory of POSIX's is no object, but keeps its bucket; and so must go on all that the bucket is.
+#[test]
+fn a_bucket_that_stays_stays_what_it_is() {
+    let (dir, store) = open();
+    let bucket = bucket("bucket");
+    store.create_bucket(&bucket).unwrap();
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    fs::create_dir(dir.path().join("bucket/empty")).unwrap();
+    let error = store.delete_bucket(&bucket).expect_err("there is a directory in it");
+    assert_eq!(error.kind(), ErrorKind::BucketNotEmpty);
+    assert_eq!(store.versioning(&bucket).unwrap(), Versioning::Enabled);
+    assert_eq!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.len(), 1);
+    fs::remove_dir(dir.path().join("bucket/empty")).unwrap();
+    store.delete_bucket(&bucket).unwrap();
+    assert!(!dir.path().join("bucket").exists());
+}
+
+/// Buckets come and go, and are asked for that never were: none of them keeps a file open.
+#[test]
+fn buckets_leave_no_file_open() {
+    let (_dir, store) = open();
+    let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    for number in 0..1000 {
+        let bucket = bucket(&format!("bucket-{number}"));
+        store.create_bucket(&bucket).unwrap();
+        store.put(&bucket, &key("k"), b"1", &PutOptions::default()).unwrap();
+        store.put(&bucket, &key("k"), b"2", &PutOptions::default()).unwrap();
+        store.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+        let gone = store.head(&bucket, &key("k"), &GetOptions::default());
+        assert_eq!(gone.expect_err("it was deleted").kind(), ErrorKind::NoSuchKey);
+        store.delete_bucket(&bucket).unwrap();
+    }
+    let after = open_files();
+    assert!(after < before + 700, "{before} files were open, now {after} are");
+}
