@@ -1,5 +1,6 @@
 //! Who may call: the key pair, and the checks that need nothing but the request's head.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +10,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 use http::header::{AUTHORIZATION, DATE};
-use http::{Extensions, HeaderMap, Uri};
+use http::{Extensions, HeaderMap, HeaderName, Uri};
+use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -119,8 +121,9 @@ impl Admission {
         let Some(user) = users.find(access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
-        if !signed_with_version_2(headers, uri) {
-            return Ok(user);
+        // Those of version 2 cover all of Amazon's headers.
+        if has_version_4_query(uri) || !signed_with_version_2(headers, uri) {
+            return check_all_signed(headers, uri).map(|()| user);
         }
         if !allow_version_2 {
             // S3's own words: s3cmd looks for them, and signs anew.
@@ -178,6 +181,40 @@ fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS "))
         || query.split('&').any(|pair| pair.starts_with("Signature="))
+}
+
+/// Headers of Amazon's that change nothing about what is asked for, or are covered by every signature.
+const UNSIGNED: [&str; 4] =
+    ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
+
+/// A header of Amazon's can make another request of one (a put becomes a copy), so whoever passes a
+/// signed address on must be able to count on it that none is added. Errors: `AccessDenied`.
+fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+    let signed = signed_headers(headers, uri).unwrap_or_default();
+    let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
+    let mut of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+    match of_amazon.find(|name| !UNSIGNED.contains(name) && !is_signed(name)) {
+        None => Ok(()),
+        Some(name) => {
+            Err(s3_error!(AccessDenied, "the header {name} is not signed; sign it, or leave it out"))
+        }
+    }
+}
+
+/// The names of the headers that a signature of version 4 covers, with semicolons between them.
+fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    if has_version_4_query(uri) {
+        let mut query = uri.query().unwrap_or_default().split('&');
+        let names = query.find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
+        return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
+    }
+    // What stands before it, the scope, is signed, and so nobody's to choose.
+    let (_, names) = headers.get(AUTHORIZATION)?.to_str().ok()?.rsplit_once("SignedHeaders=")?;
+    names.split(',').next().map(str::to_owned)
+}
+
+fn has_version_4_query(uri: &Uri) -> bool {
+    uri.query().unwrap_or_default().split('&').any(|pair| pair.starts_with("X-Amz-Signature="))
 }
 
 /// Whether `name` is spelled as regions are.

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use fordway_store::{Bucket, Store as _};
 use fordway_wire::date;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
@@ -99,4 +100,30 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old).error(), (403, "RequestTimeTooSkewed".to_owned()));
     assert_eq!(answer_to_version_2(&willing, "soon").error(), (403, "AccessDenied".to_owned()));
+}
+
+/// Who was given an address to put an object at must not make it a copy of another one: what changes what is
+/// asked for is signed, or refused.
+#[test]
+fn what_was_not_signed_changes_nothing() {
+    let fixture = serve();
+    fixture.store.create_bucket(&Bucket::new("data").unwrap()).unwrap();
+    fixture.client.send(&Call::new("PUT", "/data/secret").body("top secret")).ok();
+    let path = "/data/given-away";
+    let put = |headers: &str| {
+        let request = format!(
+            "PUT {path}?{} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 0\r\n{headers}\r\n",
+            fixture.client.presigned("PUT", path, 60),
+            fixture.client.address,
+        );
+        fixture.client.send_raw("PUT", &request)
+    };
+    let copied = put("x-amz-copy-source: /data/secret\r\n");
+    assert_eq!(copied.error(), (403, "AccessDenied".to_owned()));
+    assert_eq!(fixture.client.send(&Call::new("GET", path)).status, 404);
+    for header in ["x-amz-meta-a: b", "x-amz-tagging: a=b", "X-Amz-Acl: private"] {
+        assert_eq!(put(&format!("{header}\r\n")).error(), (403, "AccessDenied".to_owned()), "{header}");
+    }
+    // What says the same as the signature, or nothing.
+    put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
