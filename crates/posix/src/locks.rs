@@ -1,5 +1,6 @@
 //! The lock of a key, which whoever may replace or remove it holds.
 
+use std::fs::File;
 use std::sync::{Arc, MutexGuard};
 
 use foldhash::HashMap;
@@ -10,7 +11,7 @@ use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{lock_byte, locks_path, split};
 use crate::private::Contents;
-use crate::stage::{FILE_MODE, MAX_RACES};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way};
 
 /// The most lock tables that are kept open for later.
 const MOST_TABLES: usize = 128;
@@ -81,11 +82,7 @@ impl Inner {
         if let Some(locks) = self.lock_tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
-        let path = locks_path(bucket);
-        self.parent_of(bucket, split(&path).0)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
-        let file = self.root.open_beneath(&path, flags, FILE_MODE);
-        let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
+        let file = self.open_lock_table(bucket)?;
         self.share_with_writers(bucket, &file, 0o666);
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.lock_tables();
@@ -95,6 +92,23 @@ impl Inner {
         }
         all.insert(bucket.clone(), locks.clone());
         Ok(locks)
+    }
+
+    /// Opens the table, or makes it. Who tries to remove the bucket may remove its directory meanwhile.
+    fn open_lock_table(&self, bucket: &Bucket) -> Result<File> {
+        let path = locks_path(bucket);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
+        for race in 0..MAX_RACES {
+            give_way(race);
+            self.parent_of(bucket, split(&path).0)?;
+            match self.root.open_beneath(&path, flags, FILE_MODE) {
+                Err(Errno::NOENT) => self.dirs.forget(split(&path).0),
+                done => {
+                    return done.map_err(|errno| from_errno(errno, "opening the bucket's lock table"));
+                }
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// Closes the bucket's lock table once nobody is at work with it.

@@ -1,6 +1,8 @@
 //! Buckets that are removed, or are not: what a refused removal must leave, and what a done one must not.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -58,4 +60,49 @@ fn buckets_leave_no_file_open() {
     }
     let after = open_files();
     assert!(after < before + 700, "{before} files were open, now {after} are");
+}
+
+/// Says that it is over when it goes out of scope, also by a panic.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While one store tries to remove the bucket, another puts objects, at paths and apart from them: what is
+/// there stays there.
+#[test]
+fn no_object_goes_with_a_bucket() {
+    let (dir, remover) = open();
+    let (bucket, is_over) = (bucket("bucket"), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = remover.delete_bucket(&bucket);
+            }
+        });
+        let _over = Over(&is_over);
+        let writer = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+        let mut put = 0;
+        for name in ["odd//key", "plain"].into_iter().cycle().take(4000) {
+            // It may be there still, or be gone again at once.
+            let _ = writer.create_bucket(&bucket);
+            if writer.put(&bucket, &key(name), b"body", &PutOptions::default()).is_err() {
+                continue;
+            }
+            put += 1;
+            if put % 2 == 0 {
+                let over = writer.put(&bucket, &key(name), b"body", &PutOptions::default());
+                over.unwrap_or_else(|error| panic!("over object {put}: {error}"));
+            }
+            let mut body = Vec::new();
+            let read = writer.read(&bucket, &key(name), &GetOptions::default(), &mut body);
+            read.unwrap_or_else(|error| panic!("object {put} is lost: {error}"));
+            let deleted = writer.delete(&bucket, &key(name), &DeleteOptions::default());
+            deleted.unwrap_or_else(|error| panic!("object {put}: {error}"));
+        }
+        assert!(put > 0, "nothing was put");
+    });
 }

@@ -353,3 +353,17 @@ fn what_is_ours_in_a_shared_bucket_is_shared() {
     }
     assert_eq!(mode_of("locks") & 0o777, 0o664);
 }
+
+/// A file can be given a time that nanoseconds since 1970 do not reach.
+#[test]
+fn a_file_from_the_far_future_is_an_object() {
+    let (dir, store, bucket) = open();
+    let path = dir.path().join("root/bucket/k");
+    fs::write(&path, "made by POSIX").unwrap();
+    let touched = Command::new("touch").args(["-d", "@12000000000"]).arg(&path).status().unwrap();
+    assert!(touched.success());
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"made by POSIX".to_vec()));
+    let info = store.head(&bucket, &key("k"), &GetOptions::default()).unwrap();
+    assert!(info.modified > std::time::SystemTime::now());
+    assert_eq!(keys(&store, &bucket), ["k"]);
+}

@@ -160,3 +160,20 @@ fn a_completion_that_is_sent_twice_at_once_is_one() {
         assert!(store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads.is_empty());
     }
 }
+
+/// A client that announces a part of any length, and goes away, does the parts of others no harm.
+#[test]
+fn a_length_that_nobody_sends_takes_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.create_bucket(&bucket()).unwrap();
+    for announced in [u64::MAX, 1 << 63, i64::MAX as u64 / 2] {
+        let upload = start(&store);
+        let options = PartOptions { size_hint: Some(announced), ..Default::default() };
+        drop(store.part_writer(&bucket(), &key(), &upload, 3, &options).unwrap());
+        let parts: Vec<_> = [1, 2, 3].map(|number| put_part(&store, &upload, number).unwrap()).into();
+        let done = store.complete_upload(&bucket(), &key(), &upload, &parts, &CompleteOptions::default());
+        done.unwrap_or_else(|error| panic!("{announced}: {error}"));
+        assert!(body(&store) == Some([whole(), vec![3; PART_BYTES]].concat()), "{announced}");
+    }
+}
