@@ -124,6 +124,10 @@ fn what_was_not_signed_changes_nothing() {
     for header in ["x-amz-meta-a: b", "x-amz-tagging: a=b", "X-Amz-Acl: private"] {
         assert_eq!(put(&format!("{header}\r\n")).error(), (403, "AccessDenied".to_owned()), "{header}");
     }
+    let head = String::from_utf8(fixture.client.head(&Call::new("PUT", path))).unwrap();
+    let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
+    assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
+    fixture.client.send_raw("PUT", &head).ok();
     // What says the same as the signature, or nothing.
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }
