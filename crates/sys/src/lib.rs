@@ -59,7 +59,7 @@ pub use map::Mapping;
 pub use mounts::{enter_mount_namespace, new_mount_namespace};
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
 pub use netns::{end_with_thread, enter_network_namespace, new_network_namespace, own_process_namespace};
-pub use nowait::{without_waiting, would_wait};
+pub use nowait::{is_to_be_done_again, without_waiting, would_wait};
 pub use perf::{HardwareCounters, HardwareCounts};
 pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns};
 pub use reference::reference_cycles;

@@ -47,6 +47,12 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
+/// Whether what the calling thread does now is to be done again: something within [`without_waiting`] was
+/// not in memory, and what comes of it, errors included, is thrown away. Changes nothing.
+pub fn is_to_be_done_again() -> bool {
+    MODE.get() == Mode::WouldHaveWaited
+}
+
 fn is_asking() -> bool {
     MODE.get() != Mode::Waits
 }
@@ -122,6 +128,9 @@ mod tests {
         assert_eq!(without_waiting(would_wait), None);
         assert_eq!(without_waiting(|| (would_wait(), 1).1), None);
         assert!(!would_wait(), "outside, one may wait");
+        assert_eq!(without_waiting(is_to_be_done_again), Some(false));
+        assert_eq!(without_waiting(|| assert!(would_wait() && is_to_be_done_again())), None);
+        assert!(!is_to_be_done_again(), "it is done");
         std::panic::catch_unwind(|| without_waiting(|| panic!("in the middle"))).expect_err("it panics");
         assert!(!would_wait(), "also after a panic");
         assert_eq!(without_waiting(|| 2), Some(2));
