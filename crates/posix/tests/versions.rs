@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
@@ -149,4 +150,37 @@ fn what_posix_removed_stays_removed() {
     store.delete(&bucket, &key("k"), &options).unwrap();
     let read = store.get(&bucket, &key("k"), &GetOptions::default());
     assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+}
+
+/// While others come and go above it, a version is the latest, an old one, and the latest again; whoever asks
+/// for it, or lists it, finds it.
+#[test]
+fn a_version_that_becomes_the_latest_is_never_missing() {
+    let (dir, bucket) = open();
+    let (one, other) = (store(&dir), store(&dir));
+    let put =
+        |body: &[u8]| one.put(&bucket, &key("k"), body, &PutOptions::default()).unwrap().version.unwrap();
+    let kept = put(b"kept");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let options = DeleteOptions { version: Some(put(b"above")), ..Default::default() };
+                one.delete(&bucket, &key("k"), &options).unwrap();
+            }
+        });
+        let read = thread::Builder::new().spawn_scoped(scope, || {
+            for round in 0..3000 {
+                let options = GetOptions::version(kept.clone());
+                let found = other.get(&bucket, &key("k"), &options);
+                let found = found.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                assert_eq!(found.content.into_vec().unwrap(), b"kept", "round {round}");
+                let listed = other.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+                assert_eq!(listed.iter().filter(|each| each.version == kept).count(), 1, "round {round}");
+            }
+        });
+        let read = read.unwrap().join();
+        is_over.store(true, Ordering::Relaxed);
+        read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }
