@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result, Versioning};
 use fordway_sys::{
     EntryKind, Errno, Mode, OFlags, created_ns, make_dir, name_to_text, open_in, read_dir, remove_dir,
-    stat_in,
+    remove_file, stat_in,
 };
 
 use crate::delete::{remove_empty_tree, remove_tree};
@@ -112,6 +112,8 @@ impl Inner {
                 remove_dir(dir, PRIVATE_DIR).map_err(failed)?;
             }
             Err(Errno::NOENT) => {}
+            // Not ours, but nobody can have an object there.
+            Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
         remove_dir(self.root.dir(), bucket.as_str()).map_err(|errno| match errno {

@@ -165,9 +165,10 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 }
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many.
-/// Short only at the end of the file. Cost: one `pread` where the page cache gives all at once.
+/// Short only at the end of the file. Errors: `NOMEM` where there is no memory for `len` bytes: a file with
+/// holes may be longer than any memory. Cost: one `pread` where the page cache gives all at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
-    buffer.reserve(len);
+    buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
     while got < len {
         let room = &mut buffer.spare_capacity_mut()[..len - got];
