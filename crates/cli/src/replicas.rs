@@ -40,6 +40,9 @@ pub(crate) enum Opened {
     Many(ReplicatedFile),
 }
 
+/// How a file at one place is opened.
+type Open<'o> = dyn FnMut(&Arc<Session>, &str) -> Result<RemoteFile> + 'o;
+
 /// Ranges under way.
 pub(crate) enum OpenedTicket {
     One(Ticket),
@@ -82,6 +85,27 @@ impl<'a> Places<'a> {
     /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: those of opening, when nobody knows
     /// another place.
     pub(crate) fn open(&self, url: &str, context: &Context) -> Result<Opened> {
+        self.open_by(url, context, &mut RemoteFile::open)
+    }
+
+    /// The same with ranges that are read first: they are under way then, unless the file is at several places.
+    pub(crate) fn open_reading(
+        &self,
+        url: &str,
+        first: &[(u64, usize)],
+        context: &Context,
+    ) -> Result<(Opened, Option<OpenedTicket>)> {
+        let mut begun = None;
+        let opened = self.open_by(url, context, &mut |session, url| {
+            let (file, ticket) = RemoteFile::open_reading(session, url, first, Vec::new())?;
+            begun = Some(OpenedTicket::One(ticket));
+            Ok(file)
+        })?;
+        let is_one = matches!(opened, Opened::One(_));
+        Ok((opened, begun.filter(|_| is_one)))
+    }
+
+    fn open_by(&self, url: &str, context: &Context, open: &mut Open<'_>) -> Result<Opened> {
         let url = &web::http_url(url);
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
@@ -94,7 +118,7 @@ impl<'a> Places<'a> {
         if is_metalink_name(url) && !self.is_told_none() {
             return self.replicated(&self.read(url, context)?.file(None)?).map(Opened::Many);
         }
-        match RemoteFile::open(&self.session(), url) {
+        match open(&self.session(), url) {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
                 Some(replicated) => Ok(Opened::Many(replicated)),
                 None => Ok(Opened::One(file)),

@@ -68,6 +68,6 @@ pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use send::{is_writable, send_file, send_more};
 pub use socket::{Peer, Wait, keep_alive, peer_of, receive, receive_with_descriptor, send_all};
-pub use tcp::{TcpInfo, send_unpaced_on_loopback, set_receive_low_water, tcp_info};
+pub use tcp::{TcpInfo, offer_room, send_unpaced_on_loopback, set_receive_low_water, tcp_info};
 pub use tun::{PacketHeader, TUN_READ_BYTES_MAX, Tun};
 pub use xattr::{get_xattr, get_xattr_in, remove_xattr, set_xattr};

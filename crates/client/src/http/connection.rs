@@ -45,6 +45,7 @@ pub(super) struct Connection {
     is_drained: bool,
     /// Whether an earlier answer was received on it.
     pub(super) is_reused: bool,
+    pub(super) made: Instant,
 }
 
 /// What comes back before a request is all sent.
@@ -85,6 +86,7 @@ impl Connection {
             received_bytes: 0,
             is_blocking: true,
             is_reused: false,
+            made: Instant::now(),
         }
     }
 
@@ -319,6 +321,18 @@ impl Connection {
             }
         }
         Ok(false)
+    }
+
+    /// Has the head that was received last received again, with all that came behind it; `false` where that is
+    /// not kept. To be called before anything but [`Connection::receive_more`].
+    pub(super) fn unread(&mut self) -> bool {
+        #[cfg(feature = "http2")]
+        if self.is_http2() {
+            return false;
+        }
+        self.request_head.clear();
+        (self.used, self.sent) = (0, 0);
+        true
     }
 
     /// What the head of `range` says; valid until the next request.

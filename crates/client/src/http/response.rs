@@ -145,6 +145,31 @@ impl Response {
         self.framing.known_left()
     }
 
+    /// Looks at the body, of which nothing is used up by that: `look` is shown what has arrived, and again when it
+    /// finds nothing and more has. `None` at the end, or where the body is not sent as it is.
+    /// Errors: as [`Response::read_into`].
+    pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        if !matches!(self.framing, Framing::Length(_)) {
+            return Ok(None);
+        }
+        loop {
+            if let Some(found) = look(connection.waiting()) {
+                return Ok(Some(found));
+            }
+            if connection.receive_more().map_err(body_error)? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The connection, with the answer to be received once more, from its head on. `None` where it carries other
+    /// answers too (HTTP/2).
+    pub(super) fn into_unread(mut self) -> Option<Connection> {
+        let mut connection = self.connection.take()?;
+        connection.unread().then_some(connection)
+    }
+
     /// Reads exactly `target.len()` bytes of body, from the socket straight into `target`.
     /// Errors: `IncompleteBody`, `Timeout`, `BadResponse`, `Io`.
     pub fn read_into(&mut self, target: &mut [u8]) -> Result<()> {

@@ -11,6 +11,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::{Origin, Timeouts};
 
+/// Offered to the other side from the start: what 1 Gbit/s and 60 ms hold.
+const ROOM_BYTES: usize = 8 << 20;
+
 /// A connected socket, without Nagle's delay.
 pub(super) struct Socket {
     stream: TcpStream,
@@ -47,7 +50,10 @@ impl Socket {
     fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
         let set = || -> io::Result<()> {
             stream.set_nodelay(true)?;
-            fordway_sys::send_unpaced_on_loopback(&stream, stream.peer_addr()?.ip())?;
+            let peer = stream.peer_addr()?.ip();
+            fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
+            // Where the kernel does not let us, the first round trips carry less, and that is all.
+            let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
             stream.set_read_timeout(Some(timeouts.first_byte))?;
             stream.set_write_timeout(Some(timeouts.progress))
         };

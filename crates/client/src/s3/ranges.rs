@@ -4,28 +4,55 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fordway_store::{Bucket, ByteRange, Error, GetOptions, Key, Result, VersionId};
+use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, VersionId};
 
 use super::failure;
 use super::request::Call;
 use super::session::{Address, Session};
 use super::store::head;
 use crate::http::Origin;
-use crate::http::vector::{FileVersion, Fragment, Pin, RemoteFile, Target};
+use crate::http::vector::is_passing;
+use crate::http::vector::{Begun, FileVersion, Fragment, Pin, RemoteFile, Target};
 
-/// Reads `ranges` of the version that is there now, or that `options` name. Cost: a HEAD, and as few
-/// GETs as the service takes, all sent at once.
+/// Reads `ranges` of the version that is there now, or that `options` name. Cost: as few GETs as the service takes, all but
+/// the first sent at once; a HEAD before them where there are conditions, or a range has no end.
 pub(super) fn read_ranges(
     session: &Arc<Session>,
     (bucket, key): (&Bucket, &Key),
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
+    if let Some(wanted) = bounded(ranges).filter(|_| options.conditions == Conditions::default()) {
+        let object = Box::new(Ranged::new(session, (bucket, key), options.version.clone()));
+        let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
+        match opened.and_then(|(file, begun)| read(&file, ranges, begun)) {
+            // Another version may have taken its place in between; and of a refusal more is told below.
+            Err(error) if error.kind() != ErrorKind::InvalidRange && !is_passing(error.kind()) => {}
+            read => return read,
+        }
+    }
     let info = head(session, (bucket, key), options)?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object = Ranged::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
-    let resolved = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>();
-    let resolved = resolved.map_err(|error| object.named("get", error))?;
+    read(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
+}
+
+/// The ranges as (offset, length), if all of them state their end.
+fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
+    let bounded = |range: &ByteRange| match *range {
+        ByteRange::Inclusive(first, last) => {
+            let length = last.checked_sub(first)?.checked_add(1)?;
+            first.checked_add(length)?;
+            Some((first, usize::try_from(length).ok()?))
+        }
+        _ => None,
+    };
+    ranges.iter().map(bounded).collect()
+}
+
+fn read(file: &RemoteFile, ranges: &[ByteRange], begun: Option<Begun>) -> Result<Vec<Vec<u8>>> {
+    let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
+    let resolved = resolved.map_err(|error| file.named(error))?;
     let mut buffers: Vec<Vec<u8>> =
         resolved.iter().map(|range| vec![0; (range.end - range.start) as usize]).collect();
     let mut fragments: Vec<_> = resolved
@@ -33,7 +60,7 @@ pub(super) fn read_ranges(
         .zip(&mut buffers)
         .map(|(range, buffer)| Fragment { offset: range.start, buffer })
         .collect();
-    RemoteFile::of_version(&session.vector, Box::new(object), version).read_ranges(&mut fragments)?;
+    file.read_begun(&mut fragments, begun)?;
     Ok(buffers)
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    BoxedMetadata, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions, CopyOptions,
-    ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata, PutOptions, Store, UploadId, VersionId,
+    BoxedMetadata, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
+    CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata, PutOptions, Store, UploadId,
+    VersionId,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -273,4 +274,30 @@ fn a_delete_of_what_is_not_there_succeeds() {
     assert!(store.delete(&bucket(), &key("k"), &Default::default()).is_ok());
     let error = store.delete(&bucket(), &key("k"), &Default::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchBucket);
+}
+
+/// The first answer says how large the object is: nobody asks before.
+#[test]
+fn ranges_with_an_end_cost_no_head() {
+    let part = |range: &str, body: &str| {
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 206 Partial Content\r\netag: \"t\"\r\ncontent-range: bytes {range}/10\r\n");
+        format!("{head}server: AmazonS3\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+    };
+    let server = Server::answering(vec![part("2-4", "234"), part("8-9", "89")]);
+    let store = server.store(|_| {});
+    let read = |ranges: &[ByteRange]| {
+        store.read_ranges(&bucket(), &key("k"), ranges, &GetOptions::default()).unwrap()
+    };
+    assert_eq!(read(&[ByteRange::Inclusive(2, 4)]), [b"234"]);
+    assert_eq!(read(&[ByteRange::Inclusive(8, 20)]), [b"89"]);
+    drop(store);
+    let seen = server.seen();
+    assert_eq!(lines(&seen), ["GET /bucket/k HTTP/1.1"; 2]);
+    assert_eq!(
+        [&seen[0], &seen[1]].map(|seen| seen.header("range")),
+        [Some("bytes=2-4"), Some("bytes=8-20")]
+    );
+    assert!(seen.iter().all(|seen| seen.connection == 0 && seen.header("if-match").is_none()));
 }

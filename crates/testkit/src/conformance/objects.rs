@@ -232,13 +232,23 @@ pub fn many_ranges_at_once(store: &dyn Store) {
         &body[..],
     ];
     assert!(read(&ranges).unwrap() == expected);
+    // With an end each, nothing need be known of the object before.
+    let with_end = [0, 1, 2, 3, 6, 7];
+    assert!(read(&with_end.map(|n| ranges[n])).unwrap() == with_end.map(|n| expected[n]));
+    assert!(read(&ranges[6..7]).unwrap() == expected[6..7]);
     assert!(read(&[]).unwrap().is_empty());
     let outside = [ByteRange::Inclusive(0, 1), ByteRange::From(100_000)];
     assert_kind(read(&outside), ErrorKind::InvalidRange);
+    for outside in [ByteRange::Inclusive(100_000, 100_009), ByteRange::Inclusive(u64::MAX - 1, u64::MAX)] {
+        assert_kind(read(&[outside]), ErrorKind::InvalidRange);
+        assert_kind(read(&[ByteRange::Inclusive(0, 9), outside]), ErrorKind::InvalidRange);
+    }
     let stale = GetOptions { conditions: Conditions::only_if(ETag::new("other")), ..Default::default() };
     let refused = store.read_ranges(&b, &key("k"), &ranges, &stale);
     assert_kind(refused, ErrorKind::PreconditionFailed);
     let missing = store.read_ranges(&b, &key("none"), &ranges, &GetOptions::default());
+    assert_kind(missing, ErrorKind::NoSuchKey);
+    let missing = store.read_ranges(&b, &key("none"), &ranges[..1], &GetOptions::default());
     assert_kind(missing, ErrorKind::NoSuchKey);
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::{VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
 /// Every lie that a read may survive, told always or only at first. Those that hold up are told once.
-fn some_lie() -> impl Strategy<Value = Lie> {
+pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
         (0_u8..8)

@@ -6,6 +6,7 @@ mod credentials;
 mod deadlines;
 mod downloads;
 mod expired;
+mod first;
 mod hostile;
 mod ladder;
 mod proxies;

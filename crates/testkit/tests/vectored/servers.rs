@@ -86,6 +86,10 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
 /// Ranges by chance, and as many as a call has; the second time nothing is refused any more.
 fn holds_for(server: &Server, most_ranges: usize) {
     let content = file();
+    let first = spread(400, 300);
+    let (unknown, ticket) =
+        RemoteFile::open_reading(&session(patient), &server.url, &first, Vec::new()).unwrap();
+    assert!(unknown.wait(ticket).unwrap().bytes == expected(&content, &first).concat());
     let opened = RemoteFile::open(&session(patient), &server.url).unwrap();
     let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
     let tested = runner.run(&some_ranges(60), |ranges| {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::address::Address;
 use crate::args::{CallArgs, ReplicaArgs};
 use crate::context::Context;
-use crate::replicas::{Opened, Places};
+use crate::replicas::{Opened, OpenedTicket, Places};
 
 /// What is read, and how.
 pub(crate) struct Reading<'a> {
@@ -72,13 +72,14 @@ pub(crate) fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>)
         sink(call)
     };
     let traffic = match (reading.what, open(reading, context)?) {
-        (What::Ranges { ranges, window }, Some(file)) => {
-            read_ranges_of(file, (reading, context), (ranges, window), &mut count).map(Some)
+        (What::Ranges { ranges, window }, Some((file, begun))) => {
+            let begun = begun.map(|ticket| (started, ticket));
+            read_ranges_of(file, (reading, context), (ranges, window, begun), &mut count).map(Some)
         }
         (What::Ranges { ranges, .. }, None) => {
             read_object(reading, ranges, context, &mut count).map(|()| None)
         }
-        (What::Blocks { block_bytes, read_ahead_bytes }, Some(file)) => {
+        (What::Blocks { block_bytes, read_ahead_bytes }, Some((file, _))) => {
             read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
         }
         (What::Blocks { .. }, None) => {
@@ -99,14 +100,24 @@ fn cpu_seconds() -> f64 {
     (usage.user_ns + usage.system_ns) as f64 / 1e9
 }
 
-/// `None` for objects on lanes that are not worth to be asked ahead. Cost: a HEAD.
-fn open(reading: &Reading, context: &Context) -> Result<Option<Opened>> {
+/// A call under way, and when it was started.
+type Begun = (Instant, OpenedTicket);
+
+/// A file, and its first call if that is under way; `None` for objects on lanes that are not worth to be asked ahead.
+/// Cost: a HEAD where no call is under way.
+fn open(reading: &Reading, context: &Context) -> Result<Option<(Opened, Option<OpenedTicket>)>> {
     if reading.url.starts_with("s3://") {
         let (bucket, key) = Address::parse(reading.url)?.into_object()?;
         let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
-        return Ok(file?.map(Opened::One));
+        return Ok(file?.map(|file| (Opened::One(file), None)));
     }
-    reading.places().open(reading.url, context).map(Some)
+    match reading.what {
+        What::Ranges { ranges, .. } => {
+            let first = ranges.chunks(reading.calls.per_call as usize).next().unwrap_or_default();
+            reading.places().open_reading(reading.url, first, context).map(Some)
+        }
+        What::Blocks { .. } => reading.places().open(reading.url, context).map(|file| Some((file, None))),
+    }
 }
 
 impl Reading<'_> {
@@ -172,7 +183,7 @@ fn read_blocks_of_many(
 fn read_ranges_of(
     mut file: Opened,
     (reading, context): (&Reading, &Context),
-    (ranges, window): (&[(u64, usize)], usize),
+    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<Begun>),
     sink: &mut Sink<'_>,
 ) -> Result<Traffic> {
     let mut under_way = VecDeque::new();
@@ -182,8 +193,11 @@ fn read_ranges_of(
         while under_way.len() < window
             && let Some(call) = calls.next()
         {
-            let started = Instant::now();
-            under_way.push_back((started, call, file.submit(call, std::mem::take(&mut memory))?));
+            let (started, ticket) = match begun.take() {
+                Some(begun) => begun,
+                None => (Instant::now(), file.submit(call, std::mem::take(&mut memory))?),
+            };
+            under_way.push_back((started, call, ticket));
         }
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {

@@ -8,12 +8,14 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::batch::Batch;
 use super::engine::Engine;
+use super::first::Begun;
 use super::learned::Learned;
+use super::plan::Plan;
 use super::sink::{Arena, Landing};
 use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::window::Window;
-use super::{Fragment, Memory, Session, Target, open};
+use super::{Fragment, Memory, Session, Target, first, open};
 
 /// A file at a server, in the version that it had when it was opened. Shared between threads.
 ///
@@ -55,9 +57,45 @@ impl RemoteFile {
         open::open_url(session, url).map(Self::of_source)
     }
 
+    /// The same with `ranges` (offset, length) submitted at once, and the file opened by the answer to the first of
+    /// them: what is read first of a file comes a round trip earlier. `memory` is used for them, and may be empty.
+    /// Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
+    /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
+    /// time, the first request has at most 10 ranges.
+    pub fn open_reading(
+        session: &Arc<Session>,
+        url: &str,
+        ranges: &[(u64, usize)],
+        memory: Vec<u8>,
+    ) -> Result<(Self, Ticket)> {
+        let is_range = |(offset, length): &(u64, usize)| offset.checked_add(*length as u64).is_some();
+        let wanted = if ranges.iter().all(is_range) { Plan::new(ranges).spans() } else { Vec::new() };
+        let (source, begun) = first::open_url(session, url, &wanted)?;
+        let file = Self::of_source(source);
+        let Some(begun) = begun else {
+            let ticket = file.submit(ranges, memory)?;
+            return Ok((file, ticket));
+        };
+        file.check(ranges)?;
+        let batch = Batch::new(ranges, Landing::Arena(Arena::new(ranges, memory)));
+        let ticket = Ticket(file.window.begin(batch, begun));
+        Ok((file, ticket))
+    }
+
     /// The same for any target, without redirections.
     pub fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Self> {
         open::open_target(session, target).map(Self::of_source)
+    }
+
+    /// The same by a request for the first of `ranges`, of which the end may lie behind that of the file. They are to be
+    /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
+    pub(crate) fn open_target_reading(
+        session: &Arc<Session>,
+        target: Box<dyn Target>,
+        ranges: &[(u64, usize)],
+    ) -> Result<(Self, Option<Begun>)> {
+        let (source, begun) = first::open_target(session, target, &Plan::new(ranges).spans())?;
+        Ok((Self::of_source(source), begun))
     }
 
     /// A file whose version is known. Nothing is sent.
@@ -118,10 +156,19 @@ impl RemoteFile {
     /// Cost: what is received is received once and straight into place, by as few requests as the
     /// server takes, all sent at once.
     pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
+        self.read_begun(fragments, None)
+    }
+
+    /// The same, with what was begun when the file was opened for them.
+    pub(crate) fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<Begun>) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
         let mut engine = Engine::new(self.source.clone());
-        engine.add(0, Batch::new(&wanted, fragments));
+        let batch = Batch::new(&wanted, fragments);
+        match begun {
+            Some(begun) => engine.begin(0, batch, begun),
+            None => engine.add(0, batch),
+        }
         loop {
             let goes_on = engine.turn();
             if let Some((_, result)) = engine.take_ended().pop() {
@@ -197,7 +244,7 @@ impl RemoteFile {
         }
     }
 
-    pub(super) fn named(&self, error: Error) -> Error {
+    pub(crate) fn named(&self, error: Error) -> Error {
         self.source.place().target.named("read", error)
     }
 }

@@ -176,6 +176,17 @@ pub(super) fn about(session: &Session, target: &dyn Target) -> Learned {
     }
 }
 
+/// The same for a list of ranges that must not be refused: of a server that nobody asked yet, what every server takes that
+/// takes lists at all.
+pub(super) fn about_or_careful(session: &Session, target: &dyn Target) -> Learned {
+    let known = all().get_or_insert_default().get(&way(session, target)).cloned();
+    known.unwrap_or_else(|| {
+        let mut careful = Learned::guess(target.may_know_many_ranges());
+        careful.ranges_per_request = careful.ranges_per_request.min(USUAL_LIMITS[1]);
+        careful
+    })
+}
+
 /// Notes something about the server of `target`, and returns all that is known then.
 pub(super) fn note(session: &Session, target: &dyn Target, change: impl FnOnce(&mut Learned)) -> Learned {
     let mut all = all();

@@ -121,6 +121,11 @@ impl Line {
         Line::Pipeline(Pipeline::new(connection, permit))
     }
 
+    /// One of HTTP/1.1 with a request that is being answered.
+    pub(super) fn begun(connection: Connection, permit: Permit, request: Request) -> Self {
+        Line::Pipeline(Pipeline::begun(connection, permit, request))
+    }
+
     /// Requests under way.
     pub(super) fn depth(&self) -> usize {
         either!(self, line => line.depth())

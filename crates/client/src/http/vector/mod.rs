@@ -15,6 +15,7 @@ pub(crate) mod document;
 mod download;
 mod engine;
 mod file;
+mod first;
 mod learned;
 mod line;
 mod open;
@@ -38,7 +39,9 @@ mod web;
 mod window;
 
 pub use file::{Ranges, RemoteFile, Ticket, Traffic};
+pub(crate) use first::Begun;
 pub use learned::Learned;
+pub(crate) use open::is_passing;
 pub use reader::{Advice, ReadAhead, Reader};
 pub use session::{Options, Session};
 pub use sink::{Fragment, Memory};

@@ -9,6 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 
 use super::redirect::{Moved, Route};
+use super::session::Permit;
 use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::{Session, Target, WebFile};
@@ -36,24 +37,32 @@ impl From<Error> for Failed {
     }
 }
 
+/// Opens what is at a URL, or where that leads to.
+pub(super) fn open_url(session: &Arc<Session>, url: &str) -> Result<Source> {
+    open_url_by(session, url, &mut describe_alone)
+}
+
+/// How a file is asked about at one address.
+type Describe<'d> = dyn FnMut(&Session, &dyn Target, &Counts) -> Result<Described> + 'd;
+
 /// Opens what is at a URL, or where that leads to. A way that was remembered and leads nowhere is
 /// forgotten, and asked for again.
-pub(super) fn open_url(session: &Arc<Session>, url: &str) -> Result<Source> {
+pub(super) fn open_url_by(session: &Arc<Session>, url: &str, describe: &mut Describe) -> Result<Source> {
     let mut route = Route::start(session, WebFile::parse(url)?)?;
-    match search(&mut route) {
+    match search(&mut route, describe) {
         Err(_) if route.is_recalled() => {
             route.forget();
-            search(&mut Route::start(session, WebFile::parse(url)?)?)
+            search(&mut Route::start(session, WebFile::parse(url)?)?, describe)
         }
         found => found,
     }
 }
 
 /// Asks from address to address.
-fn search(route: &mut Route) -> Result<Source> {
+fn search(route: &mut Route, describe: &mut Describe) -> Result<Source> {
     let traffic = Counts::default();
     loop {
-        match describe_alone(&route.session, &route.file, &traffic) {
+        match describe(&route.session, &route.file, &traffic) {
             Ok(Described::File(version)) => {
                 return Ok(Source::of_url(route, version, traffic));
             }
@@ -67,8 +76,17 @@ fn search(route: &mut Route) -> Result<Source> {
 
 /// Opens what is at this very target.
 pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Source> {
+    open_target_by(session, target, &mut describe_alone)
+}
+
+/// The same by another question.
+pub(super) fn open_target_by(
+    session: &Arc<Session>,
+    target: Box<dyn Target>,
+    describe: &mut Describe,
+) -> Result<Source> {
     let traffic = Counts::default();
-    let version = match describe_alone(session, &*target, &traffic) {
+    let version = match describe(session, &*target, &traffic) {
         Ok(Described::File(version)) => Ok(version),
         Ok(Described::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
         Err(error) => Err(error),
@@ -77,12 +95,9 @@ pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Re
     Ok(Source::of_target(session, target, version, traffic))
 }
 
-/// How size and version are asked for.
-type Ask = fn(&Session, &dyn Target, &Counts) -> Result<Described, Failed>;
-
 /// Asks for size and version, and for what the server is.
 fn describe_alone(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
-    alone(session, target, traffic, try_describe)
+    alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
 
 /// The same by asking for the first byte: of servers that answer HEAD themselves and send others for bytes.
@@ -91,15 +106,19 @@ pub(super) fn by_first_byte_alone(
     target: &dyn Target,
     traffic: &Counts,
 ) -> Result<Described> {
-    alone(session, target, traffic, by_first_byte)
+    alone(session, target, &mut |_| by_first_byte(session, target, traffic))
 }
 
-/// Asks with the right to a connection, like any other request; again where a failure may pass.
-fn alone(session: &Session, target: &dyn Target, traffic: &Counts, ask: Ask) -> Result<Described> {
-    let _permit = session.permit(target.origin())?;
+/// Asks with the right to a connection, like any other request, which may be kept; again where a failure may pass.
+pub(super) fn alone(
+    session: &Session,
+    target: &dyn Target,
+    ask: &mut dyn FnMut(&mut Option<Permit>) -> Result<Described, Failed>,
+) -> Result<Described> {
+    let mut permit = Some(session.permit(target.origin())?);
     let mut retries = session.retries();
     loop {
-        match ask(session, target, traffic) {
+        match ask(&mut permit) {
             Ok(described) => return Ok(described),
             Err(Failed { error, retry_after }) => {
                 let is_passing = is_passing(error.kind());
@@ -109,11 +128,15 @@ fn alone(session: &Session, target: &dyn Target, traffic: &Counts, ask: Ask) -> 
     }
 }
 
-pub(super) fn is_passing(kind: ErrorKind) -> bool {
+pub(crate) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
 
-fn try_describe(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
+pub(super) fn try_describe(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+) -> Result<Described, Failed> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     match described.status() {
         200..=299 if described.header("content-length").is_some() => {
@@ -149,7 +172,7 @@ fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Re
 }
 
 /// An answer that names another address, or refuses.
-fn not_the_file(mut answer: Response, target: &dyn Target) -> Result<Described, Failed> {
+pub(super) fn not_the_file(mut answer: Response, target: &dyn Target) -> Result<Described, Failed> {
     let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let (status, location) = (answer.status(), answer.header("location"));
     if let Some(moved) = Moved::of(status, location) {
@@ -179,7 +202,7 @@ pub(super) fn ask(
     Ok(response)
 }
 
-fn version_of(
+pub(super) fn version_of(
     response: &Response,
     (session, target): (&Session, &dyn Target),
     size_bytes: Option<u64>,

@@ -68,6 +68,13 @@ impl Pipeline {
         }
     }
 
+    /// With a request that is being answered.
+    pub(super) fn begun(connection: Connection, permit: Permit, request: Request) -> Self {
+        let mut pipeline = Pipeline::new(connection, permit);
+        pipeline.requests.push_back(request);
+        pipeline
+    }
+
     /// Requests under way.
     pub(super) fn depth(&self) -> usize {
         self.requests.len()

@@ -2,6 +2,7 @@
 //! No sockets, no buffers.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 /// A place in the caller's memory: a fragment, and a position within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,18 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// What is received, neighbours as one.
+    pub(super) fn spans(&self) -> Vec<Range<u64>> {
+        let mut spans: Vec<Range<u64>> = Vec::new();
+        for receive in &self.receives {
+            match spans.last_mut() {
+                Some(last) if last.end == receive.at => last.end = receive.end(),
+                _ => spans.push(receive.at..receive.end()),
+            }
+        }
+        spans
     }
 
     /// Has the first `len` bytes of `fragment`, from `offset` of the file, copied from those that

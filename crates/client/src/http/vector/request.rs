@@ -113,6 +113,13 @@ impl Queue {
 const RANGE_BYTES_MAX: usize = 42;
 
 impl Request {
+    /// Forgets what lies behind the end of a file of `size_bytes`, of which no server sends anything.
+    pub(super) fn cut_at(&mut self, size_bytes: u64) {
+        self.spans.retain(|span| span.start < size_bytes);
+        self.spans.iter_mut().for_each(|span| span.end = span.end.min(size_bytes));
+        self.bytes = self.spans.iter().map(|span| span.end - span.start).sum();
+    }
+
     /// Whether it asked for a byte of `range`.
     pub(super) fn wants_of(&self, range: &Range<u64>) -> bool {
         let next = self.spans.partition_point(|span| span.end <= range.start);
@@ -163,6 +170,15 @@ mod tests {
         let mut whole = server(1);
         whole.range_ignored();
         assert_eq!(asked(&whole, 10), ["bytes=0-9009", "bytes=0-0"]);
+    }
+
+    #[test]
+    fn nothing_is_awaited_from_behind_the_end() {
+        let mut queue = Queue::default();
+        queue.push(0, [0..10, 5000..6000, 9000..u64::MAX]);
+        let (mut request, _) = queue.next(&server(9), u64::MAX).unwrap();
+        request.cut_at(5600);
+        assert_eq!((request.spans, request.bytes), (vec![0..10, 5000..5600], 610));
     }
 
     #[test]

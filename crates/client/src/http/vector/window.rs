@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::batch::Batch;
 use super::engine::Engine;
+use super::first::Begun;
 use super::request::BatchId;
 use super::sink::Landing;
 use super::source::Source;
@@ -53,18 +54,21 @@ impl Window {
     /// Takes a batch on, and sends what may be sent at once.
     pub(super) fn submit(&self, batch: Batch<Landing>) -> BatchId {
         let mut state = self.locked();
-        let id = state.next_id;
-        state.next_id += 1;
+        let id = state.next_id();
         if state.is_driven {
             state.submitted.push((id, batch));
             state.ring();
             return id;
         }
-        let engine = state.engine.get_or_insert_with(|| Engine::new(self.source.clone()));
-        engine.add(id, batch);
-        engine.turn();
-        let ended = engine.take_ended();
-        state.ended.extend(ended);
+        state.move_engine(&self.source, |engine| engine.add(id, batch));
+        id
+    }
+
+    /// Takes the first batch on, whose first request is being answered, and sends the others.
+    pub(super) fn begin(&self, batch: Batch<Landing>, begun: Begun) -> BatchId {
+        let mut state = self.locked();
+        let id = state.next_id();
+        state.move_engine(&self.source, |engine| engine.begin(id, batch, begun));
         id
     }
 
@@ -220,6 +224,20 @@ impl Which {
 }
 
 impl State {
+    fn next_id(&mut self) -> BatchId {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// Tells the engine of a batch, while no thread drives it, and has it do what it can at once.
+    fn move_engine(&mut self, source: &Arc<Source>, tell: impl FnOnce(&mut Engine<Landing>)) {
+        let engine = self.engine.get_or_insert_with(|| Engine::new(source.clone()));
+        tell(engine);
+        engine.turn();
+        let ended = engine.take_ended();
+        self.ended.extend(ended);
+    }
+
     /// Tells the engine what was submitted and given up meanwhile; whether anything was submitted.
     fn hand_over(&mut self, engine: &mut Engine<Landing>) -> bool {
         if !self.cancelled.is_empty() {

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, Timespec, poll};
 
 use super::batch::Batch;
 use super::content::Refusal;
+use super::first::Begun;
 use super::learned::Learned;
 use super::line::{Answered, Event, GATHERING_TIME, Line};
 use super::redirect::Moved;
@@ -73,6 +74,19 @@ impl<S: Sink> Engine<S> {
     pub(super) fn add(&mut self, id: BatchId, mut batch: Batch<S>) {
         batch.until = self.place.session.until();
         self.queue.push(id, batch.missing(&(0..u64::MAX)));
+        self.batches.insert(id, batch);
+    }
+
+    /// Takes a batch on whose first request is being answered.
+    pub(super) fn begin(&mut self, id: BatchId, mut batch: Batch<S>, begun: Begun) {
+        let Begun { mut request, connection, permit } = begun;
+        let asked_until = request.spans.last().map_or(0, |span| span.end);
+        request.batch = id;
+        batch.requests += 1;
+        batch.until = self.place.session.until();
+        self.in_flight_bytes += request.bytes;
+        self.lines.push(Line::begun(connection, permit, request));
+        self.queue.push(id, batch.missing(&(asked_until..u64::MAX)));
         self.batches.insert(id, batch);
     }
 
