@@ -11,7 +11,9 @@ use fordway_store::{
     PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number,
     multipart_checksum, multipart_etag,
 };
-use fordway_sys::{Errno, Mode, OFlags, links_in, lock_file, open_in, read_dir, remove_file, rename, stat};
+use fordway_sys::{
+    Errno, Mode, OFlags, links_in, lock_file, open_in, read_dir, remove_file, rename, stat, stat_in,
+};
 
 use crate::Inner;
 use crate::copy::append_range;
@@ -235,8 +237,10 @@ impl Inner {
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
         if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
-            if let Ok(taken) = taken {
-                self.end_upload(taken)?;
+            // The object is there: what cannot be removed is left to `gc`.
+            match taken {
+                Ok(taken) => drop(self.end_upload(taken)),
+                Err(_) => self.remove_rest(bucket, key, upload),
             }
             return Ok(made);
         }
@@ -277,7 +281,28 @@ impl Inner {
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        self.end_upload(self.take_upload(bucket, key, upload)?)
+        let taken = self.take_upload(bucket, key, upload);
+        if taken.is_err() {
+            self.remove_rest(bucket, key, upload);
+        }
+        self.end_upload(taken?)
+    }
+
+    /// Removes what a completion left that died when `data` had been renamed to the object: it is listed as
+    /// an upload, but nobody can complete or abort it any more.
+    fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
+        let Ok(plain) = UploadId::new(upload.as_str()) else { return };
+        let dir = upload_dir(bucket, &plain);
+        let is_closed = || {
+            let record = self.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
+            record.is_some_and(|record| record.key.as_deref() == Some(key.as_str()))
+        };
+        let has_no_data =
+            || self.open_dir(&dir).is_ok_and(|held| matches!(stat_in(held, DATA), Err(Errno::NOENT)));
+        if is_closed() && has_no_data() {
+            // What cannot be removed is left to `gc`.
+            let _ = self.remove_upload(&dir);
+        }
     }
 
     fn end_upload(&self, taken: Taken) -> Result<()> {

@@ -47,15 +47,35 @@ fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> Result<Comple
     Ok(CompletedPart::new(number, writer.commit(&Expected::default())?.etag))
 }
 
-fn complete(store: &PosixStore, upload: &UploadId, parts: &[CompletedPart]) -> Result<PutResult> {
-    let only_new = CompleteOptions::conditions(Conditions::create_only());
-    store.complete_upload(&bucket(), &key(), upload, parts, &only_new)
+/// What is at the key when an upload is completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    Old,
+}
+
+const OLD: &[u8] = b"old";
+
+fn complete(
+    store: &PosixStore,
+    before: Before,
+    upload: &UploadId,
+    parts: &[CompletedPart],
+) -> Result<PutResult> {
+    let options = match before {
+        Before::Nothing => CompleteOptions::conditions(Conditions::create_only()),
+        Before::Old => CompleteOptions::default(),
+    };
+    store.complete_upload(&bucket(), &key(), upload, parts, &options)
 }
 
 /// A bucket with an upload of two parts.
-fn prepared(dir: &Path) -> (PosixStore, UploadId, Vec<CompletedPart>) {
+fn prepared(dir: &Path, before: Before) -> (PosixStore, UploadId, Vec<CompletedPart>) {
     let store = open(dir);
     store.create_bucket(&bucket()).unwrap();
+    if before == Before::Old {
+        store.put(&bucket(), &key(), OLD, &PutOptions::default()).unwrap();
+    }
     let upload = start(&store);
     let parts = (1..=2).map(|number| put_part(&store, &upload, number).unwrap()).collect();
     (store, upload, parts)
@@ -71,11 +91,12 @@ fn whole() -> Vec<u8> {
 }
 
 /// Whatever a completion came to, a client that goes on with the upload never writes into the object.
-fn check_after(dir: &Path, upload: &UploadId, parts: &[CompletedPart], place: &str) {
+fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[CompletedPart], place: &str) {
     let store = open(dir);
     let shown = body(&store);
-    assert!(shown.is_none() || shown == Some(whole()), "{place}: torn");
-    let again = complete(&store, upload, parts);
+    let old = (before == Before::Old).then(|| OLD.to_vec());
+    assert!(shown == old || shown == Some(whole()), "{place}: torn");
+    let again = complete(&store, before, upload, parts);
     match put_part(&store, upload, 3) {
         Ok(_) => assert!(again.is_err(), "{place}: a part came after the end"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NoSuchUpload, "{place}"),
@@ -84,52 +105,64 @@ fn check_after(dir: &Path, upload: &UploadId, parts: &[CompletedPart], place: &s
     let again = again.unwrap_or_else(|error| panic!("{place}: sent again: {error}"));
     let info = store.head(&bucket(), &key(), &GetOptions::default()).unwrap();
     assert_eq!(again.etag, info.etag, "{place}");
+    let uploads = store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads;
+    assert!(uploads.is_empty(), "{place}: {uploads:?}");
 }
 
 /// The process is killed before every single call of the completion.
 #[test]
 fn a_completion_that_dies_can_be_sent_again() {
-    let died = (1..MOST_CALLS).take_while(|at| {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, upload, parts) = prepared(dir.path());
-        drop(store);
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "the_process_that_dies", "--nocapture"]).stdout(Stdio::null());
-        let tags: Vec<&str> = parts.iter().map(|part| part.etag.as_str()).collect();
-        child.env(CHILD, format!("{at} {} {} {}", upload.as_str(), tags.join(","), dir.path().display()));
-        let died = !child.status().unwrap().success();
-        check_after(dir.path(), &upload, &parts, &format!("killed before call {at}"));
-        died
-    });
-    let calls = died.count();
-    assert!((10..MOST_CALLS - 1).contains(&calls), "{calls} calls");
+    for before in [Before::Nothing, Before::Old] {
+        let calls = (1..MOST_CALLS).take_while(|at| dies_at(before, *at)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{before:?}: {calls} calls");
+    }
+}
+
+fn dies_at(before: Before, at: usize) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, upload, parts) = prepared(dir.path(), before);
+    drop(store);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "the_process_that_dies", "--nocapture"]).stdout(Stdio::null());
+    let tags: Vec<&str> = parts.iter().map(|part| part.etag.as_str()).collect();
+    let is_old = u8::from(before == Before::Old);
+    let task = format!("{is_old} {at} {} {} {}", upload.as_str(), tags.join(","), dir.path().display());
+    let died = !child.env(CHILD, task).status().unwrap().success();
+    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, killed before call {at}"));
+    died
 }
 
 #[test]
 #[ignore = "run by another test, as a process of its own"]
 fn the_process_that_dies() {
     let Ok(task) = std::env::var(CHILD) else { return };
-    let [at, upload, tags, dir] = task.splitn(4, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+    let [is_old, at, upload, tags, dir] = task.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{task}")
+    };
+    let before = if is_old == "1" { Before::Old } else { Before::Nothing };
     let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
     let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
     let plan = Plan { nth: Some((at.parse().unwrap(), Fault::Kill)), ..Plan::default() };
-    fault::run(plan, || complete(&open(Path::new(dir)), &upload, &parts)).0.unwrap();
+    fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
 /// Every single call of the completion fails, and everything is to be on stable storage.
 #[test]
 fn a_completion_that_fails_leaves_no_way_into_the_object() {
-    let failed = (1..MOST_CALLS).take_while(|at| {
-        let dir = tempfile::tempdir().unwrap();
-        let (_, upload, parts) = prepared(dir.path());
-        let store = open_with(dir.path(), Durability::Full);
-        let plan = Plan { nth: Some((*at, Fault::Fail(Errno::IO))), ..Plan::default() };
-        let (_, calls) = fault::run(plan, || complete(&store, &upload, &parts));
-        check_after(dir.path(), &upload, &parts, &format!("call {at} failed"));
-        calls.len() >= *at
-    });
-    let calls = failed.count();
-    assert!((10..MOST_CALLS - 1).contains(&calls), "{calls} calls");
+    for before in [Before::Nothing, Before::Old] {
+        let calls = (1..MOST_CALLS).take_while(|at| fails_at(before, *at)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{before:?}: {calls} calls");
+    }
+}
+
+fn fails_at(before: Before, at: usize) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, upload, parts) = prepared(dir.path(), before);
+    let store = open_with(dir.path(), Durability::Full);
+    let plan = Plan { nth: Some((at, Fault::Fail(Errno::IO))), ..Plan::default() };
+    let (_, calls) = fault::run(plan, || complete(&store, before, &upload, &parts));
+    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, call {at} failed"));
+    calls.len() >= at
 }
 
 /// A client that does not wait for the answer: all are told the same, and there is one version.
