@@ -121,9 +121,13 @@ impl Admission {
         let Some(user) = users.find(access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
-        // Those of version 2 cover all of Amazon's headers.
-        if has_version_4_query(uri) || !signed_with_version_2(headers, uri) {
-            return check_all_signed(headers, uri).map(|()| user);
+        let is_version_2 = signed_with_version_2(headers, uri);
+        // Those of version 2 cover all of Amazon's headers. What looks like both must do for both.
+        if has_version_4_query(uri) || !is_version_2 {
+            check_all_signed(headers, uri)?;
+        }
+        if !is_version_2 {
+            return Ok(user);
         }
         if !allow_version_2 {
             // S3's own words: s3cmd looks for them, and signs anew.
@@ -178,9 +182,7 @@ fn check_date(headers: &HeaderMap) -> S3Result<()> {
 
 fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     let header = headers.get(AUTHORIZATION);
-    let query = uri.query().unwrap_or_default();
-    header.is_some_and(|value| value.as_bytes().starts_with(b"AWS "))
-        || query.split('&').any(|pair| pair.starts_with("Signature="))
+    header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
 /// Headers of Amazon's that change nothing about what is asked for, or are covered by every signature.
@@ -204,8 +206,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
 /// The names of the headers that a signature of version 4 covers, with semicolons between them.
 fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     if has_version_4_query(uri) {
-        let mut query = uri.query().unwrap_or_default().split('&');
-        let names = query.find_map(|pair| pair.strip_prefix("X-Amz-SignedHeaders="))?;
+        let names = parameter(uri, "X-Amz-SignedHeaders")?;
         return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
     }
     // What stands before it, the scope, is signed, and so nobody's to choose.
@@ -214,7 +215,16 @@ fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
 }
 
 fn has_version_4_query(uri: &Uri) -> bool {
-    uri.query().unwrap_or_default().split('&').any(|pair| pair.starts_with("X-Amz-Signature="))
+    parameter(uri, "X-Amz-Signature").is_some()
+}
+
+/// The value of a parameter, encoded; its name may be encoded too, and is found all the same.
+fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    pairs.find_map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        percent_decode_str(name).eq(wanted.bytes()).then_some(value)
+    })
 }
 
 /// Whether `name` is spelled as regions are.
