@@ -1,11 +1,18 @@
 //! Buckets: the directories of the root.
 
-use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result};
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::delete::remove_tree;
+use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result, Versioning};
+use fordway_sys::{
+    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, name_to_text, open_in, read_dir, remove_dir,
+    remove_file, stat_in,
+};
+
+use crate::delete::{remove_empty_tree, remove_tree};
 use crate::errors::from_errno;
-use crate::layout::PRIVATE_DIR;
+use crate::layout::{ODD, PRIVATE_DIR, VERSIONS};
 use crate::read::system_time;
 use crate::stage::sync_dir;
 use crate::{Durability, Inner};
@@ -54,29 +61,93 @@ impl Inner {
         }
     }
 
-    pub(crate) fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+    /// Removes a bucket that holds nothing. What makes it the bucket that it is goes last, and comes back
+    /// where the bucket stays after all.
+    pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
         if !self.list(bucket, &query)?.entries.is_empty() || self.has_versions(bucket)? {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
         let dir = self.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
-        self.close_locks(bucket);
-        remove_tree(&dir, PRIVATE_DIR).map_err(|errno| match errno {
-            // NFS and FUSE keep a file that is open when it is removed under a hidden name.
-            Errno::NOTEMPTY | Errno::BUSY => Error::new(
-                ErrorKind::ConditionalConflict,
-                "another process works in the bucket; delete it again when that has ended",
-            ),
-            errno => from_errno(errno, "removing the bucket's own files"),
-        })?;
-        match remove_dir(self.root.dir(), bucket.as_str()) {
+        self.check_removable(bucket, &dir)?;
+        let versioning = self.contents(bucket)?.versioning;
+        let removed = self.remove_bucket(bucket, &dir);
+        self.private.forget(bucket);
+        match removed {
             Ok(()) => self.sync_root(),
-            Err(Errno::NOTEMPTY) => Err(Error::new(
-                ErrorKind::BucketNotEmpty,
-                "it holds directories or files that are no objects; remove them with rmdir or rm",
-            )),
-            Err(errno) => Err(from_errno(errno, "removing the bucket")),
+            Err(error) => {
+                if versioning != Versioning::Unversioned {
+                    self.set_versioning(bucket, versioning)?;
+                }
+                Err(error)
+            }
         }
     }
+
+    /// Errors: `BucketNotEmpty` for directories and files that are no objects, `AccessDenied` for a link.
+    fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
+        let failed = |errno| from_errno(errno, "reading the bucket");
+        if stat_in(self.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
+            let why = "the bucket is a symbolic link; remove that with rm";
+            return Err(Error::new(ErrorKind::AccessDenied, why));
+        }
+        let mut holds_more = false;
+        open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .and_then(|dir| read_dir(dir, |name, _| holds_more |= name != PRIVATE_DIR.as_bytes()))
+            .map_err(failed)?;
+        if holds_more { Err(holds_no_objects()) } else { Ok(()) }
+    }
+
+    /// Objects that come meanwhile are never removed: directories that hold some stay.
+    fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
+        let failed = |errno| match errno {
+            Errno::NOTEMPTY | Errno::BUSY => in_use(),
+            errno => from_errno(errno, "removing the bucket's own files"),
+        };
+        self.close_locks(bucket);
+        match open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(private) => {
+                remove_private(&private)?;
+                remove_dir(dir, PRIVATE_DIR).map_err(failed)?;
+            }
+            Err(Errno::NOENT) => {}
+            // Not ours, but nobody can have an object there.
+            Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
+            Err(errno) => return Err(failed(errno)),
+        }
+        remove_dir(self.root.dir(), bucket.as_str()).map_err(|errno| match errno {
+            Errno::NOTEMPTY => holds_no_objects(),
+            errno => from_errno(errno, "removing the bucket"),
+        })
+    }
+}
+
+/// Removes what is in a bucket's private directory, objects and old versions excepted.
+fn remove_private(private: &OwnedFd) -> Result<()> {
+    let failed = |errno| match errno {
+        // NFS and FUSE keep a file that is open when it is removed under a hidden name.
+        Errno::NOTEMPTY | Errno::BUSY => in_use(),
+        errno => from_errno(errno, "removing the bucket's own files"),
+    };
+    for name in [ODD, VERSIONS] {
+        remove_empty_tree(private, name).map_err(|errno| match errno {
+            Errno::NOTEMPTY => holds_no_objects(),
+            errno => failed(errno),
+        })?;
+    }
+    let mut names = Vec::new();
+    read_dir(private, |name, _| names.push(name_to_text(name).into_owned())).map_err(failed)?;
+    names.retain(|name| name != ODD && name != VERSIONS);
+    names.iter().try_for_each(|name| remove_tree(private, name)).map_err(failed)
+}
+
+fn holds_no_objects() -> Error {
+    let why = "it holds directories or files that are no objects; remove them with rmdir or rm";
+    Error::new(ErrorKind::BucketNotEmpty, why)
+}
+
+fn in_use() -> Error {
+    let why = "another process works in the bucket; delete it again when that has ended";
+    Error::new(ErrorKind::ConditionalConflict, why)
 }

@@ -4,13 +4,13 @@ use std::os::fd::AsFd;
 
 use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file,
-    stat_in,
+    Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file, stat_in,
 };
 
 use crate::errors::from_errno;
 use crate::layout::{OUR_DIR, Place, odd, plain, private_dir, split};
 use crate::private::Contents;
+use crate::sidecar::Leaving;
 use crate::stage::sync_dir;
 use crate::{Durability, Inner};
 
@@ -58,6 +58,21 @@ impl Inner {
         Ok(())
     }
 
+    /// Removes the key's file at its odd place, which the one at `place` hides.
+    pub(crate) fn remove_hidden_odd(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        place: &Place,
+        contents: Contents,
+    ) -> Result<()> {
+        let odd = odd(bucket, key);
+        match contents.has_odd && *place != odd {
+            true => self.remove_at(bucket, &odd, contents).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Removes the file at `place`, then the parents that this leaves empty and that we had made.
     pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place, contents: Contents) -> Result<bool> {
         match self.unlink(place, contents) {
@@ -71,8 +86,8 @@ impl Inner {
         }
     }
 
-    /// Removes the file; answers its state if it may have had a sidecar file.
-    fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<FileStat>, Errno> {
+    /// Removes the file; answers it if it may have had a sidecar file.
+    fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<Leaving>, Errno> {
         let mut dir = self.dirs.open(&self.root, &place.dir)?;
         let gone = self.may_have_sidecar(contents, &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
@@ -135,6 +150,26 @@ pub(crate) fn remove_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
     read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
     for name in &names {
         remove_tree(&dir, name)?;
+    }
+    match remove_dir(parent, name) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}
+
+/// Removes the directory `name` in `parent` with all directories in it, if there is nothing else; what is
+/// gone already is no error. Errors: `NOTEMPTY`.
+pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
+    let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::NOTEMPTY),
+        Err(errno) => return Err(errno),
+    };
+    let mut names = Vec::new();
+    read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
+    for name in &names {
+        remove_empty_tree(&dir, name)?;
     }
     match remove_dir(parent, name) {
         Err(Errno::NOENT) => Ok(()),

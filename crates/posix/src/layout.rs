@@ -21,6 +21,8 @@ use fordway_sys::{is_text_of_a_name, text_to_name};
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The directory of odd keys in it.
 pub(crate) const ODD: &str = "odd";
+/// The directory of old versions in it.
+pub(crate) const VERSIONS: &str = "versions";
 /// The directory of what does not fit into attributes in it.
 pub(crate) const META: &str = "meta";
 /// The empty file in it that says that directories may be objects.
@@ -129,7 +131,7 @@ pub(crate) fn odd_dir(bucket: &Bucket) -> String {
 
 /// The directory of the old versions of all keys of a bucket.
 pub(crate) fn versions_dir(bucket: &Bucket) -> String {
-    private(bucket, "versions")
+    private(bucket, VERSIONS)
 }
 
 /// The directory of what does not fit into attributes.

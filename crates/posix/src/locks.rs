@@ -1,5 +1,6 @@
 //! The lock of a key, which whoever may replace or remove it holds.
 
+use std::fs::File;
 use std::sync::{Arc, MutexGuard};
 
 use foldhash::HashMap;
@@ -10,7 +11,10 @@ use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{lock_byte, locks_path, split};
 use crate::private::Contents;
-use crate::stage::{FILE_MODE, MAX_RACES};
+use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+
+/// The most lock tables that are kept open for later.
+const MOST_TABLES: usize = 128;
 
 impl Inner {
     /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
@@ -29,11 +33,11 @@ impl Inner {
             let locks = self.lock_table(bucket)?;
             let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
             let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
-            if glance.vouches_for_locks() {
+            if glance.vouches_for(&locks) {
                 return act(glance.contents);
             }
             if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
-                glance.vouch_for_locks();
+                glance.vouch_for(&locks);
                 return act(glance.contents);
             }
             // The bucket was removed and made again: so was its lock table.
@@ -78,15 +82,33 @@ impl Inner {
         if let Some(locks) = self.lock_tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
-        let path = locks_path(bucket);
-        self.parent_of(bucket, split(&path).0)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
-        let file = self.root.open_beneath(&path, flags, FILE_MODE);
-        let file = file.map_err(|errno| from_errno(errno, "opening the bucket's lock table"))?;
+        let file = self.open_lock_table(bucket)?;
         self.share_with_writers(bucket, &file, 0o666);
         let locks = Arc::new(ByteLocks::new(file.into()));
-        self.lock_tables().insert(bucket.clone(), locks.clone());
+        let mut all = self.lock_tables();
+        if all.len() >= MOST_TABLES {
+            // Whoever is at work with one keeps it; two of one bucket exclude each other all the same.
+            all.retain(|_, locks| Arc::strong_count(locks) > 1);
+        }
+        all.insert(bucket.clone(), locks.clone());
         Ok(locks)
+    }
+
+    /// Opens the table, or makes it. Who tries to remove the bucket may remove its directory meanwhile.
+    fn open_lock_table(&self, bucket: &Bucket) -> Result<File> {
+        let path = locks_path(bucket);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
+        for race in 0..MAX_RACES {
+            give_way(race);
+            self.parent_of(bucket, split(&path).0)?;
+            match self.root.open_beneath(&path, flags, FILE_MODE) {
+                Err(Errno::NOENT) => self.dirs.forget(split(&path).0),
+                done => {
+                    return done.map_err(|errno| from_errno(errno, "opening the bucket's lock table"));
+                }
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// Closes the bucket's lock table once nobody is at work with it.

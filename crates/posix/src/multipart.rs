@@ -11,7 +11,9 @@ use fordway_store::{
     PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number,
     multipart_checksum, multipart_etag,
 };
-use fordway_sys::{Errno, Mode, OFlags, lock_file, open_in, read_dir, remove_file, rename, stat};
+use fordway_sys::{
+    Errno, Mode, OFlags, links_in, lock_file, open_in, read_dir, remove_file, rename, stat, stat_in,
+};
 
 use crate::Inner;
 use crate::copy::append_range;
@@ -29,6 +31,34 @@ use crate::write::check_metadata;
 struct Upload {
     record: Record,
     dir: String,
+}
+
+/// An upload that nobody else completes or aborts meanwhile.
+struct Taken {
+    held: Dir,
+    /// The object to be; `None` once it was handed on.
+    data: Option<OwnedFd>,
+    /// The same open file, whose lock says that the upload is taken.
+    locked: OwnedFd,
+    upload: Upload,
+    /// Whether a completion that died had taken it before.
+    was_closed: bool,
+}
+
+impl Taken {
+    /// Lets parts arrive again after a completion failed, unless it failed when `data` was an object
+    /// already: whoever wrote into that would change the object.
+    fn reopen(self) {
+        if !self.is_published() {
+            // Where that fails, the upload can be completed and aborted, but takes no part.
+            let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
+        }
+    }
+
+    /// Whether `data` is, or was, an object: then it has another name, or no longer its own.
+    fn is_published(&self) -> bool {
+        links_in(&self.held, DATA) != Ok(1)
+    }
 }
 
 /// A part being written.
@@ -202,16 +232,30 @@ impl Inner {
         options: &CompleteOptions,
     ) -> Result<PutResult> {
         let taken = self.take_upload(bucket, key, upload);
-        if matches!(&taken, Err(error) if error.kind() == ErrorKind::NoSuchUpload)
-            && let Some(made) = self.made_before(bucket, key, upload, parts.len())?
-        {
+        let was_completed = match &taken {
+            Ok(taken) => taken.was_closed,
+            Err(error) => error.kind() == ErrorKind::NoSuchUpload,
+        };
+        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
+            // The object is there: what cannot be removed is left to `gc`.
+            match taken {
+                Ok(taken) => drop(self.end_upload(taken)),
+                Err(_) => self.remove_rest(bucket, key, upload),
+            }
             return Ok(made);
         }
-        let (held, data, found) = taken?;
-        let made = self.assemble((bucket, key), (upload, &found), &held, data, (parts, options));
+        let mut taken = taken?;
+        if taken.was_closed && taken.is_published() {
+            self.end_upload(taken)?;
+            return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed before"));
+        }
+        let data = taken.data.take().ok_or(ErrorKind::Internal)?;
+        let found = &taken.upload;
+        let made = self.assemble((bucket, key), (upload, found), &taken.held, data, (parts, options));
         match &made {
-            Ok(_) => self.remove_upload(&found.dir)?,
-            Err(_) => drop(rename(&held, CLOSED, &held, UPLOAD)),
+            // The object is there: what cannot be removed is left to the next completion, or to `gc`.
+            Ok(_) => drop(self.end_upload(taken)),
+            Err(_) => taken.reopen(),
         }
         made
     }
@@ -237,17 +281,41 @@ impl Inner {
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        let (held, locked, found) = self.take_upload(bucket, key, upload)?;
+        let taken = self.take_upload(bucket, key, upload);
+        if taken.is_err() {
+            self.remove_rest(bucket, key, upload);
+        }
+        self.end_upload(taken?)
+    }
+
+    /// Removes what a completion left that died when `data` had been renamed to the object: it is listed as
+    /// an upload, but nobody can complete or abort it any more.
+    fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
+        let Ok(plain) = UploadId::new(upload.as_str()) else { return };
+        let dir = upload_dir(bucket, &plain);
+        let is_closed = || {
+            let record = self.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
+            record.is_some_and(|record| record.key.as_deref() == Some(key.as_str()))
+        };
+        let has_no_data =
+            || self.open_dir(&dir).is_ok_and(|held| matches!(stat_in(held, DATA), Err(Errno::NOENT)));
+        if is_closed() && has_no_data() {
+            // What cannot be removed is left to `gc`.
+            let _ = self.remove_upload(&dir);
+        }
+    }
+
+    fn end_upload(&self, taken: Taken) -> Result<()> {
+        let Taken { held, data, locked, upload, .. } = taken;
         // From now on nobody can go on with it, so the lock may go before the file that it is on: NFS
         // and FUSE keep one that is open under a hidden name, and then its directory cannot go.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
-        drop(locked);
-        self.remove_upload(&found.dir)
+        drop((data, locked));
+        self.remove_upload(&upload.dir)
     }
 
-    /// Takes an upload for oneself: its directory, its `data` with the lock that says so, and what it
-    /// was to become. From now on no part is begun.
-    fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<(Dir, OwnedFd, Upload)> {
+    /// Takes an upload for oneself. From now on no part is begun.
+    fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Taken> {
         let dir = upload_dir(bucket, &UploadId::new(upload.as_str())?);
         let failed = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR => self.missing(bucket, ErrorKind::NoSuchUpload),
@@ -260,13 +328,17 @@ impl Inner {
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(from_errno(errno, "locking the upload")),
         }
-        let found = self.close_upload(bucket, key, &held, dir)?;
-        Ok((held, data, found))
+        let locked = data.try_clone().map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            from_errno(errno, "locking the upload")
+        })?;
+        let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
+        Ok(Taken { held, data: Some(data), locked, upload, was_closed })
     }
 
-    /// Keeps parts from being begun, and answers what the upload is to become. One that is closed
-    /// already was left so by a completion that died, because we hold the lock.
-    fn close_upload(&self, bucket: &Bucket, key: &Key, held: &Dir, dir: String) -> Result<Upload> {
+    /// Keeps parts from being begun, and answers what the upload is to become, and whether it was closed
+    /// already: then it was left so by a completion that died, because we hold the lock.
+    fn close_upload(&self, bucket: &Bucket, key: &Key, held: &Dir, dir: String) -> Result<(Upload, bool)> {
         let missing = || self.missing(bucket, ErrorKind::NoSuchUpload);
         let (name, found) = match self.read_upload(&dir, UPLOAD)? {
             Some(found) => (UPLOAD, Some(found)),
@@ -279,7 +351,7 @@ impl Inner {
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| from_errno(errno, "closing the upload"))?;
         }
-        Ok(Upload { record, dir })
+        Ok((Upload { record, dir }, name == CLOSED))
     }
 
     /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.

@@ -36,6 +36,9 @@ pub(crate) const CLOSED: &str = "closed";
 pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 
+/// The longest uniform parts: the last one of them still ends where a file may.
+const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
+
 /// The most bytes of a record: metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
@@ -165,17 +168,18 @@ fn uniform_size(
     held: &Dir,
     size: u64,
 ) -> Result<Option<u64>> {
-    if let Some(known) = read_text(held, PART_SIZE)? {
-        return Ok(known.parse().ok());
+    let known = |text: String| text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX);
+    if let Some(text) = read_text(held, PART_SIZE)? {
+        return Ok(known(text));
     }
-    if size < fordway_store::MIN_PART_BYTES {
+    if !(fordway_store::MIN_PART_BYTES..=UNIFORM_BYTES_MAX).contains(&size) {
         return Ok(None);
     }
     let mut staged = Staged::at(inner, bucket, in_upload(dir, PART_SIZE))?;
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
     // Of several at once one has won, and all go by it.
-    Ok(read_text(held, PART_SIZE)?.and_then(|known| known.parse().ok()))
+    Ok(read_text(held, PART_SIZE)?.and_then(known))
 }
 
 /// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after

@@ -7,13 +7,15 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Versioning};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, Root, Tick, open_in, read_into_spare, stat, stat_in};
+use fordway_sys::{
+    ByteLocks, Errno, FileStat, Mode, OFlags, Root, Tick, open_in, read_into_spare, stat, stat_in,
+};
 
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
@@ -21,6 +23,9 @@ use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
 const TICK: Duration = Duration::from_millis(12);
+
+/// The most buckets that are remembered: each may hold a directory open.
+const MOST: usize = 128;
 
 /// What `versioning` holds where old versions are kept, and where no more are.
 pub(crate) const ENABLED: &str = "Enabled";
@@ -59,8 +64,8 @@ struct Known {
     /// The times of `private` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
     contents: Contents,
-    /// Whether the lock table that this process has open was seen to lie in `private` since.
-    vouches_for_locks: AtomicBool,
+    /// The lock table that was seen to lie in `private` since; 0 for none.
+    lock_table: AtomicU64,
 }
 
 /// What one look at a bucket's private directory told.
@@ -71,16 +76,16 @@ pub(crate) struct Glance {
 }
 
 impl Glance {
-    /// Whether the bucket's lock table is still the one that was vouched for.
-    pub(crate) fn vouches_for_locks(&self) -> bool {
-        self.known.as_ref().is_some_and(|known| known.vouches_for_locks.load(Ordering::Relaxed))
+    /// Whether `locks` was seen to be the bucket's lock table, which then it still is.
+    pub(crate) fn vouches_for(&self, locks: &ByteLocks) -> bool {
+        self.known.as_ref().is_some_and(|known| known.lock_table.load(Ordering::Relaxed) == locks.id())
     }
 
-    /// Remembers that the lock table was found to be current after this glance: it cannot be
-    /// replaced without a change that the next glance sees.
-    pub(crate) fn vouch_for_locks(&self) {
+    /// Remembers that `locks` was found to be current after this glance: it cannot be replaced without
+    /// a change that the next glance sees.
+    pub(crate) fn vouch_for(&self, locks: &ByteLocks) {
         if let Some(known) = &self.known {
-            known.vouches_for_locks.store(true, Ordering::Relaxed);
+            known.lock_table.store(locks.id(), Ordering::Relaxed);
         }
     }
 }
@@ -145,9 +150,15 @@ impl Private {
         times: Option<(i64, i64)>,
         contents: Contents,
     ) {
-        let vouches_for_locks = AtomicBool::new(false);
-        let known = Known { private, opened: Tick::now(), times, contents, vouches_for_locks };
+        let lock_table = AtomicU64::new(0);
+        let known = Known { private, opened: Tick::now(), times, contents, lock_table };
         let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if all.len() >= MOST {
+            all.retain(|_, known| known.opened.elapsed() < HOLD);
+        }
+        if all.len() >= MOST {
+            all.clear();
+        }
         all.insert(bucket.clone(), Arc::new(known));
     }
 }

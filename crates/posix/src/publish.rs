@@ -17,7 +17,7 @@ use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in}
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{Place, odd, plain};
+use crate::layout::{Place, odd, plain, tmp_dir};
 use crate::private::Contents;
 use crate::read::Opened;
 use crate::record::Record;
@@ -140,7 +140,7 @@ impl Staged {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
-                return self.remove_hidden_odd(key, contents);
+                return inner.remove_hidden_odd(&bucket, key, &self.place, contents);
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -159,15 +159,6 @@ impl Staged {
             None => false,
         };
         Ok(!is_taken && self.link(Some(key))?)
-    }
-
-    /// Removes the key's file at its odd place, which the plain one hides.
-    fn remove_hidden_odd(&self, key: &Key, contents: Contents) -> Result<()> {
-        let odd = odd(&self.bucket, key);
-        match contents.has_odd && self.place != odd {
-            true => self.inner.remove_at(&self.bucket, &odd, contents).map(drop),
-            false => Ok(()),
-        }
     }
 
     /// Gives the file its name if that is free; says whether it was. `key` is that of an object.
@@ -232,10 +223,20 @@ impl Staged {
     }
 
     fn hide(&self) -> Result<Hidden> {
-        let dir = self.inner.tmp_dir(&self.bucket)?;
         let name = hidden_name()?;
-        link_unnamed(&self.file, &dir, &name).map_err(|errno| from_errno(errno, "naming the staged file"))?;
-        Ok(Hidden { dir, name, is_temporary: true })
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let dir = self.inner.tmp_dir(&self.bucket)?;
+            match link_unnamed(&self.file, &dir, &name) {
+                Ok(()) => return Ok(Hidden { dir, name, is_temporary: true }),
+                // Who tries to remove the bucket has removed it.
+                Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
+                    self.inner.dirs.forget(&tmp_dir(&self.bucket));
+                }
+                Err(errno) => return Err(from_errno(errno, "naming the staged file")),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// Finds or makes the parent again after a delete removed it; says `false` if the file of another

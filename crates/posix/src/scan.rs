@@ -91,8 +91,7 @@ pub(crate) fn each_entry(
             visited = visit(name, kind);
         }
     });
-    // A directory that is removed while it is read has no more entries.
-    visited.map(|()| if read == Err(Errno::NOENT) { Ok(()) } else { read })
+    visited.map(|()| read)
 }
 
 /// `kind`, or what a look at the file says where the file system told nothing.

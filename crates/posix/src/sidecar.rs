@@ -5,13 +5,13 @@
 //! renamed or gets a second name, and it holds for just the size and time that its seal says.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, read_into_spare, remove_file, set_xattr,
-    stat_in,
+    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, read_into_spare, remove_file,
+    set_xattr, stat,
 };
 
 use crate::Inner;
@@ -39,6 +39,13 @@ pub(crate) enum Attribute {
     Unsupported,
 }
 
+/// A file that is about to lose its last name. It is held until its sidecar file is gone: a new object
+/// may have its inode from the moment it is let go, and then that file's name too.
+pub(crate) struct Leaving {
+    stat: FileStat,
+    _held: OwnedFd,
+}
+
 impl Inner {
     /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
     /// are no attributes, a `fast` tag becomes the one that the file itself tells.
@@ -63,8 +70,9 @@ impl Inner {
                 match record.says_no_more_than(stat) {
                     true => {
                         // One of a record that said more, or of a file that had this inode before.
-                        let stale = self.contents(bucket)?.has_meta.then_some(*stat);
-                        self.remove_sidecar(bucket, stale);
+                        if self.contents(bucket)?.has_meta {
+                            self.remove_sidecar_of(bucket, stat);
+                        }
                         Ok(())
                     }
                     false => {
@@ -126,22 +134,27 @@ impl Inner {
         Ok((record.seal == Some(Seal::of(stat))).then_some(record))
     }
 
-    /// The state of the file at `place` where removing it may leave a sidecar file behind.
-    pub(crate) fn may_have_sidecar(
-        &self,
-        contents: Contents,
-        dir: impl AsFd,
-        name: &str,
-    ) -> Option<FileStat> {
-        let stat = contents.has_meta.then(|| stat_in(&dir, name).ok()).flatten()?;
-        (stat.is_file && links_in(&dir, name).is_ok_and(|links| links <= 1)).then_some(stat)
+    /// The file `name` in `dir` where removing it may leave a sidecar file behind.
+    pub(crate) fn may_have_sidecar(&self, contents: Contents, dir: impl AsFd, name: &str) -> Option<Leaving> {
+        if !contents.has_meta {
+            return None;
+        }
+        let held = open_in(&dir, name, OFlags::PATH, Mode::empty()).ok()?;
+        let stat = stat(&held).ok()?;
+        let is_last_name = || links_in(&dir, name).is_ok_and(|links| links <= 1);
+        (stat.is_file && is_last_name()).then_some(Leaving { stat, _held: held })
     }
 
     /// Removes the sidecar file of a file that is gone. What cannot be removed is left to `gc`.
-    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<FileStat>) {
-        let Some(stat) = gone else { return };
+    pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<Leaving>) {
+        if let Some(Leaving { stat, _held }) = gone {
+            self.remove_sidecar_of(bucket, &stat);
+        }
+    }
+
+    fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat) {
         if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
-            let _ = remove_file(&dir, &place_of(bucket, &stat).name);
+            let _ = remove_file(&dir, &place_of(bucket, stat).name);
         }
     }
 }

@@ -180,10 +180,17 @@ impl Staged {
             Some(stat) => stat,
             None => self.attach(record)?,
         };
+        self.sync_content()?;
+        Ok(made_of(record, &stat))
+    }
+
+    /// Makes the content durable where that is asked for: before it gets a name, so that a crash of the
+    /// node leaves none that is short.
+    fn sync_content(&self) -> Result<()> {
         if self.inner.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
-        Ok(made_of(record, &stat))
+        Ok(())
     }
 
     /// Stores `record` beside the content; answers the file's state.
@@ -198,6 +205,7 @@ impl Staged {
 
     /// Publishes the file at its path whatever is there: for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
+        self.sync_content()?;
         if !self.link(None)? {
             self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
         }
@@ -206,6 +214,7 @@ impl Staged {
 
     /// Publishes the file at its place if there is none yet.
     pub(crate) fn publish_if_new(mut self) -> Result<()> {
+        self.sync_content()?;
         self.link(None)?;
         self.sync_name()
     }

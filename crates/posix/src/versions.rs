@@ -105,22 +105,38 @@ impl Inner {
         version: Option<&VersionId>,
     ) -> Result<Opened> {
         let Some(version) = version else { return self.open_object(bucket, key) };
-        if let Some(latest) = self.find_object(bucket, key)?
-            && latest.version() == *version
-        {
-            return Ok(latest);
+        let mut seen = None;
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let latest = self.find_object(bucket, key)?;
+            let latest_version = match latest {
+                Some(latest) if latest.version() == *version => return Ok(latest),
+                latest => latest.map(|latest| latest.version()),
+            };
+            let archived = self.archived(bucket, key)?;
+            if let Some(found) = archived.iter().find(|found| found.version == *version)
+                && let Some(opened) = self.open_archived(bucket, key, found)?
+            {
+                return Ok(opened);
+            }
+            // An old version that becomes the latest is, for a moment, neither for who looks there first.
+            let now = Some((latest_version, archived));
+            if now == seen {
+                break;
+            }
+            seen = now;
         }
-        let missing = || Error::new(ErrorKind::NoSuchVersion, version.as_str());
-        let archived = self.archived(bucket, key)?.into_iter().find(|found| found.version == *version);
-        let Some(archived) = archived else {
-            self.require_bucket(bucket)?;
-            return Err(missing());
-        };
-        if archived.is_marker {
+        self.require_bucket(bucket)?;
+        Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
+    }
+
+    /// `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
+    fn open_archived(&self, bucket: &Bucket, key: &Key, found: &Archived) -> Result<Option<Opened>> {
+        if found.is_marker {
             let why = "the version is a delete marker";
             return Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker());
         }
-        self.open_file(bucket, &archived_place(bucket, key, &archived))?.ok_or_else(missing)
+        self.open_file(bucket, &archived_place(bucket, key, found))
     }
 
     /// Why there is no object: the bucket is missing, a delete marker hides it, or there never was one.
@@ -235,6 +251,8 @@ impl Inner {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         if let Some(place) = &current_place {
+            // The hidden one first, or it would come back in the place of what hides it.
+            self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
@@ -263,12 +281,16 @@ impl Inner {
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
         let archived = self.archived(bucket, key)?;
         let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
-        let is_newest = archived.first().is_some_and(|first| first.version == *version);
+        // What has no latest version and no delete marker either was removed by a POSIX program.
+        let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
             // Before the delete marker goes, so that no moment is without a latest version.
             self.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
+        if let Some((place, _)) = current.as_ref().filter(|_| is_current) {
+            self.remove_hidden_odd(bucket, key, place, contents)?;
+        }
         match (current, newest) {
             (Some((place, _)), Some(newest)) if is_current => {
                 self.promote_over(bucket, key, newest, &place)?
@@ -380,22 +402,41 @@ impl Inner {
     /// All versions of a key, from the newest to the oldest.
     fn versions_to_show(&self, bucket: &Bucket, key: &str) -> Result<Vec<VersionSummary>> {
         let key = Key::new(key)?;
-        let current = self.find_object(bucket, &key)?;
-        let mut shown: BTreeSet<VersionId> = BTreeSet::new();
-        let mut versions = Vec::new();
-        if let Some(opened) = current {
-            let version = opened.version();
-            shown.insert(version.clone());
-            versions.push(summary(&key, version, opened));
-        }
-        for archived in self.archived(bucket, &key)? {
-            if !shown.insert(archived.version.clone()) {
-                continue;
+        let (mut latest, mut versions) = (self.find_object(bucket, &key)?, Vec::new());
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let version = latest.as_ref().map(Opened::version);
+            versions = self.versions_with(bucket, &key, latest)?;
+            // What became the latest meanwhile, or ceased to be it, may have been missed.
+            latest = self.find_object(bucket, &key)?;
+            if latest.as_ref().map(Opened::version) == version {
+                break;
             }
-            versions.extend(self.describe_archived(bucket, &key, &archived)?);
         }
         if let Some(newest) = versions.first_mut() {
             newest.is_latest = true;
+        }
+        Ok(versions)
+    }
+
+    fn versions_with(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        latest: Option<Opened>,
+    ) -> Result<Vec<VersionSummary>> {
+        let mut shown: BTreeSet<VersionId> = BTreeSet::new();
+        let mut versions = Vec::new();
+        if let Some(opened) = latest {
+            let version = opened.version();
+            shown.insert(version.clone());
+            versions.push(summary(key, version, opened));
+        }
+        for archived in self.archived(bucket, key)? {
+            if !shown.insert(archived.version.clone()) {
+                continue;
+            }
+            versions.extend(self.describe_archived(bucket, key, &archived)?);
         }
         Ok(versions)
     }

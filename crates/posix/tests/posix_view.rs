@@ -10,8 +10,8 @@ use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions,
-    Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected,
+    GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -352,4 +352,38 @@ fn what_is_ours_in_a_shared_bucket_is_shared() {
         assert_eq!(mode_of(below) & 0o777, 0o775, "{below}");
     }
     assert_eq!(mode_of("locks") & 0o777, 0o664);
+}
+
+/// A file can be given a time that nanoseconds since 1970 do not reach.
+#[test]
+fn a_file_from_the_far_future_is_an_object() {
+    let (dir, store, bucket) = open();
+    let path = dir.path().join("root/bucket/k");
+    fs::write(&path, "made by POSIX").unwrap();
+    let touched = Command::new("touch").args(["-d", "@12000000000"]).arg(&path).status().unwrap();
+    assert!(touched.success());
+    assert_eq!(get(&store, &bucket, "k"), Ok(b"made by POSIX".to_vec()));
+    let info = store.head(&bucket, &key("k"), &GetOptions::default()).unwrap();
+    assert!(info.modified > std::time::SystemTime::now());
+    assert_eq!(keys(&store, &bucket), ["k"]);
+}
+
+/// A file of holes can be longer than any memory: that is an error of the read, and not the end of the program.
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    fs::create_dir(dir.path().join("bucket")).unwrap();
+    let file = fs::File::create(dir.path().join("bucket/k")).unwrap();
+    if file.set_len(1 << 62).is_err() {
+        eprintln!("skipped: this file system has no files as long as that");
+        return;
+    }
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, mut buffer) = (Bucket::new("bucket").unwrap(), Vec::new());
+    let whole = store.read(&bucket, &key("k"), &GetOptions::default(), &mut buffer);
+    assert_eq!(whole.expect_err("nobody has that much").kind(), ErrorKind::Io);
+    let end = GetOptions::range(ByteRange::Last(3));
+    assert_eq!(store.read(&bucket, &key("k"), &end, &mut buffer).unwrap(), 1 << 62);
+    assert_eq!(buffer, [0; 3]);
 }

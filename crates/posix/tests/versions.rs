@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
@@ -103,4 +104,83 @@ fn as_nobody(act: impl FnOnce() + Send) {
         thread.join()
     });
     denied.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// What lies apart from a key's path stays hidden by what lies there, also when that is deleted.
+#[test]
+fn a_delete_brings_nothing_back_that_was_hidden() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = store(&dir);
+    store.create_bucket(&bucket).unwrap();
+    let put = |name: &str, body: &str| {
+        store.put(&bucket, &key(name), body.as_bytes(), &PutOptions::default()).unwrap()
+    };
+    put("a/b", "in the way");
+    put("a", "old");
+    fs::remove_dir_all(dir.path().join("bucket/a")).unwrap();
+    fs::write(dir.path().join("bucket/a"), "new").unwrap();
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    let read = || store.get(&bucket, &key("a"), &GetOptions::default());
+    assert_eq!(read().unwrap().content.into_vec().unwrap(), b"new");
+    let deleted = store.delete(&bucket, &key("a"), &DeleteOptions::default()).unwrap();
+    assert!(deleted.is_marker);
+    assert_eq!(
+        read().map(|found| found.content.into_vec().unwrap()).map_err(|error| error.kind()),
+        Err(ErrorKind::NoSuchKey)
+    );
+    for each in store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions {
+        let options = DeleteOptions { version: Some(each.version), ..Default::default() };
+        store.delete(&bucket, &key("a"), &options).unwrap();
+    }
+    assert_eq!(read().map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+}
+
+/// What a program removed past S3 does not come back when an older version is deleted for good.
+#[test]
+fn what_posix_removed_stays_removed() {
+    let (dir, bucket) = open();
+    let store = store(&dir);
+    for body in ["first", "second", "third"] {
+        store.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
+    }
+    fs::remove_file(dir.path().join("bucket/k")).unwrap();
+    let versions = store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+    assert_eq!(versions.len(), 2);
+    let options = DeleteOptions { version: Some(versions[0].version.clone()), ..Default::default() };
+    store.delete(&bucket, &key("k"), &options).unwrap();
+    let read = store.get(&bucket, &key("k"), &GetOptions::default());
+    assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+}
+
+/// While others come and go above it, a version is the latest, an old one, and the latest again; whoever asks
+/// for it, or lists it, finds it.
+#[test]
+fn a_version_that_becomes_the_latest_is_never_missing() {
+    let (dir, bucket) = open();
+    let (one, other) = (store(&dir), store(&dir));
+    let put =
+        |body: &[u8]| one.put(&bucket, &key("k"), body, &PutOptions::default()).unwrap().version.unwrap();
+    let kept = put(b"kept");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let options = DeleteOptions { version: Some(put(b"above")), ..Default::default() };
+                one.delete(&bucket, &key("k"), &options).unwrap();
+            }
+        });
+        let read = thread::Builder::new().spawn_scoped(scope, || {
+            for round in 0..3000 {
+                let options = GetOptions::version(kept.clone());
+                let found = other.get(&bucket, &key("k"), &options);
+                let found = found.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                assert_eq!(found.content.into_vec().unwrap(), b"kept", "round {round}");
+                let listed = other.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+                assert_eq!(listed.iter().filter(|each| each.version == kept).count(), 1, "round {round}");
+            }
+        });
+        let read = read.unwrap().join();
+        is_over.store(true, Ordering::Relaxed);
+        read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }

@@ -1,5 +1,6 @@
 //! Who may call: the key pair, and the checks that need nothing but the request's head.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +10,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 use http::header::{AUTHORIZATION, DATE};
-use http::{Extensions, HeaderMap, Uri};
+use http::{Extensions, HeaderMap, HeaderName, Uri};
+use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -119,7 +121,12 @@ impl Admission {
         let Some(user) = users.find(access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
         };
-        if !signed_with_version_2(headers, uri) {
+        let is_version_2 = signed_with_version_2(headers, uri);
+        // Those of version 2 cover all of Amazon's headers. What looks like both must do for both.
+        if has_version_4_query(uri) || !is_version_2 {
+            check_all_signed(headers, uri)?;
+        }
+        if !is_version_2 {
             return Ok(user);
         }
         if !allow_version_2 {
@@ -175,9 +182,49 @@ fn check_date(headers: &HeaderMap) -> S3Result<()> {
 
 fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     let header = headers.get(AUTHORIZATION);
-    let query = uri.query().unwrap_or_default();
-    header.is_some_and(|value| value.as_bytes().starts_with(b"AWS "))
-        || query.split('&').any(|pair| pair.starts_with("Signature="))
+    header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
+}
+
+/// Headers of Amazon's that change nothing about what is asked for, or are covered by every signature.
+const UNSIGNED: [&str; 4] =
+    ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
+
+/// A header of Amazon's can make another request of one (a put becomes a copy), so whoever passes a
+/// signed address on must be able to count on it that none is added. Errors: `AccessDenied`.
+fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+    let signed = signed_headers(headers, uri).unwrap_or_default();
+    let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
+    let mut of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+    match of_amazon.find(|name| !UNSIGNED.contains(name) && !is_signed(name)) {
+        None => Ok(()),
+        Some(name) => {
+            Err(s3_error!(AccessDenied, "the header {name} is not signed; sign it, or leave it out"))
+        }
+    }
+}
+
+/// The names of the headers that a signature of version 4 covers, with semicolons between them.
+fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    if has_version_4_query(uri) {
+        let names = parameter(uri, "X-Amz-SignedHeaders")?;
+        return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
+    }
+    // What stands before it, the scope, is signed, and so nobody's to choose.
+    let (_, names) = headers.get(AUTHORIZATION)?.to_str().ok()?.rsplit_once("SignedHeaders=")?;
+    names.split(',').next().map(str::to_owned)
+}
+
+fn has_version_4_query(uri: &Uri) -> bool {
+    parameter(uri, "X-Amz-Signature").is_some()
+}
+
+/// The value of a parameter, encoded; its name may be encoded too, and is found all the same.
+fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    pairs.find_map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        percent_decode_str(name).eq(wanted.bytes()).then_some(value)
+    })
 }
 
 /// Whether `name` is spelled as regions are.

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use fordway_store::{Bucket, Store as _};
 use fordway_wire::date;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
@@ -74,14 +75,14 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-/// What a gateway answers to a listing that was signed the old way at `date`.
-fn answer_to_version_2(fixture: &Fixture, date: &str) -> Answer {
+/// What a gateway answers to a listing that was signed the old way at `date`; `query` is not signed.
+fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
     let identity = &fixture.client.identity;
     let mut mac = Hmac::<sha1::Sha1>::new_from_slice(identity.secret_key.as_bytes()).unwrap();
     mac.update(format!("GET\n\n\n{date}\n/").as_bytes());
     let signature = BASE64.encode(mac.finalize().into_bytes());
     let request = format!(
-        "GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
+        "GET /{query} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ndate: {date}\r\n\
          authorization: AWS {}:{signature}\r\n\r\n",
         identity.access_key
     );
@@ -91,12 +92,57 @@ fn answer_to_version_2(fixture: &Fixture, date: &str) -> Answer {
 #[test]
 fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
-    let refused = answer_to_version_2(&serve(), &now);
+    let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
 
     let willing = serve_with(|config| config.signature_v2 = true);
-    assert_eq!(answer_to_version_2(&willing, &now).status, 200);
+    assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
-    assert_eq!(answer_to_version_2(&willing, &old).error(), (403, "RequestTimeTooSkewed".to_owned()));
-    assert_eq!(answer_to_version_2(&willing, "soon").error(), (403, "AccessDenied".to_owned()));
+    assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
+    // Made to look like one of version 4, it is still none.
+    let disguise = "?X-Amz-Signature=00";
+    assert_eq!(answer_to_version_2(&serve(), &now, disguise).error(), (400, "InvalidRequest".to_owned()));
+    assert_eq!(
+        answer_to_version_2(&willing, &old, disguise).error(),
+        (403, "RequestTimeTooSkewed".to_owned())
+    );
+    assert_eq!(answer_to_version_2(&willing, "soon", "").error(), (403, "AccessDenied".to_owned()));
+}
+
+/// Who was given an address to put an object at must not make it a copy of another one: what changes what is
+/// asked for is signed, or refused.
+#[test]
+fn what_was_not_signed_changes_nothing() {
+    let fixture = serve();
+    fixture.store.create_bucket(&Bucket::new("data").unwrap()).unwrap();
+    fixture.client.send(&Call::new("PUT", "/data/secret").body("top secret")).ok();
+    let path = "/data/given-away";
+    let put_to = |query: &str, headers: &str| {
+        let request = format!(
+            "PUT {path}?{query} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 0\r\n{headers}\r\n",
+            fixture.client.address,
+        );
+        fixture.client.send_raw("PUT", &request)
+    };
+    let query = fixture.client.presigned("PUT", path, 60);
+    let put = |headers: &str| put_to(&query, headers);
+    let copied = put("x-amz-copy-source: /data/secret\r\n");
+    assert_eq!(copied.error(), (403, "AccessDenied".to_owned()));
+    assert_eq!(fixture.client.send(&Call::new("GET", path)).status, 404);
+    for header in ["x-amz-meta-a: b", "x-amz-tagging: a=b", "X-Amz-Acl: private"] {
+        assert_eq!(put(&format!("{header}\r\n")).error(), (403, "AccessDenied".to_owned()), "{header}");
+    }
+    let head = String::from_utf8(fixture.client.head(&Call::new("PUT", path))).unwrap();
+    let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
+    assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
+    fixture.client.send_raw("PUT", &head).ok();
+    // Nor does it help to hide which signature counts.
+    let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
+    let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
+                    x-amz-copy-source: /data/secret\r\n";
+    for query in [&query, &hidden] {
+        assert_eq!(put_to(query, pretence).error(), (403, "AccessDenied".to_owned()), "{query}");
+    }
+    // What says the same as the signature, or nothing.
+    put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }

@@ -52,3 +52,16 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     let moved = head.replace("host: data.", "host: other.");
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
+
+/// A key may begin with a slash, and is another one then, however much of it is read.
+#[test]
+fn a_slash_more_is_another_key() {
+    let fixture = serve();
+    let at = |method: &'static str, path: &str| Call::new(method, path).header("host", "data.s3.example.org");
+    fixture.client.send(&at("PUT", "/k").body("the wrong one")).ok();
+    fixture.client.send(&at("PUT", "//k").body("the right one")).ok();
+    for range in ["bytes=0-8", "bytes=0-3,4-8"] {
+        let answer = fixture.client.send(&at("GET", "//k").header("range", range)).ok();
+        assert!(answer.text().contains("righ"), "{range}: {}", answer.text());
+    }
+}

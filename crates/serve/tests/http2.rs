@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use client::http2::{Http2, push, run, take};
 use client::tls::Certificate;
 use client::{BUCKET, Call, bucket, key, serve, serve_with};
-use fordway_store::{GetOptions, PutOptions, Store};
+use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, PutOptions, Store};
 
 const WAIT: Duration = Duration::from_millis(300);
 
@@ -272,5 +272,32 @@ fn a_head_that_is_too_large_is_refused() {
         let answer = http2.send(&call).await;
         assert_eq!(answer.status, 431);
         assert_eq!(http2.send(&Call::on("GET", "k")).await.status, 404);
+    });
+}
+
+/// A body whose length is told by its chunks alone may be no longer than others.
+#[test]
+fn a_body_of_unstated_length_is_limited_too() {
+    let fixture = serve_with(|config| config.body_bytes_max = 100_000);
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        for (size, status) in [(90_000, 200), (200_000, 400)] {
+            let put = Call::on("PUT", "k")
+                .payload("STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+                .header("x-amz-decoded-content-length", size.to_string())
+                .header("x-amz-trailer", "x-amz-checksum-crc32");
+            let content = vec![7; size];
+            let sum = Checksum::of(ChecksumAlgorithm::Crc32, &content).to_base64();
+            let end = format!("\r\n0\r\nx-amz-checksum-crc32:{sum}\r\n\r\n");
+            let body = [format!("{size:x}\r\n").as_bytes(), &content, end.as_bytes()].concat();
+            let mut request = http2.request(&put);
+            request.headers_mut().remove("content-length");
+            let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
+            // A server that refuses it takes no more of it.
+            let _ = push(&mut upload, &body, true).await;
+            assert_eq!(response.await.unwrap().status().as_u16(), status, "{size}");
+            let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());
+            assert_eq!(stored.unwrap().size, 90_000, "{size}");
+        }
     });
 }

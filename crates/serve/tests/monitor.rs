@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use client::http2::{Http2, push, run};
 use client::{BUCKET, Call, serve_with};
 
 #[test]
@@ -150,4 +151,30 @@ fn wait_for(condition: impl Fn() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(10), "it did not come about in time");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A request over HTTP/2 whose body stops arriving ends without an answer. It was there all the same, and is
+/// there no longer.
+#[test]
+fn a_request_that_ends_without_an_answer_is_counted_and_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    let fixture = serve_with(|config| {
+        config.stall_timeout = Duration::from_millis(300);
+        config.metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.access_log = Some(path.clone());
+    });
+    let metrics = fixture.gateway.metrics_addr().unwrap();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let put = Call::on("PUT", "half").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
+        let (answer, mut upload) = http2.start(&put, false).await;
+        push(&mut upload, &[1; 500], false).await.unwrap();
+        answer.await.expect_err("it is never answered");
+    });
+    wait_for(|| ask(metrics, "/metrics").contains("fordway_requests_in_flight 0"));
+    drop(fixture);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let cut = text.lines().find(|line| line.contains("\"PUT\"")).expect("it is in the log");
+    assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }

@@ -91,6 +91,13 @@ fn conditions_of_reads() {
     assert_eq!((current.status, current.text().as_str()), (304, ""));
     assert_eq!(current.header("etag"), Some(tag));
     assert_eq!(get("if-none-match", "\"other\"").status, 200);
+    // One of several is enough.
+    assert_eq!(get("if-match", &format!("\"other\", {tag}")).status, 200);
+    assert_eq!(get("if-none-match", &format!("{tag}, \"other\"")).status, 304);
+    assert_eq!(get("if-none-match", &format!("W/\"a\",W/\"b\",{tag}")).status, 304);
+    assert_eq!(get("if-none-match", "\"a\", \"b\"").status, 200);
+    let put = Call::on("PUT", "k").header("if-none-match", format!("\"other\", {tag}")).body("no");
+    assert_eq!(fixture.client.send(&put).error(), (412, "PreconditionFailed".to_owned()));
     assert_eq!(get("if-modified-since", "Thu, 01 Jan 2037 00:00:00 GMT").status, 304);
     assert_eq!(get("if-unmodified-since", "Thu, 01 Jan 2004 00:00:00 GMT").status, 412);
 }

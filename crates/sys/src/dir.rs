@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, RawDir};
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 
 use crate::call::{self, statat};
 use crate::name::text_to_name;
@@ -36,7 +36,7 @@ pub struct DirEntry {
 }
 
 /// Calls `visit` for every entry of `dir` but `.` and `..`, in the file system's order.
-/// Cost: one `getdents64` for about a thousand entries. `dir` is read from where it stands.
+/// A directory that is removed meanwhile has no more. Cost: one `getdents64` for about a thousand entries. `dir` is read from where it stands.
 pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
@@ -45,7 +45,11 @@ pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Resu
             call::point("getdents64")?;
         }
         let Some(entry) = entries.next() else { return Ok(()) };
-        let entry = entry?;
+        let entry = match entry {
+            // It was removed meanwhile, and so was all that was in it.
+            Err(Errno::NOENT) => return Ok(()),
+            entry => entry?,
+        };
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             visit(name, kind_of(entry.file_type()));

@@ -46,8 +46,8 @@ impl FileStat {
         let kind = FileType::from_raw_mode(stat.st_mode);
         FileStat {
             size: stat.st_size as u64,
-            modified_ns: stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64,
-            changed_ns: stat.st_ctime * 1_000_000_000 + stat.st_ctime_nsec as i64,
+            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
             inode: stat.st_ino,
             device: stat.st_dev,
             links: stat.st_nlink,
@@ -57,6 +57,12 @@ impl FileStat {
             is_link: kind == FileType::Symlink,
         }
     }
+}
+
+/// What a time is in nanoseconds. They reach to the year 2262; a later time, which a file can be given,
+/// counts as that.
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
 /// Describes an open file. Cost: one `fstat`.
@@ -159,9 +165,10 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 }
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without filling it first; returns how many.
-/// Short only at the end of the file. Cost: one `pread` where the page cache gives all at once.
+/// Short only at the end of the file. Errors: `NOMEM` where there is no memory for `len` bytes: a file with
+/// holes may be longer than any memory. Cost: one `pread` where the page cache gives all at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
-    buffer.reserve(len);
+    buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
     while got < len {
         let room = &mut buffer.spare_capacity_mut()[..len - got];
@@ -209,7 +216,7 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
     let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     let time = if known { stat.stx_btime } else { stat.stx_mtime };
-    Ok(time.tv_sec * 1_000_000_000 + i64::from(time.tv_nsec))
+    Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
 /// How many names the file `name` in `dir` has, asked of the file system itself: what the kernel

@@ -1,6 +1,7 @@
 //! Locks between threads, processes and nodes: one byte of a lock file each.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::{Errno, Result};
@@ -29,6 +30,7 @@ pub fn lock_file(file: impl AsFd) -> Result<()> {
 #[derive(Debug)]
 pub struct ByteLocks {
     file: OwnedFd,
+    id: u64,
     opened_by: Process,
     stripes: Vec<Mutex<()>>,
 }
@@ -44,11 +46,18 @@ pub struct LockGuard<'l> {
 impl ByteLocks {
     /// Locks on `file`, which must be open for writing and is never written.
     pub fn new(file: OwnedFd) -> Self {
+        static TABLES: AtomicU64 = AtomicU64::new(1);
         ByteLocks {
             file,
+            id: TABLES.fetch_add(1, Ordering::Relaxed),
             opened_by: Process::current(),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
         }
+    }
+
+    /// What tells it from every other table of this process, those that are closed included; never 0.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Waits for the byte at `offset` and holds it. Cost: one `fcntl`, and one when it is let go.

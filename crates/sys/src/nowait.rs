@@ -47,8 +47,8 @@ pub fn would_wait() -> bool {
     is_to_fail
 }
 
-/// Whether the calling thread is within [`without_waiting`] and something was not in memory: what it
-/// does is thrown away then, so its errors are nobody's and need not be told.
+/// Whether what the calling thread does now is to be done again: something within [`without_waiting`] was
+/// not in memory, and what comes of it, errors included, is thrown away. Changes nothing.
 pub fn is_to_be_done_again() -> bool {
     MODE.get() == Mode::WouldHaveWaited
 }

@@ -95,10 +95,7 @@ impl Case<'_> {
         // Not always the call that it was in the run before: what is remembered for some time is
         // looked up now and then.
         let call = calls.get(self.at - 1).copied().unwrap_or_default();
-        // ext4 says so of an attribute that is too large, and here the file system does have room.
-        let is_too_large = call == "fsetxattr" && self.errno == Errno::NOSPC;
         let kind = match self.errno {
-            _ if is_too_large => ErrorKind::InvalidArgument,
             Errno::INTR if !INTERRUPTIBLE.contains(&call) => ErrorKind::Io,
             _ => kind,
         };

@@ -411,3 +411,19 @@ mod users {
         }
     }
 }
+
+/// What cannot be looked at is not what a condition asks for, and stays.
+#[test]
+fn a_delete_whose_condition_cannot_be_checked_deletes_nothing() {
+    let ground = Ground::new();
+    assert_status(&ground.ask("PUT /bucket/k", "x-amz-meta-a: b\r\n", b"hello"), 200);
+    let file = std::fs::File::open(ground.dir.path().join("root/bucket/k")).unwrap();
+    fordway_sys::set_xattr(&file, c"user.fordway", b"damaged").unwrap();
+    let refused = ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 4\r\n", b"");
+    assert_status(&refused, 500);
+    assert_eq!(ground.file("k"), b"hello");
+    fordway_sys::remove_xattr(&file, c"user.fordway").unwrap();
+    assert_status(&ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 4\r\n", b""), 412);
+    assert_status(&ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 5\r\n", b""), 204);
+    assert_status(&ground.ask("DELETE /bucket/k", "x-amz-if-match-size: 5\r\n", b""), 204);
+}

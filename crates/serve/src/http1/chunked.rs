@@ -99,7 +99,9 @@ impl Decoder {
 
     /// The last line is empty.
     fn trailer(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
-        let Some(line) = line(bytes, TRAILER_BYTES_MAX - self.trailer_bytes)? else { return Ok(Step::More) };
+        let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
+            return Ok(Step::More);
+        };
         if line.is_empty() {
             self.state = State::Done;
             return Ok(Step::Skip(2));
@@ -198,6 +200,15 @@ mod tests {
             for piece in [1, 7, body.len()] {
                 assert!(matches!(decode(body.as_bytes(), piece), Err(Some(_))), "{body:?} by {piece}");
             }
+        }
+    }
+
+    /// Whatever the length of the first trailer: at the limit, behind it and just before it.
+    #[test]
+    fn trailers_have_an_end() {
+        for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {
+            let body = format!("0\r\nX: {}\r\n{}\r\n", "y".repeat(first - 3), "Z: z\r\n".repeat(100));
+            assert!(matches!(decode(body.as_bytes(), 4096), Err(Some(_))), "{first}");
         }
     }
 

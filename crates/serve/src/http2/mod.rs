@@ -152,7 +152,8 @@ async fn exchange(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let length = request.body().size_hint();
-    let mut response = multiplexed::exchange(&shared, &caller, request.map(gathered), length).await;
+    let request = request.map(|body| gathered(body, shared.limits.body_bytes_max));
+    let mut response = multiplexed::exchange(&shared, &caller, request, length).await;
     if let Some(elsewhere) = &shared.http3 {
         response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }

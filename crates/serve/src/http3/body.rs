@@ -11,6 +11,7 @@ use h3_quinn::RecvStream;
 use http::{Method, Request, header};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::answer::Limits;
 use crate::http1::STALLED;
 use crate::multiplexed::gathered;
 use crate::patience::Patience;
@@ -19,7 +20,7 @@ use crate::patience::Patience;
 pub(super) fn of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
-    stall_timeout: Duration,
+    limits: &Limits,
 ) -> (s3s::Body, SizeHint) {
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -27,9 +28,10 @@ pub(super) fn of(
     if length == Some(0) || (length.is_none() && has_none) {
         return (s3s::Body::empty(), SizeHint::with_exact(0));
     }
-    let received = Received { stream, left: length, patience: Patience::default(), stall_timeout };
+    let received =
+        Received { stream, left: length, patience: Patience::default(), stall_timeout: limits.stall_timeout };
     let length = received.size_hint();
-    (gathered(received), length)
+    (gathered(received, limits.body_bytes_max), length)
 }
 
 struct Received {

@@ -109,7 +109,7 @@ async fn exchange(resolver: Resolver, shared: &Shared, caller: &Caller, turns: &
     let (request, stream): (Request<()>, RequestStream<BidiStream<Bytes>, Bytes>) =
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
-    let (body, length) = body::of(&request, receive, limits.stall_timeout);
+    let (body, length) = body::of(&request, receive, limits);
     let response = multiplexed::exchange(shared, caller, request.map(|()| body), length).await;
     let sent = send_answer(&mut send, response, turns).await;
     if sent.is_err() {

@@ -7,16 +7,21 @@ use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::buffers::{CHUNK_BYTES, Chunk};
+use crate::http1::BROKEN;
 
-/// The body as the S3 layer takes it.
-pub(crate) fn gathered<B>(incoming: B) -> s3s::Body
+/// What bodies fail with.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body as the S3 layer takes it. It fails beyond `bytes_max`.
+pub(crate) fn gathered<B>(incoming: B, bytes_max: u64) -> s3s::Body
 where
     B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
 {
     match incoming.is_end_stream() {
         true => s3s::Body::empty(),
         false => {
-            s3s::Body::http_body_unsync(Gathered { incoming, over: Bytes::new(), chunk: None, filled: 0 })
+            let (over, room_bytes) = (Bytes::new(), bytes_max);
+            s3s::Body::http_body_unsync(Gathered { incoming, over, chunk: None, filled: 0, room_bytes })
         }
     }
 }
@@ -28,6 +33,8 @@ struct Gathered<B> {
     over: Bytes,
     chunk: Option<Chunk>,
     filled: usize,
+    /// Bytes that may still come.
+    room_bytes: u64,
 }
 
 impl<B> Gathered<B> {
@@ -44,16 +51,27 @@ impl<B> Gathered<B> {
         let filled = std::mem::take(&mut self.filled);
         self.chunk.take().map(|chunk| chunk.into_bytes(filled))
     }
+
+    /// Takes a frame in. Errors: it is more than the gateway takes.
+    fn receive(&mut self, data: Bytes) -> Result<(), BodyError> {
+        let left = self.room_bytes.checked_sub(data.len() as u64);
+        self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it is larger than this gateway takes"))?;
+        self.over = data;
+        Ok(())
+    }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Gathered<B> {
+impl<B> Body for Gathered<B>
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let body = &mut *self;
         loop {
             if !body.over.is_empty() {
@@ -67,8 +85,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Gathered<B> {
                 return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece))));
             }
             match ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
-                Some(Ok(frame)) => body.over = frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(frame)) => body.receive(frame.into_data().unwrap_or_default())?,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None => return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece)))),
             }
         }

@@ -8,13 +8,13 @@ mod outgoing;
 
 use std::time::Instant;
 
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::SizeHint;
 use std::sync::Arc;
 
 use crate::answer::{self, Shared};
 use crate::caller::Caller;
-use crate::monitor::{self, Ending};
+use crate::monitor::{self, Ending, Monitor, Trace};
 pub(crate) use incoming::gathered;
 pub(crate) use outgoing::ReplyBody;
 
@@ -27,6 +27,7 @@ pub(crate) async fn exchange(
 ) -> Response<ReplyBody> {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
+    let mut counted = Counted { monitor: &shared.monitor, trace: &trace, is_over: false };
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;
     let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
@@ -40,6 +41,28 @@ pub(crate) async fn exchange(
     }
     // What becomes of the body is known to nobody here: frames of many answers share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
+    counted.is_over = true;
     shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
     outgoing::response(response, is_head)
 }
+
+/// A request that has begun, and is over also where it is dropped: its client took it back, or did not go
+/// on with it.
+struct Counted<'r> {
+    monitor: &'r Monitor,
+    trace: &'r Trace,
+    is_over: bool,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let status = StatusCode::from_u16(CLIENT_IS_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
+            let ending = Ending { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
+            self.monitor.finish(self.trace, &ending);
+        }
+    }
+}
+
+/// What servers write into their logs for a request that nobody waits for any more.
+const CLIENT_IS_GONE: u16 = 499;

@@ -68,7 +68,11 @@ fn system_time(timestamp: Timestamp) -> SystemTime {
 fn etag_match(condition: ETagCondition) -> ETagMatch {
     match condition {
         ETagCondition::Any => ETagMatch::Any,
-        ETagCondition::ETag(tag) => ETagMatch::Tags(vec![ETag::new(tag.value())]),
+        // The S3 layer takes a list for one tag, and drops the first quote and the last.
+        ETagCondition::ETag(tag) => {
+            let each = tag.value().split("\"").step_by(2);
+            ETagMatch::Tags(each.map(ETag::new).collect())
+        }
     }
 }
 

@@ -119,7 +119,8 @@ impl Wanted {
                 return Err(differs("a delete marker is there"));
             }
             // What is missing needs no deletion; the store knows better than a second look what is missing.
-            Some(Err(_)) => {}
+            Some(Err(error)) if is_missing(error.kind()) => {}
+            Some(Err(error)) => return Err(error),
         }
         store.delete(bucket, key, &options)
     }
@@ -131,6 +132,10 @@ impl Wanted {
         self.size.is_none_or(|size| u64::try_from(size) == Ok(info.size))
             && self.modified.clone().is_none_or(|wanted| seconds(wanted) == modified)
     }
+}
+
+fn is_missing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion | ErrorKind::NoSuchBucket)
 }
 
 fn differs(why: &str) -> Error {

@@ -1,6 +1,7 @@
 //! The store's errors as S3 writes them.
 
 use fordway_store::{Error, ErrorKind};
+use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -49,11 +50,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // What is not offered is the client's affair, and what is done again has not failed.
-        if status.is_server_error()
-            && error.kind() != ErrorKind::NotImplemented
-            && !fordway_sys::is_to_be_done_again()
-        {
+        // What is not offered is the client's affair, and what is done again nobody's.
+        let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
+        if is_ours && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
         let mut failure = Failure::new(code, status, message(&error));

@@ -72,6 +72,38 @@ mod tests {
         assert_eq!(read.expect_err("there is no such bucket").code().as_str(), "NoSuchBucket");
     }
 
+    /// What was written to the log.
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// An operator reads of what failed, not of what had to be waited for.
+    #[test]
+    fn only_the_second_answer_is_spoken_of() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let (read, _) = look(|_| match would_wait() {
+                true => Err(Error::from(ErrorKind::Io).into()),
+                false => Ok(()),
+            });
+            read.unwrap();
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(text.is_empty(), "{text}");
+    }
+
     /// A store that panics fails its own request, and no other.
     #[test]
     fn a_panic_elsewhere_is_an_error() {

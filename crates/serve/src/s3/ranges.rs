@@ -61,7 +61,8 @@ impl SeveralRanges {
     /// The object that host and path name.
     fn names(&self, request: &S3Request<Body>) -> Outcome<(Bucket, Key)> {
         let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let path = percent_decode_str(request.uri.path().trim_start_matches('/')).decode_utf8_lossy();
+        let path = request.uri.path();
+        let path = percent_decode_str(path.strip_prefix('/').unwrap_or(path)).decode_utf8_lossy();
         let (bucket, key) = match self.domains.bucket_of(host) {
             Some(bucket) => (bucket, &*path),
             None => path.split_once('/').unwrap_or((&path, "")),

@@ -14,6 +14,8 @@ use crate::s3::{Signer, Unsigned};
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 /// What the number of an object takes the place of in a URL.
 const NUMBER: &str = "{number}";
+/// The same, where help need not show it: the library that writes help makes a new line of it.
+const NUMBER_FOR_SHORT: &str = "{n}";
 
 /// The methods that load can be made of. All are idempotent (RFC 9110 section 9.2.2): a request may be sent again
 /// when it is not known what became of it.
@@ -42,7 +44,7 @@ impl Method {
 pub struct RequestPlan {
     /// What is done.
     pub method: Method,
-    /// Where; `{number}` stands for a number that counts through `objects`. A query may follow.
+    /// Where; `{number}`, or `{n}` for short, stands for a number that counts through `objects`. A query may follow.
     pub url: String,
     /// How many objects `{number}` counts through, at least 1.
     pub objects: u64,
@@ -75,11 +77,11 @@ impl Requests {
         let (scheme, rest) = place.split_once("://").unwrap_or(("", place));
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (origin, _) = Origin::parse(&format!("{scheme}://{host}"))?;
-        let path = if path.is_empty() { "/" } else { path };
-        check(&plan.url, path)?;
+        let path = if path.is_empty() { "/".to_owned() } else { path.replace(NUMBER_FOR_SHORT, NUMBER) };
+        check(&plan.url, &path)?;
         let path = match path.split_once(NUMBER) {
             Some((before, after)) => (before.to_owned(), Some(after.to_owned())),
-            None => (path.to_owned(), None),
+            None => (path, None),
         };
         let body: Arc<[u8]> = match plan.method {
             Method::Put => body(plan.size_bytes.unwrap_or(0))?.into(),
@@ -251,6 +253,8 @@ mod tests {
 
     #[test]
     fn numbers_count_through_the_objects() {
+        let short = requests(Method::Head, "http://h:9/{n}", None).unwrap();
+        assert!(next_head(&short).starts_with("HEAD /0 "));
         let requests = requests(Method::Put, "http://h:9/b/o-{number}.bin?x=1", Some(3)).unwrap();
         let lines: Vec<_> = (0..3).map(|_| next_head(&requests).lines().next().unwrap().to_owned()).collect();
         assert_eq!(lines, ["0", "1", "0"].map(|n| format!("PUT /b/o-{n}.bin?x=1 HTTP/1.1")));
@@ -267,7 +271,7 @@ mod tests {
             "ftp://h/x",
             "http://h/a b",
             "http://h/a\r\nx: y",
-            "http://h/{number}{number}",
+            "http://h/{number}{n}",
             "http://h/{m}",
         ] {
             let refused = requests(Method::Get, bad, None).err().unwrap_or_else(|| panic!("{bad:?} passed"));

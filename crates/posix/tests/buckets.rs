@@ -1,0 +1,131 @@
+//! Buckets that are removed, or are not: what a refused removal must leave, and what a done one must not.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Store, UploadsQuery, Versioning,
+};
+use tempfile::TempDir;
+
+fn open() -> (TempDir, PosixStore) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    (dir, store)
+}
+
+fn bucket(name: &str) -> Bucket {
+    Bucket::new(name).unwrap()
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+/// An empty directory of POSIX's is no object, but keeps its bucket; and so must go on all that the bucket is.
+#[test]
+fn a_bucket_that_stays_stays_what_it_is() {
+    let (dir, store) = open();
+    let bucket = bucket("bucket");
+    store.create_bucket(&bucket).unwrap();
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    fs::create_dir(dir.path().join("bucket/empty")).unwrap();
+    let error = store.delete_bucket(&bucket).expect_err("there is a directory in it");
+    assert_eq!(error.kind(), ErrorKind::BucketNotEmpty);
+    assert_eq!(store.versioning(&bucket).unwrap(), Versioning::Enabled);
+    assert_eq!(store.list_uploads(&bucket, &UploadsQuery::default()).unwrap().uploads.len(), 1);
+    fs::remove_dir(dir.path().join("bucket/empty")).unwrap();
+    store.delete_bucket(&bucket).unwrap();
+    assert!(!dir.path().join("bucket").exists());
+}
+
+/// What a link leads to is somebody else's, and so is what has our directory's name and is none.
+#[test]
+fn a_link_is_not_removed_and_a_file_in_the_way_is() {
+    let (dir, store) = open();
+    let (real, link) = (bucket("real"), bucket("link"));
+    store.create_bucket(&real).unwrap();
+    store.set_versioning(&real, Versioning::Enabled).unwrap();
+    symlink("real", dir.path().join("link")).unwrap();
+    let error = store.delete_bucket(&link).expect_err("it is a link");
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    assert_eq!(store.versioning(&real).unwrap(), Versioning::Enabled);
+    store.delete_bucket(&real).unwrap();
+    store.create_bucket(&real).unwrap();
+    fs::write(dir.path().join("real/.fordway"), "").unwrap();
+    store.delete_bucket(&real).unwrap();
+}
+
+/// Buckets come and go, and are asked for that never were: none of them keeps a file open.
+#[test]
+fn buckets_leave_no_file_open() {
+    let (_dir, store) = open();
+    let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    for number in 0..1000 {
+        let bucket = bucket(&format!("bucket-{number}"));
+        store.create_bucket(&bucket).unwrap();
+        store.put(&bucket, &key("k"), b"1", &PutOptions::default()).unwrap();
+        store.put(&bucket, &key("k"), b"2", &PutOptions::default()).unwrap();
+        store.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+        let gone = store.head(&bucket, &key("k"), &GetOptions::default());
+        assert_eq!(gone.expect_err("it was deleted").kind(), ErrorKind::NoSuchKey);
+        store.delete_bucket(&bucket).unwrap();
+    }
+    let after = open_files();
+    assert!(after < before + 700, "{before} files were open, now {after} are");
+}
+
+/// Says that it is over when it goes out of scope, also by a panic.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While one store tries to remove the bucket, another puts objects, at paths and apart from them: what is
+/// there stays there.
+#[test]
+fn no_object_goes_with_a_bucket() {
+    let (dir, remover) = open();
+    let (bucket, is_over) = (bucket("bucket"), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = remover.delete_bucket(&bucket);
+            }
+        });
+        let _over = Over(&is_over);
+        let writer = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+        // A write that is in the middle of it when the bucket's own files go may have to be made again.
+        let done_or_again = |done: Result<(), Error>, what: &str| match done {
+            Err(error) if error.kind() != ErrorKind::ConditionalConflict => panic!("{what}: {error}"),
+            _ => {}
+        };
+        let mut put = 0;
+        for name in ["odd//key", "plain"].into_iter().cycle().take(1500) {
+            // It may be there still, or be gone again at once.
+            let _ = writer.create_bucket(&bucket);
+            if writer.put(&bucket, &key(name), b"body", &PutOptions::default()).is_err() {
+                continue;
+            }
+            put += 1;
+            if put % 2 == 0 {
+                let over = writer.put(&bucket, &key(name), b"body", &PutOptions::default());
+                done_or_again(over.map(drop), "put over it");
+            }
+            let mut body = Vec::new();
+            let read = writer.read(&bucket, &key(name), &GetOptions::default(), &mut body);
+            read.unwrap_or_else(|error| panic!("object {put} is lost: {error}"));
+            let deleted = writer.delete(&bucket, &key(name), &DeleteOptions::default());
+            done_or_again(deleted.map(drop), "delete it");
+        }
+        assert!(put > 0, "nothing was put");
+    });
+}
