@@ -24,7 +24,7 @@ def commands(directory, workload):
     """Every client that there is, by name."""
     server = os.environ["FORDWAY_NETLAB_SERVER"]
     http, xrdhttp = f"http://{server}:8080/file", f"http://{server}:8081/file"
-    http2, single, single2 = (f"http://{server}:{port}/file" for port in (8082, 8083, 8084))
+    http2, single, single2, copied = (f"http://{server}:{port}/file" for port in (8082, 8083, 8084, 8085))
     xroot, ranges = f"root://{server}:1094//file", str(directory / f"ranges-{workload}")
     programs = {name: str(directory / name) for name in ("davix", "xrdcl")}
     python = [sys.executable, str(Path(__file__).with_name("python_peers.py"))]
@@ -38,6 +38,7 @@ def commands(directory, workload):
         "fordway-sequential": [os.environ["FORDWAY"], "read", http, *sequential],
         "fordway": fordway(http, 1),
         "fordway-windowed": fordway(http, 16),
+        "fordway@copied": fordway(copied, 1),
         "fordway-h2": fordway(http2, 1, "2"),
         "fordway-h2-windowed": fordway(http2, 16, "2"),
         "fordway@single": fordway(single, 16),
