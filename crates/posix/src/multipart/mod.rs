@@ -1,0 +1,239 @@
+//! Multipart uploads. Parts of one size are written into place as they arrive, so that completion
+//! is a rename; see [`crate::parts`] for what lies on disk meanwhile.
+
+mod complete;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, ChecksumType, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
+    ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
+    multipart_etag,
+};
+use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
+
+use crate::Inner;
+use crate::errors::from_errno;
+use crate::layout::{upload_dir, uploads_dir};
+use crate::parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload};
+use crate::read::system_time;
+use crate::record::Record;
+use crate::stage::Staged;
+use crate::write::check_metadata;
+
+/// An upload in progress.
+struct Upload {
+    record: Record,
+    dir: String,
+}
+
+/// A part being written.
+pub(crate) struct PartWriter {
+    inner: Arc<Inner>,
+    bucket: Bucket,
+    key: Key,
+    dir: String,
+    number: u16,
+    hasher: Hasher,
+    sink: PartSink,
+}
+
+impl Writer for PartWriter {
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.hasher.update(data);
+        let written = self.sink.write(data);
+        written.map_err(|error| {
+            error.during("put part", crate::store::LANE, self.bucket.as_str(), self.key.as_str())
+        })
+    }
+
+    /// A part that has a place in the object to be shares its file with the others.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.sink {
+            PartSink::Apart(staged) if self.hasher.is_idle() => Some(staged.file().as_fd()),
+            _ => None,
+        }
+    }
+
+    fn filled(&mut self, bytes: u64) -> Result<()> {
+        self.hasher.skip(bytes);
+        match &mut self.sink {
+            PartSink::Apart(staged) => staged.filled(bytes),
+            PartSink::InPlace { .. } => {
+                Err(Error::new(ErrorKind::NotImplemented, "the file of this part is not lent"))
+            }
+        }
+    }
+
+    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        let PartWriter { inner, bucket, key, dir, number, hasher, sink } = *self;
+        let publish = || {
+            let found = hasher.finish(expected)?;
+            let record = Record { etag: found.etag, checksum: found.checksum, ..Default::default() };
+            sink.publish(&inner, &bucket, (&dir, number), record)
+        };
+        publish().map_err(|error| error.during("put part", crate::store::LANE, bucket.as_str(), key.as_str()))
+    }
+}
+
+impl Inner {
+    pub(crate) fn create_upload(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+    ) -> Result<UploadId> {
+        check_metadata(&options.metadata)?;
+        options.check_upload()?;
+        let checksum_type = |algorithm| options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
+        let random = getrandom::u64()
+            .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        // Identifiers sort by the time of their start.
+        let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
+        let record = Record {
+            metadata: options.metadata.clone(),
+            tags: options.tags.clone(),
+            upload_checksum: options.checksum.map(|algorithm| (algorithm, checksum_type(algorithm))),
+            key: Some(key.as_str().to_owned()),
+            etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
+            ..Default::default()
+        };
+        let dir = upload_dir(bucket, &id);
+        Staged::at(self, bucket, in_upload(&dir, DATA))?.publish_private()?;
+        // Last, so that an upload which is there is whole.
+        let mut staged = Staged::at(self, bucket, in_upload(&dir, UPLOAD))?;
+        staged.write(&record.encode())?;
+        staged.publish_private()?;
+        Ok(id)
+    }
+
+    pub(crate) fn part_writer(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<PartWriter> {
+        checked_part_number(number)?;
+        let found = self.upload(bucket, key, upload)?;
+        let checksum =
+            options.checksum_within(found.record.upload_checksum.map(|(algorithm, _)| algorithm))?;
+        Ok(PartWriter {
+            inner: self.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            number,
+            hasher: Hasher::new(found.etag_policy(), options.check_md5, checksum),
+            sink: PartSink::open(self, bucket, &found.dir, number, options.size_hint)?,
+            dir: found.dir,
+        })
+    }
+
+    /// Fills a part from (a range of) an object: within the kernel where nothing is to be computed of
+    /// the bytes, sharing extents where the file system can.
+    pub(crate) fn copy_part(
+        self: &Arc<Self>,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        let content = self.get(from.0, from.1, options)?.content;
+        let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
+        let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
+        match content {
+            Content::File(region) if writer.hasher.is_idle() => {
+                writer.sink.copy(&region.file, region.offset, region.len)?;
+                writer.hasher.skip(region.len);
+            }
+            content => content.for_each_chunk(|chunk| writer.write(chunk))?,
+        }
+        Box::new(writer).commit(&Expected::default())
+    }
+
+    pub(crate) fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        let (parts, _) = self.parts_in(&self.upload(bucket, key, upload)?.dir)?;
+        let mut parts: Vec<PartInfo> = parts.into_iter().map(|part| part.info).collect();
+        parts.retain(|part| part.number > query.after);
+        let truncated = parts.len() > query.max_parts;
+        parts.truncate(query.max_parts);
+        Ok(PartListing { parts, truncated })
+    }
+
+    pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        self.head_bucket(bucket)?;
+        let mut uploads = Vec::new();
+        for name in self.names_in(&uploads_dir(bucket))? {
+            let Ok(upload) = UploadId::new(name) else { continue };
+            // One that ends while we look is no longer in progress.
+            let dir = upload_dir(bucket, &upload);
+            let open = self.read_upload(&dir, UPLOAD)?;
+            // A closed one is being completed, or was when its process died: it can be completed or
+            // aborted again, so it is shown.
+            let Some((record, started_ns)) =
+                open.map_or_else(|| self.read_upload(&dir, CLOSED), |o| Ok(Some(o)))?
+            else {
+                continue;
+            };
+            let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
+            uploads.push(UploadSummary { key, upload, started });
+        }
+        Ok(query.page(uploads))
+    }
+
+    /// The upload, if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.
+    fn upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Upload> {
+        // An identifier that we did not make may hold anything, even a path.
+        let plain = UploadId::new(upload.as_str())?;
+        match self.find_upload(bucket, &plain)? {
+            Some(found) if found.record.key.as_deref() == Some(key.as_str()) => Ok(found),
+            _ => Err(self.missing(bucket, ErrorKind::NoSuchUpload)),
+        }
+    }
+
+    fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
+        let dir = upload_dir(bucket, upload);
+        let found = self.read_upload(&dir, UPLOAD)?;
+        Ok(found.map(|(record, _)| Upload { record, dir }))
+    }
+
+    pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let read = self
+            .open_dir(path)
+            .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
+            .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
+        match read {
+            Ok(()) | Err(Errno::NOENT) => Ok(names),
+            Err(errno) => Err(from_errno(errno, "reading the uploads")),
+        }
+    }
+}
+
+impl Upload {
+    /// The record of the object made of the parts `chosen`.
+    fn record_of(&self, chosen: &[&PartInfo]) -> Record {
+        let checksum = self.record.upload_checksum;
+        Record {
+            etag: Some(multipart_etag(self.etag_policy(), chosen)),
+            checksum: checksum.and_then(|(algorithm, kind)| multipart_checksum(algorithm, kind, chosen)),
+            parts: ObjectPart::of(chosen),
+            metadata: self.record.metadata.clone(),
+            tags: self.record.tags.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn etag_policy(&self) -> ETagPolicy {
+        self.record.etag_policy.unwrap_or_default()
+    }
+}
