@@ -1,8 +1,9 @@
-"""Measures GETs of one object beside others that are read, from memory and from the disk.
+"""Measures GETs of one object beside others that are read, from memory and from the disk, and that are written.
 
 usage: gateway_cold.py FORDWAY URL OBJECTS DURATION; CONNECTIONS has numbers of connections, with commas between them.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -44,11 +45,27 @@ def others(fordway, url, objects, connections):
     )
 
 
+def puts(fordway, url, connections, duration):
+    """Writes 500 objects over and over."""
+    return start(
+        fordway,
+        f"{url}/bucket/put-{{number}}",
+        "--method",
+        "PUT",
+        "--objects",
+        "500",
+        "--duration",
+        duration,
+        "--connections",
+        connections,
+    )
+
+
 def one_object(fordway, url, duration, beside=None):
     """Latencies of the one object, which is in memory, for a while. At a rate, so that a stall counts for all who come in it."""
     hot_url = f"{url}/bucket/hot"
     finish(start(fordway, hot_url, "--requests", "100"))
-    other = beside and others(fordway, url, *beside)
+    other = beside and beside()
     time.sleep(0.1)
     latency = finish(start(fordway, hot_url, "--duration", duration, "--rate", "2000"))["latency"]
     if other is None:
@@ -75,7 +92,10 @@ def main():
             if where == "disk":
                 forget()
             name = f"beside {connections} connections, from {where}"
-            row(name, one_object(fordway, url, duration, (objects, connections)))
+            beside = functools.partial(others, fordway, url, objects, connections)
+            row(name, one_object(fordway, url, duration, beside))
+        beside = functools.partial(puts, fordway, url, connections, duration)
+        row(f"beside {connections} connections that put", one_object(fordway, url, duration, beside))
 
 
 if __name__ == "__main__":

@@ -90,11 +90,11 @@ make_certificate() {
         -keyout "$scratch/key.pem" -out "$ca_bundle" 2>"$scratch/openssl.log"
 }
 
-# start_gateway DIR OPTION...: our own gateway on DIR; sets server and url.
+# start_gateway DIR OPTION...: our own gateway on DIR, with `durability` (none); sets server and url.
 start_gateway() {
     local _
     : >"$scratch/ready"
-    "$fordway" serve "$@" --listen 127.0.0.1:0 --etag fast --durability none >"$scratch/ready" 2>"$scratch/gateway.log" &
+    "$fordway" serve "$@" --listen 127.0.0.1:0 --etag fast --durability "${durability:-none}" >"$scratch/ready" 2>"$scratch/gateway.log" &
     server=$!
     for _ in {1..100}; do [[ -s $scratch/ready ]] && break; sleep 0.1; done
     url=$(head -n 1 "$scratch/ready")

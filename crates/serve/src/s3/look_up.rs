@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use fordway_store::{Error, ErrorKind, Store};
+use fordway_store::Store;
 use fordway_sys::without_waiting;
 use s3s::S3Result;
 
+use super::apart::apart;
 use super::error::{Failure, Outcome};
 use crate::users::User;
 
@@ -18,9 +19,7 @@ pub(super) async fn look_up<T: Send + 'static>(
 ) -> S3Result<T> {
     let outcome = match without_waiting(|| read(&*user.store)) {
         Some(outcome) => outcome,
-        None => tokio::task::spawn_blocking(move || read(&*user.store)).await.unwrap_or_else(|ended| {
-            Err(Error::new(ErrorKind::Internal, "reading ended early").caused_by(ended).into())
-        }),
+        None => apart(user, read).await,
     };
     outcome.map_err(|Failure(error)| error)
 }
@@ -29,7 +28,7 @@ pub(super) async fn look_up<T: Send + 'static>(
 mod tests {
     use std::thread::{self, ThreadId};
 
-    use fordway_store::{Bucket, MemoryStore};
+    use fordway_store::{Bucket, Error, ErrorKind, MemoryStore};
     use fordway_sys::would_wait;
 
     use super::*;

@@ -2,6 +2,7 @@
 //! signatures and writes answers; what it has no method for here it answers with NotImplemented.
 
 mod absent;
+mod apart;
 mod attributes;
 mod buckets;
 mod convert;
@@ -36,6 +37,7 @@ pub(crate) use attributes::BareTag;
 pub(crate) use objects::DEFAULT_TYPE;
 
 use absent::absent;
+use apart::{Pace, apart};
 use convert::names;
 pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
@@ -68,7 +70,8 @@ fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBui
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { region: region.to_owned() });
+    let mut builder =
+        S3ServiceBuilder::new(Frontend { region: region.to_owned(), publishing: Pace::default() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
     builder.set_route(SeveralRanges { admission: admission.clone(), domains });
@@ -95,10 +98,11 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// S3 in front of the store of whoever calls. Calls block the thread they come in on: see the crate's
-/// own words on why.
+/// S3 in front of the store of whoever calls. Calls block the thread they come in on (see the crate's
+/// own words on why), but for those that may take long.
 struct Frontend {
     region: String,
+    publishing: Pace,
 }
 
 /// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
@@ -192,7 +196,9 @@ impl S3 for Frontend {
         request: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
         let user = caller(&request)?;
-        versions::list(&*user.store, &owner(&user), request.input).map_err(|Failure(error)| error)
+        let owner = owner(&user);
+        let listed = apart(user, move |store| versions::list(store, &owner, request.input)).await;
+        listed.map_err(|Failure(error)| error)
     }
 
     async fn get_bucket_acl(
@@ -290,7 +296,8 @@ impl S3 for Frontend {
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
         let user = caller(&request)?;
-        plain(list::list_v1(&*user.store, &owner(&user), request.input))
+        let owner = owner(&user);
+        plain(apart(user, move |store| list::list_v1(store, &owner, request.input)).await)
     }
 
     async fn list_objects_v2(
@@ -298,7 +305,8 @@ impl S3 for Frontend {
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let user = caller(&request)?;
-        plain(list::list_v2(&*user.store, &owner(&user), request.input))
+        let owner = owner(&user);
+        plain(apart(user, move |store| list::list_v2(store, &owner, request.input)).await)
     }
 
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -318,7 +326,7 @@ impl S3 for Frontend {
 
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let user = caller(&request)?;
-        plain(upload::put(&*user.store, request).await)
+        plain(upload::put(&*user.store, request, &self.publishing).await)
     }
 
     /// Forms sent by browsers are not offered.
@@ -342,7 +350,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        plain(delete::many(&*user.store, request.input))
+        plain(apart(user, |store| delete::many(store, request.input)).await)
     }
 
     async fn copy_object(
@@ -350,7 +358,7 @@ impl S3 for Frontend {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let user = caller(&request)?;
-        plain(copy::copy(&*user.store, request))
+        plain(apart(user, |store| copy::copy(store, request)).await)
     }
 
     async fn create_multipart_upload(
@@ -366,7 +374,7 @@ impl S3 for Frontend {
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let user = caller(&request)?;
-        plain(upload::put_part(&*user.store, request).await)
+        plain(upload::put_part(&*user.store, request, &self.publishing).await)
     }
 
     async fn upload_part_copy(
@@ -374,7 +382,7 @@ impl S3 for Frontend {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let user = caller(&request)?;
-        plain(multipart::copy_part(&*user.store, request.input))
+        plain(apart(user, |store| multipart::copy_part(store, request.input)).await)
     }
 
     async fn complete_multipart_upload(
@@ -382,7 +390,7 @@ impl S3 for Frontend {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(multipart::complete(&*user.store, request.input))
+        plain(apart(user, |store| multipart::complete(store, request.input)).await)
     }
 
     async fn abort_multipart_upload(
@@ -390,7 +398,7 @@ impl S3 for Frontend {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(multipart::abort(&*user.store, request.input))
+        plain(apart(user, |store| multipart::abort(store, request.input)).await)
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {

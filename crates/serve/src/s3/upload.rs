@@ -13,6 +13,7 @@ use http::{HeaderMap, StatusCode};
 use s3s::dto::{PutObjectInput, PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput};
 use s3s::{S3Request, TrailingHeaders};
 
+use super::apart::Pace;
 use super::convert::{
     algorithm, etag, metadata_of, names, put_checksum, refuse, refuse_unsupported, stated_checksum, tags,
     type_of, version_name, write_conditions,
@@ -28,6 +29,7 @@ const TURN_BYTES: usize = 1024 * 1024;
 pub(super) async fn put(
     store: &dyn Store,
     mut request: S3Request<PutObjectInput>,
+    pace: &Pace,
 ) -> Outcome<PutObjectOutput> {
     let trailers = Trailing::of(&mut request);
     let S3Request { mut input, headers, .. } = request;
@@ -50,7 +52,7 @@ pub(super) async fn put(
     };
     let mut writer = store.writer(&bucket, &key, &options)?;
     receive(input.body, |data| writer.write(data)).await?;
-    let made = writer.commit(&checks.expected()?)?;
+    let made = pace.publish(writer, checks.expected()?).await?;
 
     let mut output = PutObjectOutput {
         e_tag: etag(&made.etag),
@@ -65,6 +67,7 @@ pub(super) async fn put(
 pub(super) async fn put_part(
     store: &dyn Store,
     mut request: S3Request<UploadPartInput>,
+    pace: &Pace,
 ) -> Outcome<UploadPartOutput> {
     let trailers = Trailing::of(&mut request);
     let S3Request { input, headers, .. } = request;
@@ -84,7 +87,7 @@ pub(super) async fn put_part(
     };
     let mut part = store.part_writer(&bucket, &key, &upload, number, &options)?;
     receive(input.body, |data| part.write(data)).await?;
-    let made = part.commit(&checks.expected()?)?;
+    let made = pace.publish(part, checks.expected()?).await?;
 
     let mut output = UploadPartOutput { e_tag: etag(&made.etag), ..Default::default() };
     put_checksum!(output, &made.checksum);

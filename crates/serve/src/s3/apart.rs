@@ -1,0 +1,124 @@
+//! Work that waits for devices, on threads where nobody else waits: the other clients of the thread that
+//! serves go on meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Writer};
+
+use super::error::Outcome;
+use crate::users::User;
+
+/// What takes as long as this is worth another thread, which costs some 20 µs.
+const LONG: Duration = Duration::from_micros(200);
+
+/// What `work` makes of the store of `user`: by the same store, and so as the same user.
+/// Errors: those of `work`.
+pub(super) async fn apart<T: Send + 'static>(
+    user: Arc<User>,
+    work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    on_its_own(move || work(&*user.store)).await
+}
+
+async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send + 'static) -> Outcome<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| {
+        Err(Error::new(ErrorKind::Internal, "work for a request ended early").caused_by(ended).into())
+    })
+}
+
+/// How long it took of late to publish content. Where that waits for a disk, each does so apart, and the
+/// disk has many at once to order; where it is done in memory, another thread would cost more.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// Moves an eighth of the way to each that was measured.
+    typical_us: AtomicU32,
+}
+
+impl Pace {
+    /// Publishes what went to `writer`. Errors: those of that.
+    pub(super) async fn publish(&self, writer: Box<dyn Writer>, expected: Expected) -> Outcome<PutResult> {
+        let commit = move || {
+            let started = Instant::now();
+            let made = writer.commit(&expected);
+            Ok((made, started.elapsed()))
+        };
+        let is_long = u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros();
+        let (made, took) = if is_long { on_its_own(commit).await? } else { commit()? };
+        self.took(took);
+        Ok(made?)
+    }
+
+    /// One that goes missing among several threads does not matter.
+    fn took(&self, time: Duration) {
+        let before = i64::from(self.typical_us.load(Ordering::Relaxed));
+        let latest = i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(10_000_000);
+        let now = before + (latest - before) / 8;
+        self.typical_us.store(u32::try_from(now).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread::{self, ThreadId};
+
+    use fordway_store::{Bucket, Key, MemoryStore, PutOptions, Result};
+
+    use super::*;
+
+    /// Notes on which thread it is told to publish, and takes its time.
+    struct Slow(Box<dyn Writer>, Duration, Arc<Mutex<Vec<ThreadId>>>);
+
+    impl Writer for Slow {
+        fn write(&mut self, data: &[u8]) -> Result<()> {
+            self.0.write(data)
+        }
+
+        fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+            self.2.lock().unwrap().push(thread::current().id());
+            thread::sleep(self.1);
+            self.0.commit(expected)
+        }
+    }
+
+    #[test]
+    fn what_takes_long_is_published_apart_from_then_on() {
+        let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+        let store = MemoryStore::default();
+        store.create_bucket(&bucket).unwrap();
+        let (pace, seen) = (Pace::default(), Arc::new(Mutex::new(Vec::new())));
+        let runtime = crate::workers::new_runtime().unwrap();
+        for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
+            let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
+            let slow = Box::new(Slow(writer, time, seen.clone()));
+            runtime.block_on(pace.publish(slow, Expected::default())).map_err(|_| "it fails").unwrap();
+        }
+        let here = thread::current().id();
+        assert_eq!(
+            seen.lock().unwrap().iter().map(|at| *at == here).collect::<Vec<_>>(),
+            [true, true, false]
+        );
+        assert!(store.get(&bucket, &key, &Default::default()).is_ok());
+    }
+
+    #[test]
+    fn what_is_quick_again_is_published_here_again() {
+        let pace = Pace::default();
+        pace.took(100 * LONG);
+        assert!(u128::from(pace.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros());
+        (0..40).for_each(|_| pace.took(Duration::ZERO));
+        assert!(u128::from(pace.typical_us.load(Ordering::Relaxed)) < LONG.as_micros());
+    }
+
+    #[test]
+    fn work_is_done_on_another_thread_and_its_panic_is_an_error() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let user = User::of_peer(1, Arc::new(MemoryStore::default()));
+        let at = runtime.block_on(apart(user.clone(), |_| Ok(thread::current().id())));
+        assert_ne!(at.map_err(|_| "it fails").unwrap(), thread::current().id());
+        let ended = runtime.block_on(apart(user, |_| -> Outcome<()> { panic!("in the middle") }));
+        assert_eq!(ended.err().unwrap().0.code().as_str(), "InternalFailure");
+    }
+}
