@@ -1,8 +1,8 @@
 //! Gateways: programs that speak S3 over HTTP reach any [`fordway_store::Store`] through here.
 //!
 //! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a
-//! runtime of its own. The store is called right there: for a local file system a hand-over to another
-//! thread costs more than the call itself.
+//! runtime of its own. The store is called right there, for a local file system a hand-over to another
+//! thread costs more than the call itself; but for what waits for a device, or may take long.
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
 //! * `workers`: the threads, and which of them serves a connection
