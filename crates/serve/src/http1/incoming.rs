@@ -22,6 +22,9 @@ pub(crate) const BROKEN: &str = "the body's transfer coding is broken";
 /// connection can be used again: clients send parts of 5 to 16 MiB and look at the answer afterwards.
 const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// What a client is told that waits before it sends a body.
+const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
 /// What bodies fail with.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -29,7 +32,8 @@ type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Incoming {
     wire: Wire,
     left: Left,
-    expects_continue: bool,
+    /// Of a client that waits to be told to send: bytes that it was told.
+    told: Option<usize>,
     has_failed: bool,
     chunk: Option<Chunk>,
     filled: usize,
@@ -53,7 +57,7 @@ impl Incoming {
         Incoming {
             wire,
             left,
-            expects_continue,
+            told: expects_continue.then_some(0),
             has_failed: false,
             chunk: None,
             filled: 0,
@@ -72,7 +76,7 @@ impl Incoming {
     /// Whether the rest, which nobody wants, is worth reading so that the connection can go on.
     pub(crate) fn is_worth_discarding(&self) -> bool {
         let is_small = matches!(self.left, Left::Length(left) if left <= DISCARD_BYTES_MAX);
-        is_small && !self.has_failed && !self.expects_continue
+        is_small && !self.has_failed && self.told.is_none()
     }
 
     /// Reads the rest for nobody. Errors: those of the socket.
@@ -101,15 +105,25 @@ impl Incoming {
 
     /// Gathers a whole chunk, or what there is up to the body's end.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        if mem::take(&mut self.expects_continue) && self.wire.ahead().is_empty() {
-            self.wire.send_now(context, b"HTTP/1.1 100 Continue\r\n\r\n")?;
-        }
+        ready!(self.poll_tell(context))?;
         while self.filled < CHUNK_BYTES && !self.is_done() {
             let done = match &self.left {
                 Left::Length(left) => self.poll_plain(context, *left).map_err(BodyError::from),
                 Left::Chunked(_) => self.poll_chunked(context),
             };
             ready!(done)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells the client to send, if it waits for that and has not begun all the same. A socket that has just
+    /// come to this thread is not known to take anything before the thread has looked.
+    fn poll_tell(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(told) = &mut self.told {
+            if *told > 0 || self.wire.ahead().is_empty() {
+                ready!(self.wire.poll_send(context, GO_ON, told))?;
+            }
+            self.told = None;
         }
         Poll::Ready(Ok(()))
     }
@@ -229,5 +243,39 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.length.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::socket::Socket;
+
+    /// A thread that has just got a socket does not know yet that it takes something, and says that it would
+    /// have to wait.
+    #[test]
+    fn who_waits_is_told_to_send_also_on_a_new_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let sender = std::thread::spawn(move || {
+            let mut told = vec![0; GO_ON.len()];
+            client.read_exact(&mut told).unwrap();
+            client.write_all(b"body").unwrap();
+            told
+        });
+        let body = crate::workers::new_runtime().unwrap().block_on(async {
+            let socket = Socket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
+            let wire = Wire::new(socket, Vec::new(), Duration::from_secs(60));
+            let mut incoming = Incoming::new(wire, Framing::Length(4), true, 100);
+            std::future::poll_fn(|context| incoming.poll_piece(context)).await
+        });
+        assert_eq!(body.unwrap().unwrap(), "body");
+        assert_eq!(sender.join().unwrap(), GO_ON);
     }
 }

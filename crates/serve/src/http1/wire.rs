@@ -248,15 +248,19 @@ impl Wire {
         poll_fn(|context| self.timed(context, attempt)).await
     }
 
-    /// A few bytes that must go out now or never: the socket has room for them unless the client
-    /// has stopped reading. Errors: `WouldBlock`.
-    pub(crate) fn send_now(&mut self, context: &mut Context<'_>, data: &[u8]) -> io::Result<()> {
-        let mut stream = Pin::new(&mut self.stream);
-        let is_sent = match stream.as_mut().poll_write(context, data)? {
-            Poll::Ready(sent) if sent == data.len() => stream.poll_flush(context)?.is_ready(),
-            _ => false,
-        };
-        if is_sent { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    /// Sends `data`, of which `sent` bytes were sent before. Errors: `TimedOut` and those of the socket.
+    pub(crate) fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        data: &[u8],
+        sent: &mut usize,
+    ) -> Poll<io::Result<()>> {
+        self.timed(context, |stream, context| {
+            while *sent < data.len() {
+                *sent += ready!(Pin::new(&mut *stream).poll_write(context, &data[*sent..]))?;
+            }
+            Pin::new(stream).poll_flush(context)
+        })
     }
 
     /// Ends the connection with the word that TLS has for that.
