@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -47,8 +47,40 @@ pub(super) enum By {
 pub(super) struct Connection {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) by: By,
-    /// Whether it is in the middle of something that stopping should wait for.
-    pub(super) is_writing: Arc<AtomicBool>,
+    pub(super) standing: Arc<Standing>,
+}
+
+/// Whether a connection is in the middle of something that stopping should wait for.
+///
+/// Its thread and the gateway that stops agree on one order: nothing is started on a connection that
+/// was ended, and what was started before is waited for.
+#[derive(Debug, Default)]
+pub(super) struct Standing(AtomicU8);
+
+impl Standing {
+    const IDLE: u8 = 0;
+    const BUSY: u8 = 1;
+    const ENDED: u8 = 2;
+
+    /// Before a client is told that something was started. False if the connection was ended.
+    pub(super) fn enter(&self) -> bool {
+        self.turn(Self::IDLE, Self::BUSY) != Self::ENDED
+    }
+
+    /// After what was started has come to its end.
+    fn leave(&self) {
+        self.turn(Self::BUSY, Self::IDLE);
+    }
+
+    /// Ends the connection unless it is busy; says whether it is ended.
+    pub(super) fn end(&self) -> bool {
+        self.turn(Self::IDLE, Self::ENDED) != Self::BUSY
+    }
+
+    /// Goes to `to` if it stands at `from`; answers where it stood.
+    fn turn(&self, from: u8, to: u8) -> u8 {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|stood| stood)
+    }
 }
 
 impl Connection {
@@ -76,7 +108,8 @@ impl Connection {
         let takes_descriptors = hello.takes_descriptors && self.by == By::Unix;
         let admitted = self.admit(hello, shared, &mut inbox)?;
         let outbox = Outbox::new(self.socket.clone(), shared.stats.clone());
-        let session = Session::new(admitted, takes_descriptors, outbox, shared.limits.clone());
+        let standing = self.standing.clone();
+        let session = Session::new(admitted, takes_descriptors, outbox, shared.limits.clone(), standing);
         Reader { connection: self, shared, inbox, session, lookout: Lookout::default(), held: Vec::new() }
             .run()
     }
@@ -85,7 +118,9 @@ impl Connection {
     fn serve_http(&self, ahead: &[u8], shared: &Shared) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
         // Ending has words of its own there, and answers what was asked.
-        self.is_writing.store(true, Ordering::Relaxed);
+        if !self.standing.enter() {
+            return Ok(());
+        }
         let admitted = shared.access.admit(&self.socket);
         if admitted.is_err() {
             shared.stats.refused.add(1);
@@ -243,7 +278,9 @@ impl Reader<'_> {
                     self.session.outbox.answer::<()>(header.id, &Err(error))?;
                 }
             }
-            self.connection.is_writing.store(self.session.is_writing(), Ordering::Relaxed);
+            if !self.session.is_writing() {
+                self.connection.standing.leave();
+            }
             self.inbox.consume(header.frame_bytes());
             next = self.next_header()?;
         }
@@ -304,5 +341,21 @@ impl Reader<'_> {
             self.lookout.skip();
         }
         self.connection.receive(&mut self.inbox, Wait::Yes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_busy_is_not_ended_and_what_is_ended_starts_nothing() {
+        let standing = Standing::default();
+        assert!(standing.enter());
+        assert!(!standing.end(), "something was started");
+        standing.leave();
+        assert!(standing.end() && standing.end());
+        standing.leave();
+        assert!(!standing.enter());
     }
 }

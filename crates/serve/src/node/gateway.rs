@@ -236,7 +236,7 @@ impl NodeGateway {
         if let Err(errno) = timed {
             return tracing::warn!(%errno, "a connection cannot be given a time limit");
         }
-        let connection = Arc::new(Connection { socket: Arc::new(socket), by, is_writing: Arc::default() });
+        let connection = Arc::new(Connection { socket: Arc::new(socket), by, standing: Arc::default() });
         let Some(slot) = self.connections.add(&connection, self.config.connections_max) else {
             self.shared.stats.refused.add(1);
             let most = self.config.connections_max;
@@ -294,7 +294,7 @@ impl Connections {
             if open.is_empty() {
                 return;
             }
-            for connection in open.iter().filter(|open| !open.is_writing.load(Ordering::Relaxed)) {
+            for connection in open.iter().filter(|open| open.standing.end()) {
                 // What has arrived is still read; an end of the stream follows it.
                 let _ = shutdown(connection.socket.as_fd(), Shutdown::Read);
             }

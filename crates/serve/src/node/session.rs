@@ -8,6 +8,7 @@ use fordway_sys::{Cores, Errno};
 use fordway_wire::node::{Committed, PAGE_ENTRIES_MAX, Request, Started};
 
 use super::access::Admitted;
+use super::connection::Standing;
 use super::limits::{Limits, Share, answer_bytes};
 use super::outbox::Outbox;
 use super::spare::{Described, Spare};
@@ -27,6 +28,7 @@ pub(super) struct Session {
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
     limits: Arc<Limits>,
+    standing: Arc<Standing>,
     /// What was started and is neither committed nor abandoned.
     writing: Option<Writing>,
     /// Lent to the client ahead of its next object.
@@ -49,6 +51,7 @@ impl Session {
         takes_descriptors: bool,
         outbox: Outbox,
         limits: Arc<Limits>,
+        standing: Arc<Standing>,
     ) -> Self {
         Session {
             store: admitted.store,
@@ -60,6 +63,7 @@ impl Session {
             held_bytes: 0,
             lends_files: admitted.lends_files && takes_descriptors,
             limits,
+            standing,
             writing: None,
             spare: None,
             cores: Cores::of_this_thread(),
@@ -210,7 +214,8 @@ impl Session {
             return Err(Errno::PROTO);
         }
         let writer = match started {
-            Ok(writer) => writer,
+            Ok(writer) if self.standing.enter() => writer,
+            Ok(_) => return self.outbox.answer::<Started>(id, &Err(stopping())),
             Err(error) => return self.outbox.answer::<Started>(id, &Err(error)),
         };
         match writer.file().filter(|_| self.lends_files) {
@@ -322,4 +327,9 @@ impl Session {
             _ => Err(Errno::PROTO),
         }
     }
+}
+
+fn stopping() -> Error {
+    let why = "the gateway is stopping and starts nothing more; try again when it is back";
+    Error::new(ErrorKind::Unavailable, why)
 }
