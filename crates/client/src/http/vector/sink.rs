@@ -7,6 +7,10 @@ pub(super) trait Sink: Send {
     /// `len` bytes at `place`.
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8];
 
+    /// So many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
+    /// lent together with it.
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]>;
+
     /// `len` bytes have been put at `place`.
     fn arrived(&mut self, _place: Place, _len: usize) {}
 
@@ -19,6 +23,12 @@ pub(super) trait Sink: Send {
 pub trait Memory: Send {
     /// `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
+
+    /// Memory at several places (fragment, byte within it, bytes) that have nothing in common: of the first, and of
+    /// as many as can be lent together with it. The more, the fewer system calls fill it.
+    fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
+        places.first().map(|(fragment, within, len)| self.slice(*fragment, *within, *len)).into_iter().collect()
+    }
 
     /// `len` bytes of fragment number `fragment` have been received, from its byte `within` on.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
@@ -51,6 +61,16 @@ impl Sink for Landing {
         }
     }
 
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        match self {
+            Landing::Arena(arena) => arena.slices(places),
+            Landing::Memory(memory) => {
+                let places = places.iter().map(|(place, len)| (place.fragment, place.within, *len));
+                memory.slices(&places.collect::<Vec<_>>())
+            }
+        }
+    }
+
     fn arrived(&mut self, place: Place, len: usize) {
         if let Landing::Memory(memory) = self {
             memory.arrived(place.fragment, place.within, len);
@@ -80,6 +100,25 @@ pub struct Fragment<'a> {
 impl Sink for &mut [Fragment<'_>] {
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
         &mut self[place.fragment].buffer[place.within..][..len]
+    }
+
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        let mut fragments = self.iter_mut().enumerate();
+        let mut slices = Vec::with_capacity(places.len());
+        let mut current: Option<(usize, usize, &mut [u8])> = None;
+        for (place, len) in places {
+            if current.as_ref().is_none_or(|(fragment, ..)| *fragment != place.fragment) {
+                // Those before the last one are not lent twice.
+                let next = fragments.find(|(fragment, _)| *fragment == place.fragment);
+                current = next.map(|(fragment, next)| (fragment, 0, &mut *next.buffer));
+            }
+            let Some((fragment, passed, buffer)) = current.take() else { break };
+            let Some(skipped) = place.within.checked_sub(passed) else { break };
+            let (slice, rest) = buffer[skipped..].split_at_mut(*len);
+            slices.push(slice);
+            current = Some((fragment, place.within + len, rest));
+        }
+        slices
     }
 
     fn copy(&mut self, duplicate: &Duplicate) {
@@ -129,8 +168,30 @@ impl Sink for Arena {
         &mut self.bytes[start..][..len]
     }
 
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        let starts = &self.starts;
+        let position = |(place, len): &(Place, usize)| (starts[place.fragment] + place.within, *len);
+        in_order(&mut self.bytes, places.iter().map(position))
+    }
+
     fn copy(&mut self, duplicate: &Duplicate) {
         let (from, to) = (self.position(duplicate.from), self.position(duplicate.to));
         self.bytes.copy_within(from..from + duplicate.len, to);
     }
+}
+
+/// Pieces of `memory` (start, length), up to the first that begins before the end of the one before it.
+pub(crate) fn in_order(
+    mut memory: &mut [u8],
+    pieces: impl Iterator<Item = (usize, usize)>,
+) -> Vec<&mut [u8]> {
+    let mut passed = 0;
+    let mut slices = Vec::with_capacity(pieces.size_hint().0);
+    for (start, len) in pieces {
+        let Some(skipped) = start.checked_sub(passed) else { break };
+        let (slice, rest) = memory[skipped..].split_at_mut(len);
+        slices.push(slice);
+        (memory, passed) = (rest, start + len);
+    }
+    slices
 }
