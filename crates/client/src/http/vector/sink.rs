@@ -130,6 +130,9 @@ impl Sink for &mut [Fragment<'_>] {
     }
 }
 
+/// From so much on, memory is asked for in huge pages.
+const HUGE_BYTES: usize = 4 << 20;
+
 /// One piece of memory with all fragments in it, one behind the other in the order asked for.
 pub(super) struct Arena {
     pub(super) bytes: Vec<u8>,
@@ -151,6 +154,9 @@ impl Arena {
             // Fresh memory comes zeroed from the system, and costs most when it is first touched. The
             // room to spare is not touched; it has the next batch, a little larger, fit too.
             bytes = vec![0; total + total / 4];
+            if total >= HUGE_BYTES {
+                fordway_sys::in_huge_pages(&mut bytes);
+            }
             bytes.truncate(total);
         }
         bytes.resize(total, 0);
