@@ -382,7 +382,9 @@ impl Connection {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
         let Transport::Plain(socket) = &mut self.transport else {
-            let first = nexts.into_iter().find_map(|next| if let Next::Place(place) = next { Some(place) } else { None });
+            let first = nexts
+                .into_iter()
+                .find_map(|next| if let Next::Place(place) = next { Some(place) } else { None });
             return first.map_or(Ok(0), |place| self.read(place));
         };
         let aside_bytes = nexts.iter().map(|next| if let Next::Aside(len) = next { *len } else { 0 }).sum();

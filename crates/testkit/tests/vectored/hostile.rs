@@ -79,7 +79,8 @@ proptest! {
 #[test]
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let content = file();
-    let lies = [Lie::UnevenHeads, Lie::ReversedParts, Lie::MergedParts(700), Lie::MissingPart(3), Lie::Preamble];
+    let lies =
+        [Lie::UnevenHeads, Lie::ReversedParts, Lie::MergedParts(700), Lie::MissingPart(3), Lie::Preamble];
     for (lie, bytes) in lies.into_iter().flat_map(|lie| [1_200, 9_000].map(|bytes| (lie.clone(), bytes))) {
         let server = start(VERSIONS[0], content.clone(), Script::honest());
         let opened = open_in(VERSIONS[0], &server.url());

@@ -140,7 +140,10 @@ impl Memory for Landing {
 
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         let (Some(partial), slots) = (&mut self.partial, &self.slots) else { return Vec::new() };
-        in_order(&mut partial.bytes, places.iter().map(|(slot, within, len)| (slots[*slot].start + within, *len)))
+        in_order(
+            &mut partial.bytes,
+            places.iter().map(|(slot, within, len)| (slots[*slot].start + within, *len)),
+        )
     }
 
     fn arrived(&mut self, fragment: usize, within: usize, len: usize) {

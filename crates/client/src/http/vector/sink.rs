@@ -27,7 +27,11 @@ pub trait Memory: Send {
     /// Memory at several places (fragment, byte within it, bytes) that have nothing in common: of the first, and of
     /// as many as can be lent together with it. The more, the fewer system calls fill it.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
-        places.first().map(|(fragment, within, len)| self.slice(*fragment, *within, *len)).into_iter().collect()
+        places
+            .first()
+            .map(|(fragment, within, len)| self.slice(*fragment, *within, *len))
+            .into_iter()
+            .collect()
     }
 
     /// `len` bytes of fragment number `fragment` have been received, from its byte `within` on.
@@ -200,4 +204,32 @@ pub(crate) fn in_order(
         (memory, passed) = (rest, start + len);
     }
     slices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(fragment: usize, within: usize) -> Place {
+        Place { fragment, within }
+    }
+
+    #[test]
+    fn places_are_lent_together_as_far_as_they_are_in_order() {
+        let ranges = [(0, 4), (90, 3), (50, 5)];
+        let wanted = [(place(0, 1), 2), (place(0, 3), 1), (place(2, 1), 3), (place(1, 0), 3)];
+        let mut arena = Arena::new(&ranges, Vec::new());
+        let mut buffers = ranges.map(|(_, len)| vec![0; len]);
+        let mut fragments: Vec<_> =
+            buffers.iter_mut().map(|buffer| Fragment { offset: 0, buffer: &mut buffer[..] }).collect();
+        for sink in [&mut arena as &mut dyn Sink, &mut &mut fragments[..]] {
+            let slices = sink.slices(&wanted);
+            assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [2, 1, 3]);
+            for (slice, letter) in slices.into_iter().zip(b"xyz") {
+                slice.fill(*letter);
+            }
+            assert_eq!(sink.slice(place(0, 0), 4), b"\0xxy");
+            assert_eq!(sink.slice(place(2, 0), 5), b"\0zzz\0");
+        }
+    }
 }
