@@ -137,6 +137,22 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
     }
 }
 
+/// What brings a few bytes at a time would take for ever.
+#[test]
+fn a_server_that_cuts_every_answer_short_is_given_up() {
+    for version in VERSIONS {
+        let server = start(version, file(), Script::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(Script::honest().always(Lie::CloseAt(200)));
+        let read = read(&opened, &[(0, 500_000)]).map(|_| ());
+        for ended in [read, opened.copy_range(0..500_000, &mut |_| Ok(()))] {
+            let error = ended.expect_err("it would take thousands of requests");
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::IncompleteBody), "{error}");
+        }
+        assert!(server.requests().len() < 100, "{} requests", server.requests().len());
+    }
+}
+
 /// Bytes are resumed, not read again: of a connection that is cut over and over, each brings some.
 #[test]
 fn a_cut_answer_is_resumed() {
