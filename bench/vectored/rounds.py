@@ -26,7 +26,7 @@ def commands(directory, workload):
     http, xrdhttp = f"http://{server}:8080/file", f"http://{server}:8081/file"
     http2, single, single2, copied = (f"http://{server}:{port}/file" for port in (8082, 8083, 8084, 8085))
     xroot, ranges = f"root://{server}:1094//file", str(directory / f"ranges-{workload}")
-    programs = {name: str(directory / name) for name in ("davix", "xrdcl")}
+    programs = {name: str(directory / name) for name in ("davix", "xrdcl", "least")}
     python = [sys.executable, str(Path(__file__).with_name("python_peers.py"))]
     sequential = ["--sequential", "64KiB", "--discard", "--json"]
 
@@ -45,7 +45,8 @@ def commands(directory, workload):
         "fordway-h2@single": fordway(single2, 16, "2"),
         "fordway-h2-sequential": [os.environ["FORDWAY"], "read", http2, "--http", "2", *sequential],
         "davix": [programs["davix"], http, ranges, PER_CALL],
-        "receive-loop": [sys.executable, str(Path(__file__).with_name("receive_loop.py")), http, ranges],
+        "receive": [programs["least"], "receive", server, "8080", "/file", ranges],
+        "pread": [programs["least"], "pread", str(directory / "data" / "file"), ranges, PER_CALL],
         "xrdcl": [programs["xrdcl"], xroot, ranges, PER_CALL, "1"],
         "xrdcl-4": [programs["xrdcl"], xroot, ranges, PER_CALL, "4"],
         "obstore": [*python, "obstore", http, ranges, PER_CALL],

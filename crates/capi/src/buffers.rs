@@ -86,6 +86,22 @@ impl Memory for Buffers {
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
+    fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
+        let mut end = 0;
+        // A caller's buffers may overlap by mistake: only those that lie one behind the other are lent together.
+        let is_behind = |(fragment, within, len): &&(usize, usize, usize)| {
+            let start = self.place(*fragment, *within, *len).addr();
+            start >= std::mem::replace(&mut end, start + len) && *len > 0
+        };
+        let count = places.iter().take_while(is_behind).count();
+        let lend = |(fragment, within, len): &(usize, usize, usize)| {
+            let place = self.place(*fragment, *within, *len);
+            // SAFETY: as in `slice`; and each begins behind the end of the one before it, so that none overlap.
+            unsafe { std::slice::from_raw_parts_mut(place, *len) }
+        };
+        places[..count].iter().map(lend).collect()
+    }
+
     fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
         let (source, target) = (self.place(from.0, from.1, len), self.place(to.0, to.1, len));
         // SAFETY: both have `len` bytes, as the caller gave them; they may overlap.

@@ -9,6 +9,9 @@ use fordway_wire::range::digits;
 
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
+/// So much must have come for failures to be counted anew: a server that cuts every answer after a few bytes would hold us
+/// for hours.
+const PROGRESS_BYTES: u64 = 4 * 1024;
 /// Who sets no deadline still does not wait longer than this because a server says so.
 const WISH_MAX: Duration = Duration::from_secs(120);
 
@@ -20,17 +23,27 @@ pub(crate) struct Retries {
     pub(crate) until: Option<Instant>,
     failures: u32,
     first: Option<String>,
+    /// Bytes that came since failures were counted anew.
+    brought_bytes: u64,
 }
 
 impl Retries {
     /// `max_retries` (0 is none), all of them before `until`.
     pub(crate) fn new(max_retries: u32, until: Option<Instant>) -> Self {
-        Retries { max_retries, until, failures: 0, first: None }
+        Retries { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
     }
 
     /// Begins to count anew, because something was achieved.
-    pub(crate) fn progress(&mut self) {
-        (self.failures, self.first) = (0, None);
+    pub(crate) fn achieved(&mut self) {
+        (self.failures, self.first, self.brought_bytes) = (0, None, 0);
+    }
+
+    /// Notes that further `bytes` came, though not all; begins to count anew where that is worth it.
+    pub(crate) fn brought(&mut self, bytes: u64) {
+        self.brought_bytes = self.brought_bytes.saturating_add(bytes);
+        if self.brought_bytes >= PROGRESS_BYTES {
+            self.achieved();
+        }
     }
 
     /// Errors: `Timeout` when the time is up.
@@ -137,10 +150,26 @@ mod tests {
     fn what_does_not_pass_and_what_was_achieved_begin_anew() {
         let mut retries = Retries::new(1, None);
         retries.after(failure("one"), true, None).unwrap();
-        retries.progress();
+        retries.achieved();
         retries.after(failure("two"), true, None).unwrap();
         assert!(retries.after(failure("three"), false, None).is_err());
         assert_eq!(Retries::new(9, None).after(failure("x"), false, None).unwrap_err().tries(), 1);
+    }
+
+    #[test]
+    fn a_few_bytes_at_a_time_are_no_progress() {
+        let mut retries = Retries::new(2, None);
+        retries.brought(1);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.brought(PROGRESS_BYTES - 2);
+        retries.after(failure("two"), true, None).unwrap();
+        let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
+        assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.brought(PROGRESS_BYTES / 2);
+        retries.brought(PROGRESS_BYTES / 2);
+        retries.after(failure("two"), true, None).unwrap();
     }
 
     #[test]

@@ -48,6 +48,14 @@ pub(super) struct Connection {
     pub(super) made: Instant,
 }
 
+/// What is received next.
+pub(super) enum Next<'m> {
+    /// Bytes that belong there.
+    Place(&'m mut [u8]),
+    /// So many bytes to be looked at.
+    Aside(usize),
+}
+
 /// What comes back before a request is all sent.
 pub(super) enum FirstWord {
     /// `100 Continue`: the body is wanted.
@@ -367,18 +375,47 @@ impl Connection {
         Ok(got)
     }
 
-    /// Body bytes straight into `target` when nothing waits, and in the same call up to `behind_bytes`
-    /// of what follows a full `target`, which then wait. Returns what is in `target`; 0 is the end.
-    pub(super) fn read_through(&mut self, target: &mut [u8], behind_bytes: usize) -> io::Result<usize> {
-        debug_assert!(self.has_nothing_left() && behind_bytes <= self.buffer.len());
+    /// Receives by one call, when nothing waits, what comes next: straight into place, and aside what is to be looked
+    /// at, which [`Connection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
+    /// What is encrypted comes only as far as the first place.
+    pub(super) fn read_ahead(&mut self, nexts: Vec<Next<'_>>) -> io::Result<usize> {
+        debug_assert!(self.has_nothing_left());
         self.check_drained()?;
-        let Transport::Plain(socket) = &mut self.transport else { return self.read(target) };
-        let wanted = target.len();
-        let mut pieces = [IoSliceMut::new(target), IoSliceMut::new(&mut self.buffer[..behind_bytes])];
+        let Transport::Plain(socket) = &mut self.transport else {
+            let first = nexts
+                .into_iter()
+                .find_map(|next| if let Next::Place(place) = next { Some(place) } else { None });
+            return first.map_or(Ok(0), |place| self.read(place));
+        };
+        let aside_bytes = nexts.iter().map(|next| if let Next::Aside(len) = next { *len } else { 0 }).sum();
+        if self.buffer.len() < aside_bytes {
+            self.buffer.resize(aside_bytes, 0);
+        }
+        let mut aside = &mut self.buffer[..];
+        let piece = |next| match next {
+            Next::Place(place) => IoSliceMut::new(place),
+            Next::Aside(len) => {
+                let (piece, rest) = std::mem::take(&mut aside).split_at_mut(len);
+                aside = rest;
+                IoSliceMut::new(piece)
+            }
+        };
+        let mut pieces: Vec<_> = nexts.into_iter().map(piece).collect();
+        let room = pieces.iter().map(|piece| piece.len()).sum();
         let got = retry(|| socket.read_vectored(&mut pieces))?;
-        (self.used, self.filled) = (0, got.saturating_sub(wanted));
-        self.received(got, wanted + behind_bytes);
-        Ok(got.min(wanted))
+        (self.used, self.filled) = (0, 0);
+        self.received(got, room);
+        Ok(got)
+    }
+
+    /// Has `bytes` wait that were received last and turned out to be something else.
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+        debug_assert!(self.has_nothing_left());
+        if self.buffer.len() < bytes.len() {
+            self.buffer.resize(bytes.len(), 0);
+        }
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        (self.used, self.filled) = (0, bytes.len());
     }
 
     /// Receives behind what waits, of which nothing before it is kept, into a buffer of at least
@@ -386,8 +423,10 @@ impl Connection {
     pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
         self.buffer.copy_within(self.used..self.filled, 0);
         (self.used, self.filled) = (0, self.filled - self.used);
-        if self.buffer.len() < room_bytes {
-            self.buffer.resize(room_bytes, 0);
+        if self.buffer.len() < room_bytes || self.buffer.len() > self.filled.max(MAX_HEAD_BYTES) {
+            // What was put back once may have been long.
+            self.buffer.resize(self.filled.max(room_bytes), 0);
+            self.buffer.shrink_to_fit();
         }
         self.receive_more()
     }

@@ -85,7 +85,7 @@ impl Workers {
 
     /// Has a connection served on one of the threads.
     pub(crate) fn serve(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        self.pool.put(Box::pin(connection));
+        self.pool.put(Box::pin(connection), None);
         self.pool.arrival.notify_one();
     }
 
@@ -107,10 +107,14 @@ impl Workers {
 }
 
 impl Pool {
-    /// Puts a connection where the fewest are.
-    fn put(self: &Arc<Self>, connection: movable::Connection) {
+    /// Puts a connection where the fewest are; `from` counts it no more.
+    fn put(self: &Arc<Self>, connection: movable::Connection, from: Option<usize>) {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
+        if let Some(from) = from {
+            // Before it goes on: who looks behind its next answer must not find it counted twice.
+            self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
+        }
         self.workers[at].runtime.spawn(Movable::new(connection, self.clone(), at));
     }
 

@@ -33,7 +33,7 @@ impl Future for Movable {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if self.pool.is_to_leave(self.at, self.stays) {
             if let Some(connection) = self.connection.take() {
-                self.pool.put(connection);
+                self.pool.put(connection, Some(self.at));
             }
             return Poll::Ready(());
         }
@@ -47,6 +47,8 @@ impl Future for Movable {
 
 impl Drop for Movable {
     fn drop(&mut self) {
-        self.pool.workers[self.at].connections.fetch_sub(1, Ordering::Relaxed);
+        if self.connection.is_some() {
+            self.pool.workers[self.at].connections.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

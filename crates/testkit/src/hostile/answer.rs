@@ -211,6 +211,9 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
         let before = if number == 0 && !has_preamble { "" } else { end_of_line };
         body.extend(format!("{before}--{boundary}{end_of_line}").bytes());
         body.extend(format!("Content-Type: application/octet-stream{end_of_line}").bytes());
+        if lies.contains(&Lie::UnevenHeads) {
+            body.extend(format!("X-Filler: {}{end_of_line}", "-".repeat(number * 7 % 31)).bytes());
+        }
         if let Some(range) = content_range(*part, file.len() as u64, lies) {
             body.extend(format!("Content-Range: {range}{end_of_line}").bytes());
         }

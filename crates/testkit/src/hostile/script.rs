@@ -46,6 +46,8 @@ pub enum Lie {
     NoContentRange,
     /// Lines of heads end without a carriage return, those of parts too.
     BareLineFeeds,
+    /// Heads of parts that differ in length, from one to the next.
+    UnevenHeads,
     /// This boundary, in quotes if the flag says so.
     Boundary(&'static str, bool),
     /// Nothing behind the last part.

@@ -31,6 +31,7 @@ pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
         boundary.prop_map(|(boundary, is_quoted)| Lie::Boundary(boundary, is_quoted)),
         Just(Lie::NoFinalBoundary),
         Just(Lie::Preamble),
+        Just(Lie::UnevenHeads),
         Just(Lie::NoETag),
         (1_usize..5_000).prop_map(Lie::Chunked),
         Just(Lie::UntilClose),
@@ -71,6 +72,22 @@ proptest! {
             Ok(found) => prop_assert!(is_deceived || found == expected(&content, &ranges)),
             Err(error) => prop_assert!(error.to_string().contains(&server.url()[..20]), "{error}"),
         }
+    }
+}
+
+/// What is foreseen of the parts of an answer, and received into place, is something else.
+#[test]
+fn parts_that_come_otherwise_than_foreseen_are_put_right() {
+    let content = file();
+    let lies =
+        [Lie::UnevenHeads, Lie::ReversedParts, Lie::MergedParts(700), Lie::MissingPart(3), Lie::Preamble];
+    for (lie, bytes) in lies.into_iter().flat_map(|lie| [1_200, 9_000].map(|bytes| (lie.clone(), bytes))) {
+        let server = start(VERSIONS[0], content.clone(), Script::honest());
+        let opened = open_in(VERSIONS[0], &server.url());
+        server.follow(Script::honest().always(lie.clone()));
+        let mut ranges = spread(40, bytes);
+        ranges.iter_mut().step_by(7).for_each(|(_, length)| *length -= 600);
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
     }
 }
 
@@ -117,6 +134,22 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
         let error = read(&opened, &[(5, 10), (90_000, 10)]).unwrap_err();
         assert_eq!(error.kind(), kind, "{lie:?}: {error}");
         assert!(error.to_string().contains(why), "{lie:?}: {error}");
+    }
+}
+
+/// What brings a few bytes at a time would take for ever.
+#[test]
+fn a_server_that_cuts_every_answer_short_is_given_up() {
+    for version in VERSIONS {
+        let server = start(version, file(), Script::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(Script::honest().always(Lie::CloseAt(200)));
+        let read = read(&opened, &[(0, 500_000)]).map(|_| ());
+        for ended in [read, opened.copy_range(0..500_000, &mut |_| Ok(()))] {
+            let error = ended.expect_err("it would take thousands of requests");
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::IncompleteBody), "{error}");
+        }
+        assert!(server.requests().len() < 100, "{} requests", server.requests().len());
     }
 }
 

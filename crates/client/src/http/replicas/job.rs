@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fordway_wire::metalink::{FileHash, Pieces};
 
-use crate::http::vector::Memory;
+use crate::http::vector::{Memory, in_order};
 
 /// Ranges (offset, length) of one job.
 pub(super) type Ranges = Arc<[(u64, usize)]>;
@@ -136,6 +136,14 @@ impl Memory for Landing {
         let start = self.position((fragment, within));
         let Some(partial) = &mut self.partial else { return &mut [] };
         &mut partial.bytes[start..][..len]
+    }
+
+    fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
+        let (Some(partial), slots) = (&mut self.partial, &self.slots) else { return Vec::new() };
+        in_order(
+            &mut partial.bytes,
+            places.iter().map(|(slot, within, len)| (slots[*slot].start + within, *len)),
+        )
     }
 
     fn arrived(&mut self, fragment: usize, within: usize, len: usize) {

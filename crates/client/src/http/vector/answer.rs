@@ -4,6 +4,7 @@ use std::io;
 
 use fordway_store::Error;
 
+use super::ahead::Ahead;
 use super::batch::{Batch, Here};
 use super::content::{Content, Headers};
 use super::request::Request;
@@ -13,12 +14,12 @@ use crate::http::body::{Framing, short_body};
 use crate::http::connection::Connection;
 use crate::http::response::Head;
 
-/// Pieces from this size on are received straight into place.
-const DIRECT_BYTES: usize = 8 * 1024;
-/// Received in the same call behind such a piece: the next part's head fits.
-const BEHIND_BYTES: usize = 1024;
-/// Received at once where pieces are smaller.
+/// A piece of this size or more is received straight into place.
+const DIRECT_BYTES: u64 = 8 * 1024;
+/// Received at once where one call cannot put as much into place.
 const STAGING_BYTES: usize = 64 * 1024;
+/// A server that has surprised us so often in an answer is not foreseen any more.
+const SURPRISES_MAX: usize = 2;
 /// Unwanted bytes from this number on are dropped in the kernel.
 const DISCARD_BYTES: u64 = 16 * 1024;
 
@@ -26,6 +27,8 @@ const DISCARD_BYTES: u64 = 16 * 1024;
 pub(super) struct Answer {
     framing: Framing,
     pub(super) content: Content,
+    /// How often something else came than was foreseen.
+    surprises: usize,
     /// Whether the connection takes further requests behind it.
     pub(super) keeps_alive: bool,
 }
@@ -42,7 +45,7 @@ impl Answer {
         let keeps_alive = head.may_keep_alive(connection, &framing);
         let headers = Headers::of(head.headers(connection));
         let content = Content::new((head.status, &headers), framing.known_left(), request, version)?;
-        Ok(Answer { framing, content, keeps_alive })
+        Ok(Answer { framing, content, surprises: 0, keeps_alive })
     }
 
     /// Whether more is to come than it would cost to make another connection.
@@ -71,7 +74,7 @@ impl Answer {
                 return self.content.check_end().map(|()| true).map_err(io::Error::other);
             }
             if connection.has_nothing_left() {
-                match self.receive(connection, batch, run) {
+                match self.receive(connection, (request, batch, version), run) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                     received => received?,
                 }
@@ -93,26 +96,20 @@ impl Answer {
     fn receive<S: Sink>(
         &mut self,
         connection: &mut Connection,
-        batch: &mut Batch<S>,
+        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
         run: u64,
     ) -> io::Result<()> {
         let data = run.min(self.content.data_left());
-        let here = if data >= DIRECT_BYTES as u64 { batch.look(self.content.at) } else { Here::Wanted(0) };
+        let here = if data > 0 { batch.look(self.content.at) } else { Here::Unwanted(0) };
         let got = match here {
-            Here::Wanted(len) if len >= DIRECT_BYTES => {
-                let len = len.min(usize::try_from(data).unwrap_or(usize::MAX));
-                let got = connection.read_through(batch.room(len), BEHIND_BYTES)?;
-                batch.filled(got);
-                self.content.new_bytes += got as u64;
-                self.passed(got as u64);
-                got
-            }
+            Here::Wanted(_) => self.receive_wanted(connection, (request, batch, version), run)?,
             Here::Unwanted(len) if len.min(data) >= DISCARD_BYTES => {
                 let got = connection.discard_next(usize::try_from(len.min(data)).unwrap_or(usize::MAX))?;
-                self.passed(got as u64);
+                self.framing.passed(got as u64);
+                self.content.passed(got as u64);
                 got
             }
-            _ => connection.receive_next(STAGING_BYTES)?,
+            Here::Unwanted(_) => connection.receive_next(STAGING_BYTES)?,
         };
         match (got, &self.framing) {
             (1.., _) => Ok(()),
@@ -124,9 +121,22 @@ impl Answer {
         }
     }
 
-    /// Counts bytes of the file that were received into place, or into nothing.
-    fn passed(&mut self, count: u64) {
-        self.framing.passed(count);
-        self.content.passed(count);
+    /// The same where content is next that is wanted.
+    fn receive_wanted<S: Sink>(
+        &mut self,
+        connection: &mut Connection,
+        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+        run: u64,
+    ) -> io::Result<usize> {
+        let foresees = self.surprises < SURPRISES_MAX;
+        let mut ahead = Ahead::of(&self.content, run, foresees, (request, &*batch));
+        if ahead.first_bytes() < DIRECT_BYTES && ahead.bytes < STAGING_BYTES as u64 {
+            return connection.receive_next(STAGING_BYTES);
+        }
+        let got = ahead.receive(connection, batch)?;
+        let settled = ahead.settle(got, connection, &mut self.content, (request, batch, version))?;
+        self.framing.passed(settled.body_bytes);
+        self.surprises += usize::from(settled.is_surprise);
+        Ok(got)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fordway_store::Error;
 
-use super::plan::{Plan, Receive};
+use super::plan::{Place, Plan, Receive};
 use super::sink::Sink;
 
 /// What lies at a position of the file.
@@ -122,14 +122,41 @@ impl<S: Sink> Batch<S> {
     /// The memory for up to `len` bytes at the position last looked at, which are wanted.
     pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
         let (Receive { to, .. }, filled) = (self.plan.receives[self.cursor], self.filled[self.cursor]);
-        let place = super::plan::Place { within: to.within + filled, ..to };
+        let place = Place { within: to.within + filled, ..to };
         self.sink.slice(place, len)
+    }
+
+    /// Where the bytes of `range` belong, behind those in `places`, in the order of the file and with how many belong
+    /// there; up to the first that is not wanted, or comes after one that is missing. Returns whether that is all.
+    pub(super) fn places(&self, range: Range<u64>, places: &mut Vec<(Place, usize)>) -> bool {
+        let mut at = range.start;
+        let first = self.plan.receives.partition_point(|receive| receive.end() <= at);
+        for (receive, filled) in self.plan.receives[first..].iter().zip(&self.filled[first..]) {
+            if at >= range.end || receive.at + *filled as u64 != at {
+                break;
+            }
+            let end = receive.end().min(range.end);
+            let place = Place { within: receive.to.within + filled, ..receive.to };
+            places.push((place, (end - at) as usize));
+            at = end;
+        }
+        at >= range.end
+    }
+
+    /// See [`Sink::slice`].
+    pub(super) fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
+        self.sink.slice(place, len)
+    }
+
+    /// See [`Sink::slices`].
+    pub(super) fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        self.sink.slices(places)
     }
 
     /// Counts bytes that were put into [`Batch::room`].
     pub(super) fn filled(&mut self, len: usize) {
         let (to, filled) = (self.plan.receives[self.cursor].to, self.filled[self.cursor]);
-        self.sink.arrived(super::plan::Place { within: to.within + filled, ..to }, len);
+        self.sink.arrived(Place { within: to.within + filled, ..to }, len);
         self.filled[self.cursor] += len;
         self.missing_bytes -= len as u64;
         self.complete_if_all_is_there();

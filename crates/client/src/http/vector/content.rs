@@ -140,6 +140,27 @@ impl Content {
         }
     }
 
+    /// The part that most likely follows, with `count` others before it, and the bytes before its content. `None` where
+    /// that is not known.
+    pub(super) fn part_ahead(&self, count: usize, request: &Request) -> Option<(usize, Range<u64>)> {
+        let Kind::Parts(parts, seen) = &self.kind else { return None };
+        let next = request.spans.get(seen + count)?;
+        Some((parts.bytes_before(next)?, next.clone()))
+    }
+
+    /// Takes `count` bytes from `at` on that are in their place already, if they are what comes next and are wanted;
+    /// returns how many were taken.
+    pub(super) fn take_placed<S: Sink>(&mut self, at: u64, count: usize, batch: &mut Batch<S>) -> usize {
+        let is_next = self.at == at && self.data_left() >= count as u64;
+        if !is_next || !matches!(batch.look(at), Here::Wanted(len) if len >= count) {
+            return 0;
+        }
+        batch.filled(count);
+        self.new_bytes += count as u64;
+        self.passed(count as u64);
+        count
+    }
+
     /// Counts bytes of the file that did not go through [`Content::take`].
     pub(super) fn passed(&mut self, count: u64) {
         self.at += count;

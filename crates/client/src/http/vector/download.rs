@@ -99,7 +99,7 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
         }
         if left.start > before {
             (moves, has_asked_again) = (0, false);
-            retries.progress();
+            retries.brought(left.start - before);
             source.is_begun.store(true, Ordering::Relaxed);
         }
         match tried {

@@ -7,6 +7,7 @@
 //! request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what is missing. A [`reader`] submits
 //! what it expects to be read next.
 
+mod ahead;
 mod answer;
 mod batch;
 mod content;
@@ -44,6 +45,7 @@ pub use learned::Learned;
 pub(crate) use open::is_passing;
 pub use reader::{Advice, ReadAhead, Reader};
 pub use session::{Options, Session};
+pub(super) use sink::in_order;
 pub use sink::{Fragment, Memory};
 pub use target::{Pin, Target};
 pub use version::FileVersion;

@@ -27,7 +27,9 @@ const HEAD_BYTES: usize = 16 * 1024;
 
 /// In the midst of an answer we are woken up for so many bytes, not for each segment: a server that sends
 /// every part by itself would wake us for each.
-const GATHERED_BYTES: usize = 1024 * 1024;
+const GATHERED_BYTES: u64 = 1024 * 1024;
+/// For the rest of an answer that is shorter than this, we are woken up as soon as any of it is there.
+const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection that is in use.
 pub(super) struct Pipeline {
@@ -118,8 +120,8 @@ impl Pipeline {
     /// notice when few come.
     pub(super) fn gather(&mut self) -> bool {
         let left = self.answer.as_ref().map_or(0, Answer::bytes_left);
-        let gathers = left >= GATHERED_BYTES as u64 && self.moved.elapsed() < GATHERING_TIME;
-        self.connection.set_low_water(if gathers { GATHERED_BYTES } else { 1 });
+        let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;
+        self.connection.set_low_water(if gathers { left.min(GATHERED_BYTES) as usize } else { 1 });
         gathers
     }
 

@@ -7,6 +7,10 @@ pub(super) trait Sink: Send {
     /// `len` bytes at `place`.
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8];
 
+    /// So many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
+    /// lent together with it.
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]>;
+
     /// `len` bytes have been put at `place`.
     fn arrived(&mut self, _place: Place, _len: usize) {}
 
@@ -19,6 +23,16 @@ pub(super) trait Sink: Send {
 pub trait Memory: Send {
     /// `len` bytes of fragment number `fragment`, from its byte `within` on.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
+
+    /// Memory at several places (fragment, byte within it, bytes) that have nothing in common: of the first, and of
+    /// as many as can be lent together with it. The more, the fewer system calls fill it.
+    fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
+        places
+            .first()
+            .map(|(fragment, within, len)| self.slice(*fragment, *within, *len))
+            .into_iter()
+            .collect()
+    }
 
     /// `len` bytes of fragment number `fragment` have been received, from its byte `within` on.
     fn arrived(&mut self, _fragment: usize, _within: usize, _len: usize) {}
@@ -48,6 +62,16 @@ impl Sink for Landing {
         match self {
             Landing::Arena(arena) => arena.slice(place, len),
             Landing::Memory(memory) => memory.slice(place.fragment, place.within, len),
+        }
+    }
+
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        match self {
+            Landing::Arena(arena) => arena.slices(places),
+            Landing::Memory(memory) => {
+                let places = places.iter().map(|(place, len)| (place.fragment, place.within, *len));
+                memory.slices(&places.collect::<Vec<_>>())
+            }
         }
     }
 
@@ -82,6 +106,25 @@ impl Sink for &mut [Fragment<'_>] {
         &mut self[place.fragment].buffer[place.within..][..len]
     }
 
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        let mut fragments = self.iter_mut().enumerate();
+        let mut slices = Vec::with_capacity(places.len());
+        let mut current: Option<(usize, usize, &mut [u8])> = None;
+        for (place, len) in places {
+            if current.as_ref().is_none_or(|(fragment, ..)| *fragment != place.fragment) {
+                // Those before the last one are not lent twice.
+                let next = fragments.find(|(fragment, _)| *fragment == place.fragment);
+                current = next.map(|(fragment, next)| (fragment, 0, &mut *next.buffer));
+            }
+            let Some((fragment, passed, buffer)) = current.take() else { break };
+            let Some(skipped) = place.within.checked_sub(passed) else { break };
+            let (slice, rest) = buffer[skipped..].split_at_mut(*len);
+            slices.push(slice);
+            current = Some((fragment, place.within + len, rest));
+        }
+        slices
+    }
+
     fn copy(&mut self, duplicate: &Duplicate) {
         let Duplicate { from, to, len } = *duplicate;
         let (first, second) = self.split_at_mut(from.fragment.max(to.fragment));
@@ -90,6 +133,9 @@ impl Sink for &mut [Fragment<'_>] {
         target.buffer[to.within..][..len].copy_from_slice(&source.buffer[from.within..][..len]);
     }
 }
+
+/// From so much on, memory is asked for in huge pages.
+const HUGE_BYTES: usize = 4 << 20;
 
 /// One piece of memory with all fragments in it, one behind the other in the order asked for.
 pub(super) struct Arena {
@@ -112,6 +158,9 @@ impl Arena {
             // Fresh memory comes zeroed from the system, and costs most when it is first touched. The
             // room to spare is not touched; it has the next batch, a little larger, fit too.
             bytes = vec![0; total + total / 4];
+            if total >= HUGE_BYTES {
+                fordway_sys::in_huge_pages(&mut bytes);
+            }
             bytes.truncate(total);
         }
         bytes.resize(total, 0);
@@ -129,8 +178,58 @@ impl Sink for Arena {
         &mut self.bytes[start..][..len]
     }
 
+    fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
+        let starts = &self.starts;
+        let position = |(place, len): &(Place, usize)| (starts[place.fragment] + place.within, *len);
+        in_order(&mut self.bytes, places.iter().map(position))
+    }
+
     fn copy(&mut self, duplicate: &Duplicate) {
         let (from, to) = (self.position(duplicate.from), self.position(duplicate.to));
         self.bytes.copy_within(from..from + duplicate.len, to);
+    }
+}
+
+/// Pieces of `memory` (start, length), up to the first that begins before the end of the one before it.
+pub(crate) fn in_order(
+    mut memory: &mut [u8],
+    pieces: impl Iterator<Item = (usize, usize)>,
+) -> Vec<&mut [u8]> {
+    let mut passed = 0;
+    let mut slices = Vec::with_capacity(pieces.size_hint().0);
+    for (start, len) in pieces {
+        let Some(skipped) = start.checked_sub(passed) else { break };
+        let (slice, rest) = memory[skipped..].split_at_mut(len);
+        slices.push(slice);
+        (memory, passed) = (rest, start + len);
+    }
+    slices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(fragment: usize, within: usize) -> Place {
+        Place { fragment, within }
+    }
+
+    #[test]
+    fn places_are_lent_together_as_far_as_they_are_in_order() {
+        let ranges = [(0, 4), (90, 3), (50, 5)];
+        let wanted = [(place(0, 1), 2), (place(0, 3), 1), (place(2, 1), 3), (place(1, 0), 3)];
+        let mut arena = Arena::new(&ranges, Vec::new());
+        let mut buffers = ranges.map(|(_, len)| vec![0; len]);
+        let mut fragments: Vec<_> =
+            buffers.iter_mut().map(|buffer| Fragment { offset: 0, buffer: &mut buffer[..] }).collect();
+        for sink in [&mut arena as &mut dyn Sink, &mut &mut fragments[..]] {
+            let slices = sink.slices(&wanted);
+            assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [2, 1, 3]);
+            for (slice, letter) in slices.into_iter().zip(b"xyz") {
+                slice.fill(*letter);
+            }
+            assert_eq!(sink.slice(place(0, 0), 4), b"\0xxy");
+            assert_eq!(sink.slice(place(2, 0), 5), b"\0zzz\0");
+        }
     }
 }

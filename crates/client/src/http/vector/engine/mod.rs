@@ -35,7 +35,7 @@ pub(super) struct Engine<S> {
     queue: Queue,
     lines: Vec<Line>,
     in_flight_bytes: u64,
-    /// Failures in a row that brought no bytes.
+    /// Failures in a row that brought next to nothing.
     retries: Retries,
     /// How often it was sent elsewhere in a row without a byte.
     moves: usize,
@@ -207,6 +207,7 @@ impl<S: Sink> Engine<S> {
         let Answered { request, ranges, new_bytes, was_whole } = answered;
         if *new_bytes > 0 {
             (self.moves, self.has_asked_again) = (0, false);
+            self.retries.achieved();
             self.source.is_begun.store(true, Ordering::Relaxed);
         }
         let (asked, is_short) = (request.spans.len(), self.take_back(request));

@@ -149,10 +149,8 @@ impl<S: Sink> Engine<S> {
     /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
     pub(super) fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
         let delivered = self.delivered_bytes();
-        if delivered > self.delivered_at_failure {
-            self.delivered_at_failure = delivered;
-            self.retries.progress();
-        }
+        let before = std::mem::replace(&mut self.delivered_at_failure, delivered);
+        self.retries.brought(delivered.saturating_sub(before));
         let ends = || concerned.iter().map(|id| self.batches.get(id).and_then(|batch| batch.until));
         self.retries.until = ends().all(|until| until.is_some()).then(|| ends().flatten().max()).flatten();
         match self.retries.after(error, true, retry_after) {
