@@ -127,7 +127,9 @@ def goals(tables):
             continue
         if data["rtt_ms"]:
             if "fordway" in rows:
-                yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], 1.1
+                # Every round trip costs some more than itself; where they are most of the time, XrdCl's is the measure.
+                most = 1.1 if data["rtt_ms"] <= 120 else None
+                yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], most
             if "fordway-windowed" in rows:
                 yield f"{where}: calls in flight, of their floor", rows["fordway-windowed"]["of_floor"], 1.1
             of_xrdcl = ratio("fordway-windowed", "xrdcl-4", "median_s")
