@@ -171,11 +171,11 @@ impl<S: Sink> Batch<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sink::Arena;
+    use super::super::sink::{Arena, Spares};
     use super::*;
 
     fn batch(ranges: &[(u64, usize)]) -> Batch<Arena> {
-        Batch::new(ranges, Arena::new(ranges, Vec::new()))
+        Batch::new(ranges, Arena::new(ranges, &Spares::default()))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A file at a server: its version, and reads of its parts.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::first::Begun;
 use super::learned::Learned;
 use super::plan::Plan;
-use super::sink::{Arena, Landing};
+use super::sink::{Arena, Landing, Spares};
 use super::source::{Counts, Source};
 use super::version::FileVersion;
 use super::window::Window;
@@ -24,7 +24,11 @@ use super::{Fragment, Memory, Session, Target, first, open};
 pub struct RemoteFile {
     pub(super) source: Arc<Source>,
     window: Window,
+    spares: Spares,
 }
+
+/// So many pieces of memory are kept for batches under way.
+const SPARES_MAX: usize = 64;
 
 /// Ranges that are under way. What is never waited for stays in memory until the file is closed.
 #[derive(Debug)]
@@ -58,8 +62,8 @@ impl RemoteFile {
     }
 
     /// The same with `ranges` (offset, length) submitted at once, and the file opened by the answer to the first of
-    /// them: what is read first of a file comes a round trip earlier. `memory` is used for them, and may be empty.
-    /// Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
+    /// them: what is read first of a file comes a round trip earlier. `memory` is used as by
+    /// [`RemoteFile::submit`]. Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
     /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
     /// time, the first request has at most 10 ranges.
     pub fn open_reading(
@@ -77,7 +81,7 @@ impl RemoteFile {
             return Ok((file, ticket));
         };
         file.check(ranges)?;
-        let batch = Batch::new(ranges, Landing::Arena(Arena::new(ranges, memory)));
+        let batch = Batch::new(ranges, file.arena(ranges, memory));
         let ticket = Ticket(file.window.begin(batch, begun));
         Ok((file, ticket))
     }
@@ -105,7 +109,7 @@ impl RemoteFile {
 
     fn of_source(source: Source) -> Self {
         let source = Arc::new(source);
-        RemoteFile { window: Window::new(source.clone()), source }
+        RemoteFile { window: Window::new(source.clone()), source, spares: Spares::default() }
     }
 
     /// The version that is read.
@@ -180,13 +184,20 @@ impl RemoteFile {
         }
     }
 
-    /// Sends for `ranges` (offset, length) and does not wait for them. `memory` is used for them, and
-    /// may be empty. Errors: `InvalidRange`; others are told by [`RemoteFile::wait`].
+    /// Sends for `ranges` (offset, length) and does not wait for them. `memory`, which may be empty, is used for
+    /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`; others are told by [`RemoteFile::wait`].
     /// Cost: without waiting, as much is sent as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<Ticket> {
         self.check(ranges)?;
-        let landing = Landing::Arena(Arena::new(ranges, memory));
-        Ok(Ticket(self.window.submit(Batch::new(ranges, landing))))
+        Ok(Ticket(self.window.submit(Batch::new(ranges, self.arena(ranges, memory)))))
+    }
+
+    fn arena(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Landing {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.capacity() > 0 && spares.len() < SPARES_MAX {
+            spares.push(memory);
+        }
+        Landing::Arena(Arena::new(ranges, &self.spares))
     }
 
     /// The same straight into `memory`, which has room for each of `ranges`; [`RemoteFile::wait`] then

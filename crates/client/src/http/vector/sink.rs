@@ -1,5 +1,7 @@
 //! Where bytes go: memory of the caller's, or memory that travels with the request.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::plan::{Duplicate, Place};
 
 /// Memory for the fragments of one batch.
@@ -51,7 +53,10 @@ impl Landing {
     /// The bytes, unless they are in memory of the caller's.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         match self {
-            Landing::Arena(arena) => arena.bytes,
+            Landing::Arena(mut arena) => {
+                arena.memory();
+                arena.bytes
+            }
             Landing::Memory(_) => Vec::new(),
         }
     }
@@ -137,56 +142,74 @@ impl Sink for &mut [Fragment<'_>] {
 /// From so much on, memory is asked for in huge pages.
 const HUGE_BYTES: usize = 4 << 20;
 
-/// One piece of memory with all fragments in it, one behind the other in the order asked for.
+/// Memory that callers gave back, for whichever batch is the next to receive something.
+pub(super) type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// One piece of memory with all fragments in it, one behind the other in the order asked for. It is taken when
+/// the first byte comes: of many batches under way, most still wait for theirs.
 pub(super) struct Arena {
     pub(super) bytes: Vec<u8>,
+    /// Bytes of all fragments.
+    total: usize,
     /// Where each fragment begins.
     starts: Vec<usize>,
+    spares: Spares,
 }
 
 impl Arena {
-    /// For `ranges` (offset, length), in `memory`, which is used again; what it held is lost.
-    pub(super) fn new(ranges: &[(u64, usize)], memory: Vec<u8>) -> Self {
+    /// For `ranges` (offset, length), in memory of `spares`, whose content is lost, if there is any.
+    pub(super) fn new(ranges: &[(u64, usize)], spares: &Spares) -> Self {
         let mut total = 0;
         let after = |(_, len): &(u64, usize)| {
             total += len;
             total - len
         };
         let starts = ranges.iter().map(after).collect();
-        let mut bytes = memory;
-        if bytes.capacity() < total {
-            // Fresh memory comes zeroed from the system, and costs most when it is first touched. The
-            // room to spare is not touched; it has the next batch, a little larger, fit too.
-            bytes = vec![0; total + total / 4];
-            if total >= HUGE_BYTES {
-                fordway_sys::in_huge_pages(&mut bytes);
-            }
-            bytes.truncate(total);
-        }
-        bytes.resize(total, 0);
-        Arena { bytes, starts }
+        Arena { bytes: Vec::new(), total, starts, spares: spares.clone() }
     }
 
     fn position(&self, place: Place) -> usize {
         self.starts[place.fragment] + place.within
     }
+
+    /// All of it.
+    fn memory(&mut self) -> &mut [u8] {
+        if self.bytes.len() < self.total {
+            let spare = self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            self.bytes =
+                spare.filter(|spare| spare.capacity() >= self.total).unwrap_or_else(|| fresh(self.total));
+            self.bytes.resize(self.total, 0);
+        }
+        &mut self.bytes
+    }
+}
+
+/// Fresh memory comes zeroed from the system, and costs most when it is first touched. The room to spare is not
+/// touched; it has the next batch, a little larger, fit too.
+fn fresh(bytes: usize) -> Vec<u8> {
+    let mut memory = vec![0; bytes + bytes / 4];
+    if bytes >= HUGE_BYTES {
+        fordway_sys::in_huge_pages(&mut memory);
+    }
+    memory.truncate(bytes);
+    memory
 }
 
 impl Sink for Arena {
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8] {
         let start = self.position(place);
-        &mut self.bytes[start..][..len]
+        &mut self.memory()[start..][..len]
     }
 
     fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]> {
-        let starts = &self.starts;
-        let position = |(place, len): &(Place, usize)| (starts[place.fragment] + place.within, *len);
-        in_order(&mut self.bytes, places.iter().map(position))
+        let position = |(place, len): &(Place, usize)| (self.position(*place), *len);
+        let pieces: Vec<_> = places.iter().map(position).collect();
+        in_order(self.memory(), pieces.into_iter())
     }
 
     fn copy(&mut self, duplicate: &Duplicate) {
         let (from, to) = (self.position(duplicate.from), self.position(duplicate.to));
-        self.bytes.copy_within(from..from + duplicate.len, to);
+        self.memory().copy_within(from..from + duplicate.len, to);
     }
 }
 
@@ -215,10 +238,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_taken_when_the_first_byte_comes() {
+        let spares = Spares::default();
+        let [mut first, mut second] = [5, 6].map(|len| Arena::new(&[(0, len)], &spares));
+        assert!(first.bytes.is_empty() && second.bytes.is_empty());
+        spares.lock().unwrap().push(vec![7; 5]);
+        assert_eq!(second.slice(place(0, 5), 1), [0], "what is too small is of no use");
+        assert!(spares.lock().unwrap().is_empty());
+        spares.lock().unwrap().push(Vec::with_capacity(8));
+        let at = spares.lock().unwrap()[0].as_ptr();
+        assert_eq!(first.slice(place(0, 0), 5).as_ptr(), at);
+        assert_eq!(first.bytes.len(), 5);
+    }
+
+    #[test]
     fn places_are_lent_together_as_far_as_they_are_in_order() {
         let ranges = [(0, 4), (90, 3), (50, 5)];
         let wanted = [(place(0, 1), 2), (place(0, 3), 1), (place(2, 1), 3), (place(1, 0), 3)];
-        let mut arena = Arena::new(&ranges, Vec::new());
+        let mut arena = Arena::new(&ranges, &Spares::default());
         let mut buffers = ranges.map(|(_, len)| vec![0; len]);
         let mut fragments: Vec<_> =
             buffers.iter_mut().map(|buffer| Fragment { offset: 0, buffer: &mut buffer[..] }).collect();
