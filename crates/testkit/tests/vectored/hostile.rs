@@ -75,6 +75,20 @@ proptest! {
     }
 }
 
+/// More places than one system call fills.
+#[test]
+fn thousands_of_neighbours_are_read() {
+    let content = file();
+    for (version, bytes) in
+        VERSIONS.into_iter().flat_map(|version| [1, 60, 300].map(|bytes| (version, bytes)))
+    {
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
+        let ranges: Vec<_> = (0..1_900).map(|number| (number * bytes as u64, bytes)).collect();
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges), "{bytes}");
+    }
+}
+
 /// What is foreseen of the parts of an answer, and received into place, is something else.
 #[test]
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {

@@ -14,8 +14,9 @@ use crate::http::connection::{Connection, Next};
 
 /// So much is foreseen of the parts behind the first: a call that brings more costs no less for each byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// And so many parts: each is two more addresses for the kernel to look at.
+/// And so many parts and places: each is an address more for the kernel to look at, which takes 1,024 of them.
 const PARTS_MAX: usize = 64;
+const PLACES_MAX: usize = 256;
 /// Received behind all that is foreseen: the next part's head fits.
 const BEHIND_BYTES: usize = 1024;
 
@@ -88,7 +89,7 @@ impl Ahead {
     /// Adds what is wanted of `content` from its start on; says whether that is all of it.
     fn push<S: Sink>(&mut self, content: Range<u64>, batch: &Batch<S>) -> bool {
         let (known, mut at) = (self.places.len(), content.start);
-        let is_all = batch.places(content, &mut self.places);
+        let is_all = batch.places(content, &mut self.places, PLACES_MAX);
         for (_, len) in &self.places[known..] {
             self.pieces.push(Piece::Content(at, *len));
             at += *len as u64;

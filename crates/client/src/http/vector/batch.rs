@@ -126,13 +126,13 @@ impl<S: Sink> Batch<S> {
         self.sink.slice(place, len)
     }
 
-    /// Where the bytes of `range` belong, behind those in `places`, in the order of the file and with how many belong
-    /// there; up to the first that is not wanted, or comes after one that is missing. Returns whether that is all.
-    pub(super) fn places(&self, range: Range<u64>, places: &mut Vec<(Place, usize)>) -> bool {
+    /// Adds where the bytes of `range` belong, in the order of the file, each with how many, to `places` until there are
+    /// `most`; up to the first that is not wanted, or comes after one that is missing. Returns whether that is all.
+    pub(super) fn places(&self, range: Range<u64>, places: &mut Vec<(Place, usize)>, most: usize) -> bool {
         let mut at = range.start;
         let first = self.plan.receives.partition_point(|receive| receive.end() <= at);
         for (receive, filled) in self.plan.receives[first..].iter().zip(&self.filled[first..]) {
-            if at >= range.end || receive.at + *filled as u64 != at {
+            if at >= range.end || receive.at + *filled as u64 != at || places.len() >= most {
                 break;
             }
             let end = receive.end().min(range.end);
