@@ -375,6 +375,11 @@ impl Connection {
         Ok(got)
     }
 
+    /// Whether [`Connection::read_ahead`] brings more than the first place.
+    pub(super) fn reads_far_ahead(&self) -> bool {
+        matches!(self.transport, Transport::Plain(_))
+    }
+
     /// Receives by one call, when nothing waits, what comes next: straight into place, and aside what is to be looked
     /// at, which [`Connection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
     /// What is encrypted comes only as far as the first place.

@@ -56,8 +56,8 @@ impl TlsConnector {
         TlsConnector { who, ..self }
     }
 
-    /// Completes the handshake with what is at the other end of `socket`. Errors: `Unavailable`,
-    /// `InvalidArgument`.
+    /// Completes the handshake with what is at the other end of `socket`. Errors: `BadResponse` for a certificate that is
+    /// not trusted, and for what is no TLS: trying again would change nothing; `Unavailable`, `InvalidArgument`.
     pub(super) fn start(
         &self,
         origin: &Origin,
@@ -67,7 +67,12 @@ impl TlsConnector {
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
             let detail = format!("no TLS session with {origin}{}", in_words(&error));
-            Error::new(ErrorKind::Unavailable, detail).caused_by(error)
+            let is_for_good = matches!(
+                of_rustls(&error),
+                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))
+            );
+            let kind = if is_for_good { ErrorKind::BadResponse } else { ErrorKind::Unavailable };
+            Error::new(kind, detail).caused_by(error)
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
         let mut stream = StreamOwned::new(session, socket);

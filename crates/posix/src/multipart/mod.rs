@@ -174,20 +174,27 @@ impl Inner {
         let mut uploads = Vec::new();
         for name in self.names_in(&uploads_dir(bucket))? {
             let Ok(upload) = UploadId::new(name) else { continue };
-            // One that ends while we look is no longer in progress.
-            let dir = upload_dir(bucket, &upload);
-            let open = self.read_upload(&dir, UPLOAD)?;
-            // A closed one is being completed, or was when its process died: it can be completed or
-            // aborted again, so it is shown.
-            let Some((record, started_ns)) =
-                open.map_or_else(|| self.read_upload(&dir, CLOSED), |o| Ok(Some(o)))?
-            else {
-                continue;
-            };
-            let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
-            uploads.push(UploadSummary { key, upload, started });
+            match self.summary_of(bucket, upload) {
+                Ok(summary) => uploads.extend(summary),
+                // It hides no other one; `fordway fsck` names it.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(query.page(uploads))
+    }
+
+    /// What listings tell of an upload; `None` where it has ended meanwhile.
+    fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
+        let dir = upload_dir(bucket, &upload);
+        // A closed one is being completed, or was when its process died: it can be completed or
+        // aborted again, so it is shown.
+        let open = self.read_upload(&dir, UPLOAD)?;
+        let found = open.map_or_else(|| self.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
+        Ok(found.map(|(record, started_ns)| {
+            let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
+            UploadSummary { key, upload, started }
+        }))
     }
 
     /// The upload, if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.

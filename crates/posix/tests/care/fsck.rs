@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
-    Metadata, PutOptions, Store,
+    Metadata, PutOptions, Store, UploadsQuery,
 };
 
 use crate::support::{Rig, bucket, name};
@@ -150,6 +150,12 @@ fn damaged_uploads_are_found() {
     rig.write(&format!(".fordway/mpu/{}/1", fine.as_str()), "a number is written with five digits");
     rig.write(".fordway/mpu/0123abcd/00001", "a part of nothing");
     rig.write(".fordway/mpu/stray", "");
+    let listed = rig.store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads;
+    assert_eq!(
+        listed.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(),
+        ["fine"],
+        "others are shown"
+    );
     let (summary, found) = check(&rig, true);
     let (stray, torn) =
         (format!("bkt/.fordway/mpu/{}/1", fine.as_str()), format!("bkt/.fordway/mpu/{}", torn.as_str()));

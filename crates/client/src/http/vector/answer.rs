@@ -128,7 +128,7 @@ impl Answer {
         (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
         run: u64,
     ) -> io::Result<usize> {
-        let foresees = self.surprises < SURPRISES_MAX;
+        let foresees = self.surprises < SURPRISES_MAX && connection.reads_far_ahead();
         let mut ahead = Ahead::of(&self.content, run, foresees, (request, &*batch));
         if ahead.first_bytes() < DIRECT_BYTES && ahead.bytes < STAGING_BYTES as u64 {
             return connection.receive_next(STAGING_BYTES);
