@@ -3,9 +3,9 @@
 //! A call's fragments become a [`plan`]: what has to be received, once, and where it goes. The
 //! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
 //! many of them ahead as the window allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an
-//! [`answer`] is received straight into the caller's memory, or [`streams`] of HTTP/2. What comes is held against the
-//! request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what is missing. A [`reader`] submits
-//! what it expects to be read next.
+//! [`answer`] is received straight into the caller's memory, several parts [`ahead`] in a call, or [`streams`] of HTTP/2.
+//! What comes is held against the request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what
+//! is missing. A [`reader`] submits what it expects to be read next.
 
 mod ahead;
 mod answer;
