@@ -175,7 +175,7 @@ fn nginx_with_tls() {
     assert!(heads.len() == 1 && heads[0].starts_with("CONNECT 127.0.0.1:"), "{heads:?}");
     assert!(!heads[0].contains("ours"), "{heads:?}");
     let stranger = RemoteFile::open(&session(|_| {}), &url).err().map(|error| error.kind());
-    assert_eq!(stranger, Some(ErrorKind::Unavailable), "a certificate that nobody vouches for");
+    assert_eq!(stranger, Some(ErrorKind::BadResponse), "a certificate that nobody vouches for");
 }
 
 #[test]
