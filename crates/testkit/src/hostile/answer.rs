@@ -203,6 +203,8 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
     let (boundary, is_quoted) = chosen.unwrap_or((BOUNDARY, false));
     let end_of_line = if lies.contains(&Lie::BareLineFeeds) { "\n" } else { "\r\n" };
     let mut body = Vec::new();
+    let uneven =
+        lies.iter().find_map(|lie| if let Lie::UnevenHeads(shift) = lie { Some(*shift) } else { None });
     let has_preamble = lies.contains(&Lie::Preamble);
     if has_preamble {
         body.extend(format!("What follows has several parts.{end_of_line}--{end_of_line}").bytes());
@@ -211,8 +213,8 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[Lie]) -> Answer {
         let before = if number == 0 && !has_preamble { "" } else { end_of_line };
         body.extend(format!("{before}--{boundary}{end_of_line}").bytes());
         body.extend(format!("Content-Type: application/octet-stream{end_of_line}").bytes());
-        if lies.contains(&Lie::UnevenHeads) {
-            body.extend(format!("X-Filler: {}{end_of_line}", "-".repeat(number * 7 % 31)).bytes());
+        if let Some(shift) = uneven {
+            body.extend(format!("X-Filler: {}{end_of_line}", "-".repeat((number + shift) % 2 * 24)).bytes());
         }
         if let Some(range) = content_range(*part, file.len() as u64, lies) {
             body.extend(format!("Content-Range: {range}{end_of_line}").bytes());

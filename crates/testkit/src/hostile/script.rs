@@ -46,8 +46,8 @@ pub enum Lie {
     NoContentRange,
     /// Lines of heads end without a carriage return, those of parts too.
     BareLineFeeds,
-    /// Heads of parts that differ in length, from one to the next.
-    UnevenHeads,
+    /// Heads of parts are long and short by turns, from the short one on with 0, from the long one with 1.
+    UnevenHeads(usize),
     /// This boundary, in quotes if the flag says so.
     Boundary(&'static str, bool),
     /// Nothing behind the last part.
