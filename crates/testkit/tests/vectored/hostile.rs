@@ -94,8 +94,9 @@ fn thousands_of_neighbours_are_read() {
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let content = file();
     let uneven = [0, 1].map(Lie::UnevenHeads);
-    let others = [Lie::ReversedParts, Lie::MergedParts(700), Lie::MissingPart(3), Lie::Preamble];
-    let lies = uneven.into_iter().chain(others);
+    let missing = [3, 11, 19, 26, 34].map(Lie::MissingPart);
+    let others = [Lie::ReversedParts, Lie::MergedParts(700), Lie::Preamble];
+    let lies = uneven.into_iter().chain(missing).chain(others);
     for (lie, bytes) in lies.flat_map(|lie| [1_200, 9_000].map(|bytes| (lie.clone(), bytes))) {
         let server = start(VERSIONS[0], content.clone(), Script::honest());
         let opened = open_in(VERSIONS[0], &server.url());
