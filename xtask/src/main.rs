@@ -15,8 +15,8 @@ usage: cargo xtask NAME
 
   arrows           check that crates use only what their room allows
   header [--check] write the header of the C API, or check that it is what the code says
-  test [PYTHON]    run all Rust tests, then those of Python with the interpreter PYTHON
-                   (default .venv/bin/python), and print the sum
+  test [PYTHON]    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
+                   .venv/bin/python) and `mpi`; name what was skipped and why; print the sum
 ";
 
 fn main() -> ExitCode {
@@ -39,8 +39,8 @@ fn run(arguments: &[String]) -> Result<()> {
         ["arrows"] => arrows::check_workspace(),
         ["header"] => header::write(&root()),
         ["header", "--check"] => header::check(&root()),
-        ["test"] => test::run_all(".venv/bin/python"),
-        ["test", python] => test::run_all(python),
+        ["test"] => test::run_all(&root(), ".venv/bin/python"),
+        ["test", python] => test::run_all(&root(), python),
         _ => bail!("{USAGE}"),
     }
 }
