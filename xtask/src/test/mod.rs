@@ -13,6 +13,8 @@ use anyhow::{Context, Result, ensure};
 use skipped::{SkippedTest, Skips};
 use tally::{Tally, cargo_line, pytest_line};
 
+const PYTHON_TESTS: &str = "python/tests";
+
 /// Some tests with one runner.
 struct Suite {
     name: &'static str,
@@ -50,7 +52,7 @@ fn suites(python: &str) -> Vec<Suite> {
     // The main workspace's target directory: both share what they build.
     let mpi = "cargo test --manifest-path crates/mpi/Cargo.toml --target-dir target --locked";
     let develop = "develop --locked --quiet --manifest-path python/Cargo.toml";
-    let pytest = "-m pytest -rs --color=no python/tests";
+    let pytest = "-m pytest -rs --color=no";
     vec![
         Suite {
             name: "rust",
@@ -67,7 +69,7 @@ fn suites(python: &str) -> Vec<Suite> {
             name: "python",
             missing: || None,
             build: vec![[vec![maturin], words(develop)].concat()],
-            run: [vec![python.to_owned()], words(pytest)].concat(),
+            run: [vec![python.to_owned()], words(pytest), vec![PYTHON_TESTS.to_owned()]].concat(),
             count: pytest_line,
         },
         Suite {
@@ -126,13 +128,50 @@ fn holds_libclang(dir: &Path) -> bool {
     names.any(|name| is_one(&name.to_string_lossy()))
 }
 
-/// Runs all suites to their ends, even where the first fails; prints what was skipped and why, then the sum.
+/// The suites that `selected` names, with the targets that it names; all of all suites where it is empty.
+fn select(suites: Vec<Suite>, selected: &[&str]) -> Result<Vec<Suite>> {
+    let known = |name: &str| suites.iter().any(|suite| suite.name == name);
+    let unknown = selected.iter().find(|one| !known(one.split(':').next().unwrap_or_default()));
+    ensure!(
+        unknown.is_none(),
+        "there is no suite {}; there are rust, python and mpi",
+        unknown.unwrap_or(&"")
+    );
+    if selected.is_empty() {
+        return Ok(suites);
+    }
+    Ok(suites.into_iter().filter_map(|suite| narrowed(suite, selected)).collect())
+}
+
+/// The suite with the targets that are named of it; `None` if it is not named.
+fn narrowed(mut suite: Suite, selected: &[&str]) -> Option<Suite> {
+    let names = selected.iter().map(|one| one.split_once(':').unwrap_or((one, "")));
+    let targets: Vec<_> =
+        names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();
+    if targets.is_empty() {
+        return None;
+    }
+    let targets: Vec<_> = targets.into_iter().filter(|target| !target.is_empty()).collect();
+    if suite.name == "python" && !targets.is_empty() {
+        suite.run.pop();
+        suite.run.extend(targets.iter().map(|target| format!("{PYTHON_TESTS}/{target}")));
+    } else {
+        suite.run.extend(targets.iter().flat_map(|target| match *target {
+            "lib" => vec!["--lib".to_owned()],
+            program => vec!["--test".to_owned(), program.to_owned()],
+        }));
+    }
+    Some(suite)
+}
+
+/// Runs the suites (`select`) to their ends, even where the first fails; prints what was skipped and why, then the sum.
 /// Errors: a test failed, a suite was not built or ran no test, or, in CI, a test was skipped that `.ci/may-skip` does
 /// not expect.
-pub(crate) fn run_all(root: &Path, python: &str) -> Result<()> {
+pub(crate) fn run(root: &Path, python: &str, selected: &[&str]) -> Result<()> {
+    let suites = select(suites(python), selected)?;
     let record = root.join("target/skipped-tests");
     let skips = Skips::recorded_in(&record)?;
-    let reports: Vec<_> = suites(python).iter().map(|suite| report(suite, &record)).collect::<Result<_>>()?;
+    let reports: Vec<_> = suites.iter().map(|suite| report(suite, &record)).collect::<Result<_>>()?;
     let skipped = skips.collect(&reports)?;
     let sum = print_sum(&reports, &skipped);
     if std::env::var_os("CI").is_some() {
@@ -164,7 +203,7 @@ fn report(suite: &Suite, record: &Path) -> Result<SuiteReport> {
         }
     }
     let (build_time, begun) = (begun.elapsed(), Instant::now());
-    let end = run(suite, record)?;
+    let end = run_suite(suite, record)?;
     ended(end, build_time, begun.elapsed())
 }
 
@@ -176,7 +215,7 @@ fn command_of(command: &[String]) -> Result<Command> {
 }
 
 /// Runs the tests, passes their output on, and adds up the lines that the suite understands.
-fn run(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
+fn run_suite(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
     let mut command = command_of(&suite.run)?;
     command.env(fordway_needs::RECORD_VARIABLE, record).stdout(Stdio::piped());
     let mut child = match command.spawn() {
@@ -246,6 +285,28 @@ mod tests {
             assert!(matches!(report.end, SuiteEnd::NotBuilt(_)), "{:?}", report.end);
             assert_eq!(print_sum(&[report], &[]).failed, 1);
         }
+    }
+
+    #[test]
+    fn suites_and_targets_are_selected() {
+        let runs = |selected: &[&str]| -> Vec<String> {
+            select(suites("p"), selected).unwrap().iter().map(|suite| suite.run.join(" ")).collect()
+        };
+        assert_eq!(runs(&[]).len(), 3);
+        let netlab = runs(&["rust:netlab", "rust:lab"]);
+        assert!(
+            netlab.len() == 1 && netlab[0].ends_with("--no-fail-fast --test netlab --test lab"),
+            "{netlab:?}"
+        );
+        let python = runs(&["mpi", "python:test_store.py"]);
+        assert!(
+            python.len() == 2 && python[0].ends_with("--color=no python/tests/test_store.py"),
+            "{python:?}"
+        );
+        let Err(refused) = select(suites("p"), &["rsut"]) else {
+            panic!("a suite that is not there was found")
+        };
+        assert!(refused.to_string().contains("no suite rsut"));
     }
 
     #[test]
