@@ -34,9 +34,6 @@ const ROOMS: &[(Room, &[&str])] = &[
     (Room::Xtask, &["xtask"]),
 ];
 
-/// Leaves that the main workspace does not build.
-const OWN_WORKSPACE: &[&str] = &["crates/mpi/Cargo.toml"];
-
 /// The only arrows within a room.
 const WITHIN_GROUND: &[(&str, &str)] = &[("wire", "store"), ("measure", "sys")];
 
@@ -52,17 +49,8 @@ pub(crate) fn check_workspace() -> Result<()> {
     bail!("{}\n(the rules are in xtask/src/arrows.rs)", faults.join("\n"))
 }
 
-/// All packages, those in workspaces of their own included.
 fn packages() -> Result<Vec<Package>> {
-    let mut all = MetadataCommand::new().no_deps().exec()?;
-    let root = all.workspace_root.clone();
-    let apart = OWN_WORKSPACE.iter().map(|manifest| {
-        MetadataCommand::new().no_deps().manifest_path(root.join(manifest)).exec().map(|found| found.packages)
-    });
-    for packages in apart {
-        all.packages.extend(packages?);
-    }
-    Ok(all.packages)
+    Ok(MetadataCommand::new().no_deps().exec()?.packages)
 }
 
 /// The dependencies of `package` on crates of this workspace, which are those with a path.

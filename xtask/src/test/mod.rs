@@ -31,7 +31,7 @@ struct Suite {
 enum SuiteEnd {
     Skipped(String),
     NotBuilt(String),
-    Ran { tally: Tally, ended_well: bool, python_skips: Vec<SkippedTest> },
+    Ran { tally: Tally, ended_well: bool, told_skips: Vec<SkippedTest> },
 }
 
 struct SuiteReport {
@@ -48,9 +48,9 @@ fn words(line: &str) -> Vec<String> {
 /// `python` is the interpreter of the virtual environment; its `maturin` lies beside it.
 fn suites(python: &str) -> Vec<Suite> {
     let maturin = Path::new(python).with_file_name("maturin").display().to_string();
-    let rust = "cargo test --workspace --locked";
-    // The main workspace's target directory: both share what they build.
-    let mpi = "cargo test --manifest-path crates/mpi/Cargo.toml --target-dir target --locked";
+    // What an MPI is needed for is a suite of its own, and shares with the other what both compile.
+    let rust = "cargo test --workspace --locked --exclude fordway-mpi";
+    let mpi = "cargo test --workspace --locked --test mpirun";
     let develop = "develop --locked --quiet --manifest-path python/Cargo.toml";
     let pytest = "-m pytest -rs --color=no";
     vec![
@@ -146,8 +146,7 @@ fn select(suites: Vec<Suite>, selected: &[&str]) -> Result<Vec<Suite>> {
 /// The suite with the targets that are named of it; `None` if it is not named.
 fn narrowed(mut suite: Suite, selected: &[&str]) -> Option<Suite> {
     let names = selected.iter().map(|one| one.split_once(':').unwrap_or((one, "")));
-    let targets: Vec<_> =
-        names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();
+    let targets: Vec<_> = names.filter(|(name, _)| *name == suite.name).map(|(_, target)| target).collect();
     if targets.is_empty() {
         return None;
     }
@@ -223,14 +222,14 @@ fn run_suite(suite: &Suite, record: &Path) -> Result<SuiteEnd> {
         Err(error) => return Ok(SuiteEnd::NotBuilt(format!("{} ({error})", suite.run.join(" ")))),
     };
     let output = child.stdout.take().context("the output was not piped")?;
-    let (mut tally, mut python_skips) = (Tally::default(), Vec::new());
+    let (mut tally, mut told_skips) = (Tally::default(), Vec::new());
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
         tally += (suite.count)(&line).unwrap_or_default();
-        python_skips.extend(skipped::pytest_skip(&line));
+        told_skips.extend(skipped::pytest_skip(&line).or_else(|| skipped::libtest_ignored(&line)));
     }
-    Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), python_skips })
+    Ok(SuiteEnd::Ran { tally, ended_well: child.wait()?.success(), told_skips })
 }
 
 /// Prints each suite's line, the skipped tests by reason, and the sum as the last line. A suite that was not built
@@ -274,7 +273,7 @@ mod tests {
     fn a_suite_is_counted_and_its_end_is_told() {
         let counted = end(&suite("true", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 3"));
         let tally = Tally { passed: 2, ..Tally::default() };
-        assert_eq!(counted, SuiteEnd::Ran { tally, ended_well: false, python_skips: Vec::new() });
+        assert_eq!(counted, SuiteEnd::Ran { tally, ended_well: false, told_skips: Vec::new() });
     }
 
     #[test]

@@ -15,8 +15,18 @@ pub(super) struct SkippedTest {
     /// `program::module::test`, `file.py:line`, or the suite's own name.
     pub(super) name: String,
     pub(super) reason: String,
-    /// Whether the runner counted the test as passed, as libtest does.
-    pub(super) counts_as_passed: bool,
+    pub(super) counted: Counted,
+}
+
+/// As what the runner counts a skipped test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// libtest, of a test that skips itself.
+    Passed,
+    /// pytest.
+    Skipped,
+    /// libtest, of a test that is ignored.
+    Nothing,
 }
 
 /// The file that `fordway_needs::skip` appends to.
@@ -49,10 +59,10 @@ fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     match &report.end {
         SuiteEnd::Skipped(reason) => {
             let (suite, name) = (report.name.to_owned(), report.name.to_owned());
-            vec![SkippedTest { suite, name, reason: reason.clone(), counts_as_passed: false }]
+            vec![SkippedTest { suite, name, reason: reason.clone(), counted: Counted::Nothing }]
         }
         SuiteEnd::NotBuilt(_) => Vec::new(),
-        SuiteEnd::Ran { python_skips, .. } => python_skips.clone(),
+        SuiteEnd::Ran { told_skips, .. } => told_skips.clone(),
     }
 }
 
@@ -61,7 +71,16 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.split_once('\t')?;
     let suite = if name.starts_with("mpirun::") { "mpi" } else { "rust" };
     let (suite, name) = (suite.to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counts_as_passed: true })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Passed })
+}
+
+/// `test NAME ... ignored, REASON`. What other tests run as a process of its own is no test, and says so.
+pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
+    let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
+    let (suite, name) = ("rust".to_owned(), name.to_owned());
+    let test = SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Nothing };
+    (!reason.starts_with("run by ")).then_some(test)
 }
 
 /// `SKIPPED [1] python/tests/test_x.py:12: reason`, as `pytest -rs` ends with.
@@ -69,7 +88,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
     let (suite, name) = ("python".to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counts_as_passed: false })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: Counted::Skipped })
 }
 
 /// One line for each reason, with the tests it stopped.
@@ -113,7 +132,7 @@ mod tests {
     fn records_are_read() {
         let test = libtest_skip("full_disk::fills\ta tmpfs cannot be mounted").unwrap();
         assert_eq!((test.suite.as_str(), test.name.as_str()), ("rust", "full_disk::fills"));
-        assert!(test.counts_as_passed);
+        assert_eq!(test.counted, Counted::Passed);
         assert_eq!(libtest_skip("no tab"), None);
         let test = pytest_skip("SKIPPED [2] python/tests/test_x.py:12: there is no y: install it").unwrap();
         assert_eq!(
@@ -121,6 +140,12 @@ mod tests {
             ("python/tests/test_x.py:12", "there is no y: install it")
         );
         assert_eq!(pytest_skip("python/tests/test_x.py ..s"), None);
+        assert_eq!(
+            libtest_ignored("test a_child ... ignored, run by another test, as a process of its own"),
+            None
+        );
+        assert_eq!(libtest_ignored("test slow ... ignored, too slow").unwrap().reason, "too slow");
+        assert_eq!(libtest_ignored("test slow ... ok"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-use super::skipped::SkippedTest;
+use super::skipped::{Counted, SkippedTest};
 
 /// Tests by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,39 +29,42 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// libtest counts a test that was skipped as passed; pytest does not, and its tally has them already.
+    /// libtest counts a test that skipped itself as passed, and one that is ignored not at all; pytest counts what it skipped.
     pub(super) fn without_skipped<'a>(mut self, skipped: impl Iterator<Item = &'a SkippedTest>) -> Self {
-        let names: BTreeSet<_> =
-            skipped.filter(|test| test.counts_as_passed).map(|test| &test.name).collect();
-        let count = names.len() as u64;
-        self.passed = self.passed.saturating_sub(count);
-        self.skipped += count;
+        let tests: Vec<_> = skipped.collect();
+        let count = |counted| {
+            let names = tests.iter().filter(|test| test.counted == counted).map(|test| &test.name);
+            names.collect::<BTreeSet<_>>().len() as u64
+        };
+        self.passed = self.passed.saturating_sub(count(Counted::Passed));
+        self.skipped += count(Counted::Passed) + count(Counted::Nothing);
         self
     }
 }
 
-/// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program.
+/// `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, one for each test program. What is ignored is told apart by its
+/// own line.
 pub(super) fn cargo_line(line: &str) -> Option<Tally> {
     let line = line.strip_prefix("test result: ")?;
     let (_, counts) = line.split_once(". ")?;
-    Some(counted(counts.split("; "), "ignored"))
+    Some(counted(counts.split("; ")))
 }
 
 /// `===== 2 failed, 3 passed, 1 skipped in 0.12s =====`, once at the end.
 pub(super) fn pytest_line(line: &str) -> Option<Tally> {
     let (counts, _) = line.strip_prefix("=")?.trim_matches(['=', ' ']).rsplit_once(" in ")?;
-    Some(counted(counts.split(", "), "skipped"))
+    Some(counted(counts.split(", ")))
 }
 
 /// Adds up phrases such as `3 passed`; an error outside a test counts as a failure.
-fn counted<'a>(phrases: impl Iterator<Item = &'a str>, skipped: &str) -> Tally {
+fn counted<'a>(phrases: impl Iterator<Item = &'a str>) -> Tally {
     let mut tally = Tally::default();
     for (number, word) in phrases.filter_map(|phrase| phrase.split_once(' ')) {
         let number = number.parse().unwrap_or(0);
         match word {
             "passed" => tally.passed += number,
             "failed" | "error" | "errors" => tally.failed += number,
-            _ if word == skipped => tally.skipped += number,
+            "skipped" => tally.skipped += number,
             _ => {}
         }
     }
@@ -75,7 +78,7 @@ mod tests {
     #[test]
     fn lines_of_cargo() {
         let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.0s";
-        assert_eq!(cargo_line(line), Some(Tally { passed: 3, failed: 2, skipped: 1 }));
+        assert_eq!(cargo_line(line), Some(Tally { passed: 3, failed: 2, skipped: 0 }));
         assert_eq!(cargo_line("test store::put ... ok"), None);
     }
 
@@ -90,14 +93,20 @@ mod tests {
 
     #[test]
     fn a_test_that_skipped_twice_is_one_skipped_test() {
-        let skipped = |name: &str, counts_as_passed| SkippedTest {
+        let skipped = |name: &str, counted| SkippedTest {
             suite: "x".into(),
             name: name.into(),
             reason: String::new(),
-            counts_as_passed,
+            counted,
         };
-        let tests = [skipped("a", true), skipped("a", true), skipped("b", true), skipped("c.py:1", false)];
+        let tests = [
+            skipped("a", Counted::Passed),
+            skipped("a", Counted::Passed),
+            skipped("b", Counted::Passed),
+            skipped("c.py:1", Counted::Skipped),
+            skipped("d", Counted::Nothing),
+        ];
         let tally = Tally { passed: 5, failed: 1, skipped: 1 };
-        assert_eq!(tally.without_skipped(tests.iter()), Tally { passed: 3, failed: 1, skipped: 3 });
+        assert_eq!(tally.without_skipped(tests.iter()), Tally { passed: 3, failed: 1, skipped: 4 });
     }
 }
