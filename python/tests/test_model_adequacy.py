@@ -99,4 +99,4 @@ def test_a_row_without_counters_costs_that_row(tmp_path: Path, capsys: pytest.Ca
     assert any("1 row(s) without all counters" in each and "row 5" in each for each in found["warnings"])
     rows.loc[: len(rows) // 2, "client_CUC_cycles"] = np.nan
     said = refused(capsys, "fit", write(tmp_path / "b.csv", rows), "--model", "frequency")
-    assert "not measured" in said
+    assert "frequency is not known" in said

@@ -115,7 +115,7 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
         yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
     if 0 < row[TIME] < TIME_MIN_US:
         yield f"the time is {row[TIME]:.3g} µs, less than a message between two cores takes: check its unit"
-    elif row[TIME] > 0 and row[SIZE] > COPIED_MAX_BYTES_PER_US * row[TIME]:
+    elif row[TIME] > 0 and row[SIZE] / COPIED_MAX_BYTES_PER_US > row[TIME]:
         yield (
             f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs are more than any memory copies: check the units of "
             "sizes and times"
