@@ -20,11 +20,14 @@ const STRIPES: usize = 256;
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
+/// A year: what the clocks of condition variables can surely say.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Does `work` with no lock waited for longer than `patience`, whatever it is asked for with.
+/// Does `work` with all locks together waited for no longer than `patience`, whatever each is asked for with.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Also where `work` panics.
     struct Before(Duration);
@@ -40,21 +43,18 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 /// How long a lock is waited for.
 struct Patience {
     longest: Duration,
-    /// Known once there is something to wait for.
-    end: Option<Instant>,
+    /// When it began; known once there is something to wait for.
+    begin: Option<Instant>,
     pause: Duration,
 }
 
 impl Patience {
     fn new(longest: Duration) -> Self {
-        Patience { longest: longest.min(PATIENCE.get()), end: None, pause: PAUSE_MIN }
+        Patience { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
     }
 
     fn left(&mut self) -> Duration {
-        let now = Instant::now();
-        // A wait beyond what the clock can say is one of a year.
-        let end = || now.checked_add(self.longest).unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        self.end.get_or_insert_with(end).saturating_duration_since(now)
+        self.longest.saturating_sub(self.begin.get_or_insert_with(Instant::now).elapsed())
     }
 
     /// Lets others go on for a while. Errors: `TIMEDOUT` if there is no time left.
@@ -66,6 +66,17 @@ impl Patience {
         std::thread::sleep(self.pause.min(left));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         Ok(())
+    }
+}
+
+impl Drop for Patience {
+    /// The next lock has what this one left.
+    fn drop(&mut self) {
+        if let Some(begin) = self.begin
+            && PATIENCE.get() != Duration::MAX
+        {
+            PATIENCE.set(PATIENCE.get().saturating_sub(begin.elapsed()));
+        }
     }
 }
 
@@ -133,7 +144,8 @@ impl Stripe {
         let mut state = self.state();
         if state.is_held {
             state.waiting += 1;
-            let waited = self.is_free.wait_timeout_while(state, patience.left(), |state| state.is_held);
+            let waited =
+                self.is_free.wait_timeout_while(state, patience.left().min(LONGEST), |state| state.is_held);
             state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
             state.waiting -= 1;
             if state.is_held {

@@ -11,6 +11,7 @@ mod delete;
 mod describe;
 mod error;
 mod list;
+mod locked;
 mod look_up;
 mod multipart;
 mod objects;
@@ -37,10 +38,11 @@ pub(crate) use attributes::BareTag;
 pub(crate) use objects::DEFAULT_TYPE;
 
 use absent::absent;
-use apart::{Pace, apart};
+use apart::{Pace, apart, change_apart};
 use convert::names;
 pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
+use locked::until_unlocked;
 use look_up::look_up;
 use ranges::SeveralRanges;
 
@@ -164,7 +166,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::delete(&*user.store, request.input.bucket))
+        plain(until_unlocked(|| buckets::delete(&*user.store, request.input.bucket.clone())).await)
     }
 
     async fn get_bucket_location(
@@ -272,7 +274,7 @@ impl S3 for Frontend {
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::put(&*user.store, request.input))
+        plain(until_unlocked(|| tagging::put(&*user.store, request.input.clone())).await)
     }
 
     async fn delete_object_tagging(
@@ -280,7 +282,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::delete(&*user.store, request.input))
+        plain(until_unlocked(|| tagging::delete(&*user.store, request.input.clone())).await)
     }
 
     async fn get_object_attributes(
@@ -342,7 +344,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let user = caller(&request)?;
-        plain(delete::one(&*user.store, request.input))
+        plain(until_unlocked(|| delete::one(&*user.store, request.input.clone())).await)
     }
 
     async fn delete_objects(
@@ -350,7 +352,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| delete::many(store, request.input)).await)
+        plain(change_apart(user, |store| delete::many(store, request.input)).await)
     }
 
     async fn copy_object(
@@ -358,7 +360,7 @@ impl S3 for Frontend {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| copy::copy(store, request)).await)
+        plain(change_apart(user, |store| copy::copy(store, request)).await)
     }
 
     async fn create_multipart_upload(
@@ -382,7 +384,7 @@ impl S3 for Frontend {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::copy_part(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::copy_part(store, request.input)).await)
     }
 
     async fn complete_multipart_upload(
@@ -390,7 +392,7 @@ impl S3 for Frontend {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::complete(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::complete(store, request.input)).await)
     }
 
     async fn abort_multipart_upload(
@@ -398,7 +400,7 @@ impl S3 for Frontend {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::abort(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::abort(store, request.input)).await)
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
