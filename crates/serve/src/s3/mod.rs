@@ -16,6 +16,7 @@ mod look_up;
 mod multipart;
 mod objects;
 mod ranges;
+mod source;
 mod tagging;
 mod upload;
 mod uploads;
@@ -55,7 +56,9 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
     let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
-    let mut builder = builder(&config.region, admission, domains.clone());
+    let mut copies = builder(&config.region, Admission::Peers, domains.clone(), None);
+    copies.set_host(domains.clone());
+    let mut builder = builder(&config.region, admission, domains.clone(), Some(copies.build()));
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
@@ -63,10 +66,16 @@ pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domain
 
 /// The service that answers requests without a signature of whoever is an extension of them.
 pub(crate) fn service_for_peers(region: &str) -> S3Service {
-    builder(region, Admission::Peers, Domains::none()).build()
+    let copies = builder(region, Admission::Peers, Domains::none(), None).build();
+    builder(region, Admission::Peers, Domains::none(), Some(copies)).build()
 }
 
-fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBuilder {
+fn builder(
+    region: &str,
+    admission: Admission,
+    domains: Domains,
+    copies: Option<S3Service>,
+) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
@@ -76,7 +85,7 @@ fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBui
         S3ServiceBuilder::new(Frontend { region: region.to_owned(), publishing: Pace::default() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(SeveralRanges { admission: admission.clone(), domains });
+    builder.set_route(SeveralRanges { admission: admission.clone(), domains, copies });
     builder.set_access(admission);
     builder
 }
@@ -384,7 +393,7 @@ impl S3 for Frontend {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let user = caller(&request)?;
-        plain(change_apart(user, |store| multipart::copy_part(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::copy_part(store, request)).await)
     }
 
     async fn complete_multipart_upload(
