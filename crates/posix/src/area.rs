@@ -257,7 +257,7 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
 
 /// What a directory of the private area may be used for, by whom: as the bucket, but an upload in a bucket
 /// with the sticky bit is written to by its starter alone.
-fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
+pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
         true => of.mode & 0o755,
         false => of.mode & HANDED_ON,

@@ -29,12 +29,14 @@ mod copy;
 mod delete;
 mod dirs;
 mod errors;
+mod format;
 mod fsck;
 mod gc;
 mod layout;
 mod list;
 mod locks;
 mod markers;
+mod migrate;
 mod multipart;
 mod names;
 mod parts;
@@ -62,6 +64,7 @@ use fordway_sys::{ByteLocks, Resolution, Root};
 pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
 pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
+pub use migrate::Migrated;
 pub use tree::LinkRule;
 
 /// When a write counts as done.
@@ -142,9 +145,11 @@ struct Inner {
 
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist.
-    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`.
+    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
+    /// written by a later version of the format.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
+        format::check(&opened, root)?;
         let inner = Inner {
             path: root.to_owned(),
             root: tree::Tree::new(opened, config.links),

@@ -27,7 +27,7 @@ pub(crate) const RECORD_BYTES: usize = 512;
 /// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The most bytes of a record: 10,000 parts with their checksums, and then some.
-const MAX_RECORD_BYTES: usize = 1 << 20;
+pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Free bytes beyond which a file system that says it is full means the attribute alone.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
@@ -92,7 +92,12 @@ impl Inner {
         }
     }
 
-    fn write_sidecar(self: &Arc<Self>, bucket: &Bucket, stat: &FileStat, record: &Record) -> Result<()> {
+    pub(crate) fn write_sidecar(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        stat: &FileStat,
+        record: &Record,
+    ) -> Result<()> {
         let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
         // Also where nothing in it depends on the content: a later file may have this inode.
         let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };

@@ -5,9 +5,12 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use fordway_store::Result;
 use fordway_sys::{Errno, Links, Mode, OFlags, Root};
 
+use crate::format;
 use crate::layout::is_private;
 
 /// How far symbolic links in a bucket may lead.
@@ -60,6 +63,16 @@ impl Tree {
         let step = OFlags::PATH | OFlags::DIRECTORY;
         let bucket = self.root.open_from(self.dir(), bucket, to_bucket, step, Mode::empty())?;
         self.root.open_from(&bucket, below, in_bucket, flags, mode)
+    }
+
+    /// The version of the format that the root has. Errors: as when it is opened.
+    pub(crate) fn format(&self, path: &Path) -> Result<u32> {
+        format::check(&self.root, path)
+    }
+
+    /// Says that the root has this program's version. Errors: those of the file system.
+    pub(crate) fn write_format(&self) -> Result<()> {
+        format::write(&self.root)
     }
 
     /// Opens `name` in `dir`, a directory beneath the root; a link is not followed.
