@@ -158,7 +158,9 @@ impl Stripe {
 
     fn try_take(&self) -> Option<StripeGuard<'_>> {
         let mut state = self.state();
-        (!std::mem::replace(&mut state.is_held, true)).then_some(StripeGuard(self))
+        let was_held = std::mem::replace(&mut state.is_held, true);
+        // Made only where it is held: it lets go when it is dropped.
+        (!was_held).then(|| StripeGuard(self))
     }
 }
 
@@ -315,6 +317,7 @@ mod tests {
             assert!((short..20 * short).contains(&started.elapsed()));
             let at_once = with_lock_patience(Duration::ZERO, || table.lock(7, long).err());
             assert_eq!(at_once, Some(Errno::TIMEDOUT));
+            assert!(table.try_lock(7).unwrap().is_none() && table.try_lock(7).unwrap().is_none());
         }
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| one.lock(7, long).map(drop));
