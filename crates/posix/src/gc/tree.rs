@@ -67,7 +67,7 @@ impl Sweep<'_> {
             Some(owner) => self.actors.clone().act_as(owner, || self.directory(area, &dir, &path))?,
         };
         match state {
-            Some(state) if is_empty => self.empty_dir(area, (parent, name), path, &state),
+            Some(state) if is_empty => self.empty_dir(area, (parent, name), path, (&state, owner)),
             _ => Ok(false),
         }
     }
@@ -78,7 +78,7 @@ impl Sweep<'_> {
         area: &Area,
         (parent, name): (&File, &str),
         path: String,
-        state: &FileStat,
+        (state, looked_at_by): (&FileStat, Option<u32>),
     ) -> Result<bool> {
         if self.is_younger(newest_ns(state), self.options.empty_dir_age) {
             return Ok(false);
@@ -86,7 +86,10 @@ impl Sweep<'_> {
         let inner = self.inner;
         // Elsewhere than among our own an empty one may be what somebody wants, or an object.
         let is_ours = match area.held {
-            Held::Plain => is_marked(parent, name) && !inner.is_marker(area.bucket, &path),
+            Held::Plain => {
+                let look = || Ok(is_marked(parent, name) && !inner.is_marker(area.bucket, &path));
+                looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
+            }
             Held::Odd | Held::Versions => area.is_our_dir(&path),
         };
         if !is_ours {

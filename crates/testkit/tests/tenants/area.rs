@@ -1,7 +1,7 @@
 //! Buckets that several users write to.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,9 @@ use fordway_store::{
     PutOptions, Store, Versioning, VersionsQuery,
 };
 
-use crate::ground::{ALICE, BOB, Ground, Lane, TEAM, as_user, bucket, denied, is_root, key, put, read};
+use crate::ground::{
+    ALICE, BOB, Ground, Lane, TEAM, as_user, bucket, chmod, denied, is_root, key, put, read,
+};
 
 /// A key whose encoded form takes several names.
 fn long_key() -> String {
@@ -345,4 +347,91 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
             assert_eq!(missing.kind(), ErrorKind::NoSuchKey);
         }
     }
+}
+
+/// A root of before, in whose sticky bucket a third user made the area, is used as far as that is safe, and
+/// wholly once root has migrated it.
+#[test]
+fn an_old_root_is_migrated() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", 0, 0o1777);
+    for path in ["odd/alice%2F%2Fkey", "odd/bob%2F%2Fkey", "locks", "tmp/0123456789abcdef"] {
+        ground.write(
+            &format!("shared/.fordway/{path}"),
+            BOB,
+            0o666,
+            if path.starts_with("odd") { "old" } else { "" },
+        );
+    }
+    ground.write("shared/.fordway/notes/mine", BOB, 0o600, "what Fordway never makes");
+    for path in ["", "odd", "tmp"] {
+        chmod(&ground.path(&format!("shared/.fordway/{path}")), 0o777);
+    }
+    lchown(ground.path("shared/.fordway/odd/alice%2F%2Fkey"), Some(ALICE), Some(ALICE)).unwrap();
+    ground.on(Lane::Http, ALICE, |store| {
+        assert_eq!(read(store, &shared, "alice//key").unwrap(), b"old");
+        put(store, &shared, "plain", b"a").unwrap();
+        put(store, &shared, "plain", b"b").unwrap();
+        store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
+        denied("odd key", put(store, &shared, "alice//key", b"new"));
+    });
+    let mut done = Vec::new();
+    let migrated = ground.embedded().migrate(&[], &mut |migrated| {
+        done.push(migrated.path);
+        Ok(())
+    });
+    migrated.unwrap();
+    for path in ["", "/odd", "/tmp", "/locks"] {
+        let state = fs::metadata(ground.path(&format!("shared/.fordway{path}"))).unwrap();
+        assert_eq!((state.uid(), state.mode() & 0o1000 != 0), (0, path != "/locks"), "{path}");
+        assert!(done.contains(&format!("shared/.fordway{path}")), "{done:?}");
+    }
+    assert_eq!(ground.owner("shared/.fordway/notes"), BOB);
+    assert_eq!(ground.owner("shared/.fordway/odd/alice%2F%2Fkey"), ALICE);
+    for lane in Lane::ALL {
+        ground.on(lane, ALICE, |store| put(store, &shared, "alice//key", b"new").unwrap());
+        ground.on(lane, BOB, |store| denied("odd key", put(store, &shared, "alice//key", b"bob")));
+    }
+    assert!(ground.check().iter().all(|(kind, _)| kind == "stray-private"), "{:?}", ground.check());
+}
+
+/// Where a user may not go, nobody goes in that user's name.
+#[test]
+fn a_bucket_that_its_owner_may_not_reach_is_reported() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.bucket("alice", ALICE, 0o755);
+    ground.write("alice/.fordway/tmp/0123456789abcdef", ALICE, 0o600, "staged");
+    chmod(&ground.path(""), 0o700);
+    let summary = ground.collect();
+    assert!(summary.failed > 0 && summary.removed == 0);
+    assert!(ground.check().iter().any(|(kind, _)| kind == "unreadable"));
+    assert!(ground.path("alice/.fordway/tmp/0123456789abcdef").exists());
+    chmod(&ground.path(""), 0o755);
+    assert_eq!(ground.collect().removed, 1);
+}
+
+/// What an administrator has closed to the owner of a bucket, `gc` finds as the owner of that.
+#[test]
+fn a_directory_of_another_user_is_looked_at_as_that_user() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", ALICE, 0o1777);
+    ground.on(Lane::Http, BOB, |store| put(store, &shared, "bob/deep/key", b"x").unwrap());
+    fs::remove_file(ground.path("shared/bob/deep/key")).unwrap();
+    ground.write("shared/closed/file", BOB, 0o600, "x");
+    for path in ["shared/bob", "shared/bob/deep", "shared/closed"] {
+        chmod(&ground.path(path), 0o700);
+    }
+    assert_eq!(ground.check(), []);
+    assert_eq!(ground.collect().removed, 2, "the directories that Bob's put had made");
+    assert!(!ground.path("shared/bob").exists());
+    assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
