@@ -20,7 +20,7 @@ use fordway_sys::{
 use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{is_hidden_name, is_upload_dir, private_dir, split, tmp_dir};
+use crate::layout::{is_hidden_name, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, MAX_RACES, give_way, hidden_name};
 
 /// The bit of a directory in which everybody may remove what is their own only.
@@ -309,8 +309,8 @@ fn shelter_in(tmp: Dir) -> Result<(Dir, Shelter)> {
     let state = stat(&dir).map_err(failed)?;
     if state.user != file_user() || state.mode & 0o077 != 0 {
         return Err(not_ours(
-            &split(&shelter.name).1,
-            "was put in the place of a directory that was just made",
+            "a directory in .fordway/tmp",
+            "was put in the place of one that was just made",
         ));
     }
     Ok((Dir::new(dir), shelter))

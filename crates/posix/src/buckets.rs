@@ -135,17 +135,14 @@ impl Inner {
 fn holds_only_ours(dir: &File) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(private) = open_in(dir, PRIVATE_DIR, flags, Mode::empty()) else { return true };
-    let shapes: [(&str, fn(&str) -> bool); 3] = [
-        (TMP, is_hidden_name),
-        (META, |name| inode_of(name).is_some()),
-        (UPLOADS, |name| upload_of(name).is_some()),
-    ];
-    let is_foreign =
-        |(name, is_ours): (&str, fn(&str) -> bool)| match open_in(&private, name, flags, Mode::empty()) {
-            Ok(dir) => holds_foreign(&dir, is_ours),
-            Err(errno) => matches!(errno, Errno::NOTDIR | Errno::LOOP),
-        };
-    !holds_foreign(&private, is_private_name) && !shapes.into_iter().any(is_foreign)
+    let holds_only = |name, is_ours: fn(&str) -> bool| match open_in(&private, name, flags, Mode::empty()) {
+        Ok(dir) => !holds_foreign(&dir, is_ours),
+        Err(errno) => !matches!(errno, Errno::NOTDIR | Errno::LOOP),
+    };
+    !holds_foreign(&private, is_private_name)
+        && holds_only(TMP, is_hidden_name)
+        && holds_only(META, |name| inode_of(name).is_some())
+        && holds_only(UPLOADS, |name| upload_of(name).is_some())
 }
 
 /// Removes what is in a bucket's private directory, objects and old versions excepted.
@@ -167,7 +164,7 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
-    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), |dir, name| remove_upload_dir(dir, name))
+    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
 }
 
 /// Removes what is ours in the directory `name`, and the directory if that leaves it empty.
