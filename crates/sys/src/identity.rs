@@ -176,10 +176,8 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn a_thread_acts_as_another_user_and_the_others_do_not() {
-        if user_id() != 0 {
-            eprintln!("skipped: only root can act as others");
+        if !fordway_needs::root("act as others") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -209,10 +207,8 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn a_role_ends_with_its_work_even_if_that_panics() {
-        if user_id() != 0 {
-            eprintln!("skipped: only root can act as others");
+        if !fordway_needs::root("act as others") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -31,8 +31,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(SmallDisk(at.to_owned()));
         }
-        eprintln!("skipped: a tmpfs cannot be mounted here (root is needed)");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+        fordway_needs::skip("a tmpfs cannot be mounted here; root is needed");
         None
     }
 }
