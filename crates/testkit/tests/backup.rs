@@ -155,17 +155,13 @@ fn has_attributes(dir: &Path) -> bool {
 }
 
 /// Makes a copy with `command`, and looks at it once it was migrated.
-#[allow(clippy::print_stderr)]
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
-    if !Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: {program} is not installed");
-        assert!(std::env::var_os("CI").is_none(), "tools/setup-system installs it");
+    if fordway_needs::program(program).is_none() {
         return;
     }
     if !has_attributes(dir.path()) {
-        eprintln!("skipped: the file system of {} has no attributes", dir.path().display());
-        return;
+        return fordway_needs::skip("the file system of temporary files has no attributes");
     }
     let (root, restored) = (dir.path().join("root"), dir.path().join("restored"));
     fs::create_dir(&root).unwrap();

@@ -25,7 +25,6 @@ impl SmallDisk {
         SmallDisk::mount_with(at, "size=2m")
     }
 
-    #[allow(clippy::print_stderr)]
     fn mount_with(at: &Path, options: &str) -> Option<Self> {
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).status();
         if mounted.is_ok_and(|status| status.success()) {
