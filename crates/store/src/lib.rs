@@ -16,6 +16,7 @@ mod multipart;
 mod name;
 mod object;
 mod range;
+mod receive;
 mod tags;
 mod text;
 mod version;
@@ -36,6 +37,7 @@ pub use object::{
     ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
 };
 pub use range::ByteRange;
+pub use receive::{TRUSTED_BYTES, receive_exact, receive_rest};
 pub use tags::{MAX_TAGS, Tags, check_tags};
 pub use version::{
     Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
