@@ -38,7 +38,7 @@ pub fn receive_rest(
     while buffer.len() < len {
         let there = buffer.len();
         let more = there.max(piece_bytes).min(len - there);
-        buffer.try_reserve_exact(more).map_err(|error| too_large(len).caused_by(error))?;
+        buffer.try_reserve_exact(more).map_err(|_| too_large(len))?;
         while buffer.len() < there + more {
             let filled = buffer.len();
             buffer.resize(filled + piece_bytes.min(there + more - filled), 0);
@@ -46,6 +46,21 @@ pub fn receive_rest(
         }
     }
     Ok(())
+}
+
+/// Whether there is memory for `lengths` together, and half as much: before a program ends for want of it, where
+/// nobody could be told. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls beyond.
+pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
+    let total = lengths.into_iter().fold(0, usize::saturating_add);
+    if total <= TRUSTED_BYTES {
+        return Ok(());
+    }
+    let room = Vec::<u8>::new().try_reserve_exact(total.saturating_add(total / 2));
+    room.map_err(|_| {
+        let detail =
+            format!("there is no memory for {total} bytes at once; ask for fewer, or copy them to a file");
+        Error::new(ErrorKind::InvalidRange, detail)
+    })
 }
 
 fn too_large(len: usize) -> Error {
@@ -88,6 +103,14 @@ mod tests {
             let mut buffer = Vec::new();
             assert_eq!(received(&mut buffer, len, 10).unwrap_err().kind(), ErrorKind::IncompleteBody);
             assert!(buffer.capacity() <= TRUSTED_BYTES, "{len}");
+        }
+    }
+
+    #[test]
+    fn room_is_looked_for() {
+        assert!(check_room([1, TRUSTED_BYTES, 7]).is_ok());
+        for lengths in [[1, usize::MAX], [usize::MAX, usize::MAX], [0, isize::MAX as usize]] {
+            assert_eq!(check_room(lengths).unwrap_err().kind(), ErrorKind::InvalidRange);
         }
     }
 
