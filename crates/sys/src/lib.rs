@@ -25,6 +25,7 @@ mod dir;
 pub mod fault;
 mod file;
 mod forks;
+mod heap;
 mod huge;
 mod identity;
 mod lock;
@@ -54,6 +55,7 @@ pub use file::{
     sync_data, write_all_at,
 };
 pub use forks::Process;
+pub use heap::{give_back_heap, unused_heap_bytes};
 pub use huge::in_huge_pages;
 pub use identity::{Role, act_as, group_id, user_id};
 pub use lock::{ByteLocks, LockGuard, lock_file};
