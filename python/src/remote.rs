@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use fordway_client::http::vector::{self, Fragment, Options, Session};
 use fordway_client::http::{Credentials, Proxies, TlsRoots};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Error, ErrorKind, Result, TRUSTED_BYTES, check_room, receive_rest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::store::without_interpreter;
+
+/// Asked for at once of what is too long to take memory for on a server's word.
+const PIECE_BYTES: usize = 64 << 20;
 
 /// What files share that are opened without options: connections, and what was learned on the way.
 static USUAL: LazyLock<Arc<Session>> = LazyLock::new(|| Arc::new(Session::new(options(None))));
@@ -106,6 +109,10 @@ impl RemoteFile {
     /// Returns `length` bytes from `start` on; fewer where the file ends.
     fn read<'py>(&self, py: Python<'py>, start: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
         let there = self.inner.size_bytes().saturating_sub(start).min(length);
+        if there > TRUSTED_BYTES as u64 {
+            let bytes = without_interpreter(py, || self.read_growing(start, usize::try_from(there).ok()))?;
+            return Ok(PyBytes::new(py, &bytes));
+        }
         PyBytes::new_with(py, usize::try_from(there)?, |bytes| {
             without_interpreter(py, || self.inner.read_at(start, bytes).map(drop))
         })
@@ -142,6 +149,18 @@ impl RemoteFile {
 }
 
 impl RemoteFile {
+    /// Much of a file whose size is a server's word alone: memory is taken as bytes come.
+    fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {
+            let count = piece.len() as u64;
+            self.inner.read_ranges(&mut [Fragment { offset: start, buffer: piece }])?;
+            start += count;
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
     /// Before memory is asked for. Errors: `InvalidRange`.
     fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
         let size = self.inner.size_bytes();
@@ -151,6 +170,9 @@ impl RemoteFile {
         ranges.iter().find(is_behind).map_or(Ok(()), |(offset, length)| {
             let detail = format!("{length} bytes at {offset} of a file of {size} bytes");
             Err(Error::new(ErrorKind::InvalidRange, detail))
-        })
+        })?;
+        // They are there twice for a moment: as they came, and as objects of Python's.
+        let lengths = ranges.iter().map(|(_, length)| *length);
+        check_room(lengths.clone().chain(lengths))
     }
 }

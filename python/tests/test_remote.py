@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
+import socket
+import subprocess
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -47,6 +52,51 @@ def test_ranges_come_in_one_request(server: RangeServer) -> None:
     assert opened.read(299_990, 100) == CONTENT[299_990:]
     assert opened.read(10**12, 1) == b""
     assert "secret" not in repr(opened)
+
+
+PROPORTION = """
+import resource, sys
+import fordway
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+opened = fordway.open_url(sys.argv[1])
+assert opened.size == int(sys.argv[2])
+for read in (
+    lambda: opened.read(0, opened.size),
+    lambda: opened.read_ranges([(0, opened.size)]),
+    lambda: opened.read_ranges([(0, opened.size - 1), (1, opened.size - 1)]),
+):
+    try:
+        read()
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 50, 2**63 - 1])
+def test_a_size_alone_takes_no_memory(size: int) -> None:
+    """A server that says it has so much and brings a few bytes: errors, and no process that ends for want of memory."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_boast, args=(listener, size), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/f"
+        command = [sys.executable, "-c", PROPORTION, url, str(size)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, len(ran.stdout.split())) == (0, 3), ran.stderr
+
+
+def _boast(listener: socket.socket, size: int) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            head = connection.recv(65536).decode()
+            first = re.search(r"bytes=(\d+)-(\d+)", head)
+            length = int(first[2]) - int(first[1]) + 1 if first else size
+            said = f"Content-Range: bytes {first[1]}-{first[2]}/{size}\r\n" if first else ""
+            status = "206 Partial Content" if first else "200 OK"
+            said += f'Content-Length: {length}\r\nETag: "e"\r\nConnection: close\r\n\r\n'
+            connection.sendall(f"HTTP/1.1 {status}\r\n{said}few bytes".encode())
 
 
 def test_mistakes_are_errors_of_their_kind(server: RangeServer) -> None:

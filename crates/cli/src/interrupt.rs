@@ -1,8 +1,10 @@
 //! Signals as flags that long work looks at, so that temporary things are removed on the way out.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -13,6 +15,8 @@ pub struct Interrupt(Arc<State>);
 #[derive(Default)]
 struct State {
     is_raised: AtomicBool,
+    /// Files that no user asked for by their names.
+    temporary: Mutex<BTreeMap<PathBuf, Leftover>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -40,6 +44,30 @@ impl Interrupt {
         }
         Ok(())
     }
+
+    /// Says what is to become of this file when a signal ends the process at once, until what is returned is dropped.
+    pub(crate) fn temporary(&self, path: &Path, leftover: Leftover) -> Temporary {
+        self.temporaries().insert(path.to_owned(), leftover);
+        Temporary { path: path.to_owned(), interrupt: self.clone() }
+    }
+
+    /// Removes what would be left behind by a process that ends now; returns what the same command goes on from.
+    pub fn leave(&self) -> Vec<PathBuf> {
+        let mut kept = Vec::new();
+        for (path, leftover) in &*self.temporaries() {
+            let has_content = path.metadata().is_ok_and(|about| about.len() > 0);
+            match leftover {
+                Leftover::Resumable if has_content => kept.push(path.clone()),
+                _ => drop(std::fs::remove_file(path)),
+            }
+        }
+        kept
+    }
+
+    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Leftover>> {
+        self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From now on a hang-up is no request to stop, but calls `reload`, on another thread.
     pub(crate) fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
@@ -50,6 +78,27 @@ impl Interrupt {
     pub fn hang_up(&self) -> bool {
         let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
         reload.as_ref().map(|reload| reload()).is_some()
+    }
+}
+
+/// What half a file is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leftover {
+    /// Nothing.
+    Useless,
+    /// The same command goes on from it.
+    Resumable,
+}
+
+/// A file that no user has named; nothing is left of it when a signal ends the process.
+pub(crate) struct Temporary {
+    path: PathBuf,
+    interrupt: Interrupt,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        self.interrupt.temporaries().remove(&self.path);
     }
 }
 

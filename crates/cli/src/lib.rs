@@ -13,6 +13,7 @@ mod exit;
 mod external;
 mod interrupt;
 mod output;
+mod part;
 mod replicas;
 mod transfer;
 mod units;

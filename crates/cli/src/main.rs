@@ -34,6 +34,9 @@ fn stop_on_signals(interrupt: Interrupt) {
         for signal in signals.forever() {
             let is_taken = signal == SIGHUP && interrupt.hang_up();
             if !is_taken && interrupt.raise() {
+                for kept in interrupt.leave() {
+                    eprintln!("fordway: {}; give the same command again to go on from there", kept.display());
+                }
                 std::process::exit(Exit::Interrupted as i32);
             }
         }

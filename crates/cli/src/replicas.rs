@@ -18,6 +18,8 @@ use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 use crate::args::ReplicaArgs;
 use crate::context::Context;
 use crate::exit::file_error;
+use crate::interrupt::Leftover;
+use crate::part::PartFile;
 use crate::transfer::Existing;
 use crate::web;
 
@@ -308,25 +310,50 @@ pub(crate) fn copy(
     existing: Existing,
     context: &Context,
 ) -> Result<()> {
+    let (hasher, leftover) = identity(file);
+    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    copy_into(file, part, (from, path), existing, context)
+}
+
+/// What tells the part of this file from others, and what is left of it is worth: without digests nothing can be proved.
+pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, Leftover) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);
-    let part_path = web::part_beside(path, &hasher)?;
-    let _part = web::open_part(&part_path)?;
+    (hasher, file.digest_name().map_or(Leftover::Useless, |_| Leftover::Resumable))
+}
+
+/// The same by way of a part that is open.
+pub(crate) fn copy_into(
+    file: &ReplicatedFile,
+    part: PartFile<'_>,
+    (from, path): (&str, &Path),
+    existing: Existing,
+    context: &Context,
+) -> Result<()> {
     let bytes = file.size_bytes();
     context.output.expect_bytes(bytes);
-    let resumed_bytes = complete(file, &part_path, context)?;
-    web::publish(&part_path, path, existing)?;
-    let to = path.display().to_string();
+    let mut there_bytes = 0;
+    let completed = complete(file, part.path(), &mut |bytes| {
+        there_bytes += bytes;
+        context.output.advance_bytes(bytes);
+        context.interrupt.check()
+    });
     let verified = file.digest_name();
+    let resumed_bytes = match completed {
+        Ok(resumed_bytes) => resumed_bytes,
+        Err(error) => {
+            part.failed(&error, there_bytes);
+            return Err(error);
+        }
+    };
+    part.publish(path, existing)?;
+    let to = path.display().to_string();
     context.output.event(&web::Copied { action: "download", from, to, bytes, resumed_bytes, verified })
 }
 
 /// Makes the file at `part` the whole of `file`; returns how many bytes of it were there before.
-pub(crate) fn complete(file: &ReplicatedFile, part: &Path, context: &Context) -> Result<u64> {
+fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
     let failed = |error| file_error("writing", part.display(), error);
     let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
-    file.complete(&part, &mut |bytes| {
-        context.output.advance_bytes(bytes);
-        context.interrupt.check()
-    })
+    file.complete(&part, progress)
 }

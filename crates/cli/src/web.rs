@@ -1,8 +1,8 @@
 //! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,8 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::file_error;
+use crate::interrupt::Leftover;
+use crate::part::{PartFile, there_already};
 use crate::replicas::{self, Opened, Places};
 use crate::transfer::Existing;
 use crate::units::human_bytes;
@@ -154,38 +156,56 @@ pub(crate) fn download_to(
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
-    let part_path = part_beside(path, &hasher)?;
-    let failed = |error| file_error("writing", part_path.display(), error);
-    let part = open_part(&part_path)?;
-    let mut resumed_bytes = resumable_bytes(&part, &file).map_err(failed)?;
-    let bytes = file.size_bytes();
-    context.output.expect_bytes(bytes - resumed_bytes);
-    let mut copied = fetch(&file, (&part, &part_path), resumed_bytes, context);
-    if let Err(error) = &copied
-        && error.kind() == ErrorKind::BadDigest
-    {
-        tracing::warn!(%error, "copying again from the start");
-        context.output.expect_bytes(bytes);
-        copied = fetch(&file, (&part, &part_path), 0, context);
-    }
-    let mut bytes = bytes;
-    if let Err(error) = copied {
-        // What has come is used, as far as digests can prove it.
-        copied = places.instead(url, error, context).and_then(|replicated| {
-            bytes = replicated.size_bytes();
-            resumed_bytes = replicas::complete(&replicated, &part_path, context)?;
-            Ok(replicated.digest_name())
-        });
-    }
-    let verified = copied.inspect_err(|error| {
-        if error.kind() == ErrorKind::BadDigest {
-            // Nobody goes on from wrong bytes. What cannot be removed is cut off by the next copy.
-            let _removed = std::fs::remove_file(&part_path);
+    let leftover = if is_marked(&file) { Leftover::Resumable } else { Leftover::Useless };
+    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    match copy_one(&file, &part, context) {
+        Ok((resumed_bytes, verified)) => {
+            part.publish(path, existing)?;
+            let (to, bytes) = (path.display().to_string(), file.size_bytes());
+            context.output.event(&Copied {
+                action: "download",
+                from: url,
+                to,
+                bytes,
+                resumed_bytes,
+                verified,
+            })
         }
-    })?;
-    publish(&part_path, path, existing)?;
-    let to = path.display().to_string();
-    context.output.event(&Copied { action: "download", from: url, to, bytes, resumed_bytes, verified })
+        Err(error) => {
+            let error = match places.instead(url, error, context) {
+                // What has come is used, as far as digests can prove it.
+                Ok(file) => {
+                    let (hasher, leftover) = replicas::identity(&file);
+                    let part = part.given_to(path, (&hasher, leftover))?;
+                    return replicas::copy_into(&file, part, (url, path), existing, context);
+                }
+                Err(error) => error,
+            };
+            let bytes = part.file().metadata().map_or(0, |about| about.len());
+            // All of it, and yet an error: there is nothing to go on with.
+            part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
+            Err(error)
+        }
+    }
+}
+
+/// Makes the part the whole file; returns how many bytes were there before, and the digest that it was held against.
+fn copy_one(
+    file: &RemoteFile,
+    part: &PartFile<'_>,
+    context: &Context,
+) -> Result<(u64, Option<&'static str>)> {
+    let failed = |error| file_error("writing", part.path().display(), error);
+    let resumed_bytes = resumable_bytes(part.file(), file).map_err(failed)?;
+    context.output.expect_bytes(file.size_bytes() - resumed_bytes);
+    match fetch(file, part, resumed_bytes, context) {
+        Err(error) if error.kind() == ErrorKind::BadDigest => {
+            tracing::warn!(%error, "copying again from the start");
+            context.output.expect_bytes(file.size_bytes());
+            Ok((resumed_bytes, fetch(file, part, 0, context)?))
+        }
+        fetched => Ok((resumed_bytes, fetched?)),
+    }
 }
 
 /// Errors: `PreconditionFailed`, if what is there must not be replaced.
@@ -197,24 +217,14 @@ pub(crate) fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
     }
 }
 
-/// Opens a part, which nobody else then writes. Errors: `Unavailable` while somebody does.
-pub(crate) fn open_part(path: &Path) -> Result<File> {
-    let failed = |error| file_error("writing", path.display(), error);
-    let part = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
-    part.try_lock().map_err(|error| {
-        let detail = format!("another copy is writing {}; wait for it", path.display());
-        Error::new(ErrorKind::Unavailable, detail).caused_by(error)
-    })?;
-    Ok(part)
-}
-
 /// Copies all from `start` on behind what the part has up to there.
 fn fetch(
     file: &RemoteFile,
-    (mut part, path): (&File, &Path),
+    part: &PartFile<'_>,
     start: u64,
     context: &Context,
 ) -> Result<Option<&'static str>> {
+    let (path, mut part) = (part.path(), part.file());
     let failed = |error| file_error("writing", path.display(), error);
     part.set_len(start).map_err(failed)?;
     let received = || {
@@ -231,8 +241,12 @@ fn fetch(
 /// Bytes of a part that are of the version that was opened: its name says so where that is known.
 fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     let there = part.metadata()?.len();
-    let is_marked = file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
-    Ok(if is_marked && there <= file.size_bytes() { there } else { 0 })
+    Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
+}
+
+/// Whether its version has a mark that no other version can have.
+fn is_marked(file: &RemoteFile) -> bool {
+    file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
 
 /// The name that a file at `url` has here; of a Metalink, that of what it describes.
@@ -262,29 +276,4 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
         "" | "." | ".." => refused(format!("{url} ends with no name; name the file it goes to")),
         name => Ok(path.join(name)),
     }
-}
-
-/// The hidden file that the copy grows in, named after what is copied.
-pub(crate) fn part_beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(parent.join(format!(".{name}.{:016x}.part", hasher.finish())))
-}
-
-pub(crate) fn publish(part: &Path, path: &Path, existing: Existing) -> Result<()> {
-    if existing == Existing::Replace {
-        return std::fs::rename(part, path).map_err(|error| file_error("writing", path.display(), error));
-    }
-    // A link, unlike a rename, replaces nothing.
-    let linked = std::fs::hard_link(part, path);
-    let removed = std::fs::remove_file(part);
-    match linked {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
-        linked => linked.and(removed).map_err(|error| file_error("writing", path.display(), error)),
-    }
-}
-
-fn there_already(path: &Path) -> Error {
-    Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
 }

@@ -12,6 +12,7 @@ use s3s::service::S3Service;
 use crate::caller::Caller;
 use crate::content::Parts;
 use crate::http1::FastLane;
+use crate::last_chunk::ending_whole;
 use crate::monitor::{Monitor, Trace};
 use crate::payload::Payload;
 use crate::s3::BareTag;
@@ -88,9 +89,12 @@ pub(crate) async fn answer(
     if !shared.users.is_available() {
         return unavailable();
     }
-    if let Caller::Peer(user) = caller {
-        request = unsigned(request);
-        request.extensions_mut().insert(user.clone());
+    match caller {
+        Caller::Peer(user) => {
+            request = unsigned(request);
+            request.extensions_mut().insert(user.clone());
+        }
+        Caller::Remote(_) => request = ending_whole(request),
     }
     request.extensions_mut().insert(trace);
     let is_of_all_buckets = request.uri().path() == "/";

@@ -15,6 +15,9 @@ use crate::buffers::{CHUNK_BYTES, Chunk, lend_buffer, take_buffer};
 /// What is read of a file, or handed on, at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 
+/// Less than this is not read into memory that was made for more.
+const SMALL_BYTES: u64 = 16 * 1024;
+
 /// Content that is read piece by piece.
 pub(crate) enum Pieces {
     File(FileRegion),
@@ -51,15 +54,15 @@ impl Parts {
     }
 
     /// Gathers some of them. Errors: `UnexpectedEof` for content that is shorter.
-    async fn next(mut self) -> io::Result<(Bytes, Self)> {
-        let mut buffer = take_buffer();
-        while (buffer.len() as u64) < PIECE_BYTES {
+    async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
+        let mut buffer = buffer_for(most);
+        while (buffer.len() as u64) < most {
             let Some((before, range)) = self.parts.pop_front() else {
                 buffer.extend_from_slice(std::mem::take(&mut self.end).as_bytes());
                 break;
             };
             buffer.extend_from_slice(before.as_bytes());
-            let room = PIECE_BYTES.saturating_sub(buffer.len() as u64);
+            let room = most.saturating_sub(buffer.len() as u64);
             let middle = range.end.min(range.start + room);
             append_part(&self.source, range.start..middle, &mut buffer).await?;
             if middle < range.end {
@@ -67,7 +70,7 @@ impl Parts {
             }
         }
         self.left -= buffer.len() as u64;
-        Ok((lend_buffer(buffer), self))
+        Ok((lent(buffer, most), self))
     }
 }
 
@@ -104,26 +107,28 @@ impl Pieces {
         }
     }
 
-    /// The next bytes, and what comes after them; something must be left.
+    /// The next bytes, about `most` or fewer, and what comes after them; something must be left.
     /// Errors: `UnexpectedEof` for content that is shorter than it was said to be.
-    pub(crate) async fn next(self) -> io::Result<(Bytes, Self)> {
+    pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             Pieces::Bytes(mut bytes) => {
-                let piece = bytes.split_to(bytes.len().min(PIECE_BYTES as usize));
+                let piece = bytes.split_to(bytes.len().min(most as usize));
                 Ok((piece, Pieces::Bytes(bytes)))
             }
             Pieces::Parts(parts) => {
-                let (piece, rest) = parts.next().await?;
+                let (piece, rest) = parts.next(most).await?;
                 Ok((piece, Pieces::Parts(rest)))
             }
             Pieces::File(FileRegion { file, offset, len }) => {
-                let count = len.min(PIECE_BYTES);
+                let count = len.min(most);
                 let piece = read_piece(&file, offset..offset + count).await?;
                 let rest = FileRegion { file, offset: offset + count, len: len - count };
                 Ok((piece, Pieces::File(rest)))
             }
             Pieces::Reader(reader, left) => {
-                let (reader, piece) = read_some(reader, left).await?;
+                // Of what may be waited for, more is taken at once, unless memory is short.
+                let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
+                let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
                 Ok((piece, Pieces::Reader(reader, left)))
             }
@@ -133,15 +138,35 @@ impl Pieces {
 
 /// At most [`PIECE_BYTES`] of a file. Errors: `UnexpectedEof` for a file that is shorter.
 pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Bytes> {
-    let mut buffer = take_buffer();
+    let most = range.end - range.start;
+    let mut buffer = buffer_for(most);
     append(file, range, &mut buffer).await?;
-    Ok(lend_buffer(buffer))
+    Ok(lent(buffer, most))
+}
+
+/// Memory that is used again, unless so little is wanted that it would hold more than it has to.
+fn buffer_for(most: u64) -> Vec<u8> {
+    if most < SMALL_BYTES { Vec::with_capacity(most as usize) } else { take_buffer() }
+}
+
+fn lent(buffer: Vec<u8>, most: u64) -> Bytes {
+    if most < SMALL_BYTES { Bytes::from(buffer) } else { lend_buffer(buffer) }
 }
 
 /// Some bytes of content that still arrives, which is waited for where nobody else waits.
 async fn read_some(mut reader: Box<dyn Read + Send>, left: u64) -> io::Result<(Box<dyn Read + Send>, Bytes)> {
     let wanted = left.min(CHUNK_BYTES as u64) as usize;
     elsewhere(move || {
+        if wanted < SMALL_BYTES as usize {
+            let mut small = vec![0; wanted];
+            let count = reader.read(&mut small)?;
+            small.truncate(count);
+            return if count == 0 {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            } else {
+                Ok((reader, small.into()))
+            };
+        }
         let mut chunk = Chunk::new();
         let count = reader.read(&mut chunk.memory()[..wanted])?;
         match count {
@@ -229,7 +254,7 @@ mod tests {
             let (mut pieces, mut taken) = (Pieces::new(kind), Vec::new());
             while pieces.len() > 0 {
                 let piece;
-                (piece, pieces) = runtime.block_on(pieces.next()).unwrap();
+                (piece, pieces) = runtime.block_on(pieces.next(PIECE_BYTES)).unwrap();
                 taken.extend_from_slice(&piece);
             }
             assert!(taken == content[5..]);
@@ -243,12 +268,12 @@ mod tests {
         assert_eq!(pieces.len(), 1 + 199_990 + 1 + 1 + 3);
         while pieces.len() > 0 {
             let piece;
-            (piece, pieces) = runtime.block_on(pieces.next()).unwrap();
+            (piece, pieces) = runtime.block_on(pieces.next(PIECE_BYTES)).unwrap();
             taken.extend_from_slice(&piece);
         }
         assert!(taken == [b"a", &content[15..200_005], b"b", &content[300_005..300_006], b"end"].concat());
         let short = Pieces::Reader(Box::new(io::empty()), 1);
-        let error = runtime.block_on(short.next()).err().expect("it is shorter");
+        let error = runtime.block_on(short.next(PIECE_BYTES)).err().expect("it is shorter");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

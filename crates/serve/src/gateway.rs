@@ -18,7 +18,7 @@ use crate::http1::FastLane;
 use crate::http3;
 use crate::identity::is_region;
 use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
-use crate::watch::{Reload, Watch, Words, words};
+use crate::watch::{IdleHeap, Reload, Watch, Words, words};
 use crate::workers::{Workers, new_runtime, no_thread};
 use crate::{Tls, Users, connection, s3};
 
@@ -298,7 +298,9 @@ impl Gateway {
         let Some(words) = self.words.take() else { return Ok(None) };
         // Its thread may outlive the gateway for a moment, and the log is written when its last owner goes.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
+        let mut heap = IdleHeap::default();
         let watch = Watch::start(self.reload.clone(), words, move |is_asked| {
+            heap.look();
             users.look(is_asked);
             if is_asked
                 && let Some(monitor) = monitor.upgrade()

@@ -10,12 +10,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 use http::header::{AUTHORIZATION, DATE};
-use http::{Extensions, HeaderMap, HeaderName, Uri};
+use http::{Extensions, HeaderMap, HeaderName, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
-use s3s::{S3Request, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 
 use crate::Users;
 use crate::monitor::{Operation, Signed, Trace};
@@ -127,7 +127,7 @@ impl Admission {
             check_all_signed(headers, uri)?;
         }
         if !is_version_2 {
-            return Ok(user);
+            return check_form(headers, uri).map(|()| user);
         }
         if !allow_version_2 {
             // S3's own words: s3cmd looks for them, and signs anew.
@@ -201,6 +201,47 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
             Err(s3_error!(AccessDenied, "the header {name} is not signed; sign it, or leave it out"))
         }
     }
+}
+
+/// The longest that a URL may be good for: a week.
+const EXPIRES_MAX_S: u64 = fordway_wire::sigv4::MAX_EXPIRES_S;
+
+/// Whether a signature of version 4, which fits, is one that AWS would take: of the host that it was made for, and in
+/// a URL, not for years. Errors: those of AWS.
+fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
+    let signed = signed_headers(headers, uri).unwrap_or_default();
+    if signed.split(';').all(|name| name.trim().is_empty()) {
+        return Err(malformed(uri, "SignedHeaders names no header; sign host at least"));
+    }
+    if !signed.split(';').any(|name| name.eq_ignore_ascii_case("host")) {
+        return Err(s3_error!(
+            AccessDenied,
+            "the header host is not signed; sign it, so that nobody can send the request elsewhere"
+        ));
+    }
+    let expires = parameter(uri, "X-Amz-Expires").filter(|_| has_version_4_query(uri));
+    match expires.map(fordway_wire::range::digits) {
+        Some(seconds) if seconds.is_none_or(|seconds| seconds > EXPIRES_MAX_S) => {
+            let why =
+                "X-Amz-Expires must be a week (604800 seconds) or less; sign a new URL for a shorter time";
+            Err(malformed(uri, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What AWS calls a signature that is not as it has to be, by where it stands.
+fn malformed(uri: &Uri, why: &'static str) -> S3Error {
+    let code = match has_version_4_query(uri) {
+        true => "AuthorizationQueryParametersError",
+        false => "AuthorizationHeaderMalformed",
+    };
+    let mut error = S3Error::with_message(
+        S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InvalidRequest),
+        why,
+    );
+    error.set_status_code(StatusCode::BAD_REQUEST);
+    error
 }
 
 /// The names of the headers that a signature of version 4 covers, with semicolons between them.

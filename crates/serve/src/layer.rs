@@ -11,12 +11,14 @@ use crate::caller::Caller;
 use crate::domains::Domains;
 use crate::http1::FastLane;
 use crate::monitor::{Metrics, Monitor};
+use crate::multiplexed::HeldBytes;
 use crate::{GatewayConfig, Users, multiplexed, s3};
 
 /// Answers requests without content as a gateway does that was asked over HTTP/2 or HTTP/3, from the head on.
 pub struct S3Layer {
     shared: Shared,
     caller: Caller,
+    held: HeldBytes,
 }
 
 impl S3Layer {
@@ -35,12 +37,14 @@ impl S3Layer {
             limits: Limits::from(&config),
             region: config.region,
         };
-        S3Layer { shared, caller: Caller::Remote(nowhere) }
+        S3Layer { shared, caller: Caller::Remote(nowhere), held: HeldBytes::default() }
     }
 
     /// The answer, with its content as the store gave it, unread; what goes wrong is part of the answer.
     pub async fn answer(&self, request: Request<()>) -> Response<()> {
         let request = request.map(|()| s3s::Body::empty());
-        multiplexed::exchange(&self.shared, &self.caller, request, SizeHint::with_exact(0)).await.map(drop)
+        multiplexed::exchange((&self.shared, &self.held), &self.caller, request, SizeHint::with_exact(0))
+            .await
+            .map(drop)
     }
 }

@@ -35,6 +35,7 @@ mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod identity;
+mod last_chunk;
 mod layer;
 mod monitor;
 mod multiplexed;

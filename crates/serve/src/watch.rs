@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{give_back_heap, unused_heap_bytes};
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -40,7 +41,11 @@ pub(crate) struct Watch(Reload);
 
 impl Watch {
     /// Calls `look` each second, and with `true` when a reload was asked for.
-    pub(crate) fn start(reload: Reload, words: Words, look: impl Fn(bool) + Send + 'static) -> Result<Self> {
+    pub(crate) fn start(
+        reload: Reload,
+        words: Words,
+        mut look: impl FnMut(bool) + Send + 'static,
+    ) -> Result<Self> {
         let watch = move || {
             loop {
                 match words.0.recv_timeout(PERIOD) {
@@ -61,5 +66,52 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let _ = self.0.0.send(Word::End);
+    }
+}
+
+/// So much memory may lie idle.
+const IDLE_BYTES_MAX: u64 = 32 << 20;
+/// Looks after which it is known that nobody uses it.
+const LOOKS: u32 = 5;
+
+/// Memory that was freed and is not used again: after a burst of requests that is given back to the system.
+#[derive(Default)]
+pub(crate) struct IdleHeap {
+    looks: u32,
+    /// The least that lay idle since.
+    least_bytes: u64,
+}
+
+impl IdleHeap {
+    pub(crate) fn look(&mut self) {
+        if self.is_idle(unused_heap_bytes()) {
+            give_back_heap();
+        }
+    }
+
+    /// Whether too much has been idle all the time.
+    fn is_idle(&mut self, unused_bytes: u64) -> bool {
+        self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
+        self.looks += 1;
+        let is_over = self.looks == LOOKS;
+        self.looks %= LOOKS;
+        is_over && self.least_bytes > IDLE_BYTES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_stays_idle_is_given_back() {
+        let given_back = |unused: &[u64]| {
+            let mut heap = IdleHeap::default();
+            unused.iter().filter(|unused| heap.is_idle(**unused)).count()
+        };
+        let much = 2 * IDLE_BYTES_MAX;
+        assert_eq!(given_back(&[much; 4]), 0);
+        assert_eq!(given_back(&[much; 10]), 2);
+        assert_eq!(given_back(&[much, much, 0, much, much, much, 0, much, much, much]), 0);
     }
 }

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{Bucket, Store as _};
 use fordway_wire::date;
+use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
 use client::{Answer, BUCKET, Call, Fixture, serve, serve_with};
@@ -145,4 +146,71 @@ fn what_was_not_signed_changes_nothing() {
     }
     // What says the same as the signature, or nothing.
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
+}
+
+/// A request for an object that is signed over these headers and no others, by a header or in the URL.
+fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String {
+    let (client, path) = (&fixture.client, format!("/{BUCKET}/k"));
+    let (now, host) = (SystemTime::now(), client.address.to_string());
+    let date = date::Utc::from(now).amz_date();
+    let all = [("host", host.as_str()), ("x-amz-content-sha256", UNSIGNED_PAYLOAD), ("x-amz-date", &date)];
+    let headers: Vec<_> = all.into_iter().filter(|(name, _)| names.contains(name)).collect();
+    let day = &date[..8];
+    let list = names.join(";");
+    let scope = format!("{day}/us-east-1/s3/aws4_request");
+    let query = in_url.map(|expires| {
+        let credential = format!("{}/{scope}", client.identity.access_key).replace('/', "%2F");
+        format!(
+            "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={credential}&X-Amz-Date={date}&X-Amz-Expires={expires}\
+             &X-Amz-SignedHeaders={}",
+            list.replace(';', "%3B")
+        )
+    });
+    let query = query.unwrap_or_default();
+    let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+    let canonical = format!("GET\n{path}\n{query}\n{lines}\n{list}\n{UNSIGNED_PAYLOAD}");
+    let hash = client::hex(&<sha2::Sha256 as sha2::Digest>::digest(canonical.as_bytes()));
+    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{hash}");
+    let hmac = |key: &[u8], text: &str| {
+        let mut mac = Hmac::<sha2::Sha256>::new_from_slice(key).unwrap();
+        mac.update(text.as_bytes());
+        mac.finalize().into_bytes().to_vec()
+    };
+    let secret = format!("AWS4{}", client.identity.secret_key);
+    let key = [day, "us-east-1", "s3", "aws4_request"]
+        .iter()
+        .fold(secret.into_bytes(), |key, part| hmac(&key, part));
+    let signature = client::hex(&hmac(&key, &text));
+    let sent: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    match in_url {
+        Some(_) => format!(
+            "GET {path}?{query}&X-Amz-Signature={signature} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
+            client.address
+        ),
+        None => format!(
+            "GET {path} HTTP/1.1\r\n{sent}connection: close\r\nauthorization: AWS4-HMAC-SHA256 \
+             Credential={}/{scope}, SignedHeaders={list}, Signature={signature}\r\n\r\n",
+            client.identity.access_key
+        ),
+    }
+}
+
+/// As AWS has it: a signature is of the host it was made for, and a URL is good for a week at most.
+#[test]
+fn signatures_that_fit_and_cover_too_little_are_refused() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("x")).ok();
+    let dated = ["x-amz-content-sha256", "x-amz-date"];
+    let answer =
+        |names: &[&str], in_url| fixture.client.send_raw("GET", &signed_over(&fixture, names, in_url));
+    assert_eq!(answer(&["host", dated[0], dated[1]], None).ok().text(), "x");
+    assert_eq!(answer(&dated, None).error(), (403, "AccessDenied".to_owned()), "by a header, without host");
+    assert_eq!(answer(&[], None).error(), (400, "AuthorizationHeaderMalformed".to_owned()), "over nothing");
+    assert_eq!(answer(&["host"], Some(604_800)).ok().text(), "x");
+    for expires in [604_801, 31_536_000] {
+        let refused = answer(&["host"], Some(expires));
+        assert_eq!(refused.error(), (400, "AuthorizationQueryParametersError".to_owned()), "{expires}");
+    }
+    let refused = answer(&[], Some(60));
+    assert_eq!(refused.error(), (400, "AuthorizationQueryParametersError".to_owned()), "a URL over nothing");
 }

@@ -97,6 +97,37 @@ fn signed_chunks() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "hello");
 }
 
+/// The last chunk has no content, and its signature says that nothing was left out before it.
+#[test]
+fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
+    let fixture = serve();
+    let data = b"hello";
+    let send = |cut: usize| {
+        let call = |length: usize| {
+            Call::on("PUT", "k")
+                .header("x-amz-decoded-content-length", data.len().to_string())
+                .header("content-length", length.to_string())
+                .payload("STREAMING-AWS4-HMAC-SHA256-PAYLOAD")
+        };
+        let whole = fixture.client.signed_chunks(&fixture.client.head(&call(0)), data).len();
+        let head = fixture.client.head(&call(whole - cut));
+        let mut body = fixture.client.signed_chunks(&head, data);
+        body.truncate(whole - cut);
+        let mut stream = fixture.client.connect();
+        std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
+        client::read_answer(&mut stream, "PUT")
+    };
+    // Without the empty line behind it; "\r\n" and that; half a signature; no signature; no last chunk.
+    let last = "0;chunk-signature=".len() + 64 + 4;
+    for cut in [4, 5, 36, 68, last - 1, last] {
+        assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");
+        nothing_stored(&fixture);
+    }
+    send(0).ok();
+    // Some senders leave out the empty line.
+    send(2).ok();
+}
+
 #[test]
 fn the_signed_hash_of_the_body() {
     let fixture = serve();

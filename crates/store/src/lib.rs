@@ -17,6 +17,7 @@ mod multipart;
 mod name;
 mod object;
 mod range;
+mod receive;
 mod tags;
 mod text;
 mod version;
@@ -37,6 +38,7 @@ pub use object::{
     ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
 };
 pub use range::ByteRange;
+pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use tags::{MAX_TAGS, Tags, check_tags};
 pub use version::{
     Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,

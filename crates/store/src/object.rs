@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::{
     ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind,
-    Result, Tags, VersionId, check_tags,
+    Result, Tags, VersionId, check_tags, receive_exact,
 };
 
 /// Bytes moved at a time when content is streamed: large enough to hide the cost of a call, small
@@ -396,13 +396,17 @@ impl Content {
         let len = usize::try_from(self.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match self {
             Content::Bytes(bytes) => buffer.extend_from_slice(&bytes),
-            Content::File(region) => {
-                buffer.resize(len, 0);
-                region.file.read_exact_at(buffer, region.offset).map_err(|e| short(e, len as u64))?;
+            Content::File(FileRegion { file, mut offset, .. }) => {
+                receive_exact(buffer, len, |piece| {
+                    file.read_exact_at(piece, offset).map_err(|e| short(e, len as u64))?;
+                    offset += piece.len() as u64;
+                    Ok(())
+                })?;
             }
             Content::Stream(mut reader, _) => {
-                buffer.resize(len, 0);
-                reader.read_exact(buffer).map_err(|e| short(e, len as u64))?;
+                receive_exact(buffer, len, |piece| {
+                    reader.read_exact(piece).map_err(|e| short(e, len as u64))
+                })?;
             }
         }
         Ok(())

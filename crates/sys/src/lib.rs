@@ -26,6 +26,7 @@ mod dir;
 pub mod fault;
 mod file;
 mod forks;
+mod heap;
 mod helper;
 mod huge;
 mod identity;
@@ -57,6 +58,7 @@ pub use file::{
     stat, stat_in, sync_data, write_all_at,
 };
 pub use forks::Process;
+pub use heap::{give_back_heap, unused_heap_bytes};
 pub use helper::{Helper, act_for};
 pub use huge::in_huge_pages;
 pub use identity::{Role, act_as, file_user, group_id, is_in_group, may_act_as_others, user_id};

@@ -15,6 +15,7 @@ use super::content::Verifier;
 use super::upload::part_ranges;
 use super::{Existing, Runner};
 use crate::exit::file_error;
+use crate::interrupt::Leftover;
 
 impl Runner<'_> {
     /// Writes beside the target, verifies, and only then renames: a failure or a signal leaves what
@@ -30,6 +31,7 @@ impl Runner<'_> {
         }
         let path = target.path(path);
         let mut temporary = temporary_beside(&path)?;
+        let _removed_by_signals = self.context.interrupt.temporary(temporary.path(), Leftover::Useless);
         let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
         let failed = |error| file_error("writing", path.display(), error);
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
@@ -114,8 +116,10 @@ impl Runner<'_> {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
             let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
             let object = self.store().get(from.0, from.1, &options)?;
-            if object.range != (offset..offset + len) {
-                let why = format!("bytes {:?} came instead of {offset}..{}", object.range, offset + len);
+            if object.range != (offset..offset + len) || object.info.size != info.size {
+                let (range, size) = (&object.range, object.info.size);
+                let wanted = format!("{offset}..{} of {}", offset + len, info.size);
+                let why = format!("bytes {range:?} of {size} came instead of {wanted}; copy it again");
                 return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
             }
             let mut at = offset;
@@ -183,7 +187,7 @@ impl Target {
 }
 
 /// A hidden file in the target's directory (made if missing), removed when it is dropped.
-fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
     // The mode of any new file; the process's umask applies.

@@ -28,6 +28,7 @@ use fordway_store::{
 use serde::Serialize;
 
 pub(crate) use content::Verifier;
+pub(crate) use download::temporary_beside;
 
 use crate::address::Address;
 use crate::args::TransferArgs;

@@ -5,6 +5,7 @@ mod care;
 mod copying;
 mod doctor;
 mod listing;
+mod proportion;
 mod reading;
 mod replicas;
 mod sources;

@@ -4,6 +4,7 @@
 mod nginx;
 mod process;
 mod race;
+mod streams;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -69,6 +69,10 @@ impl Process {
         super::ask(self.metrics.as_ref().unwrap(), path)
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn hang_up(&self) {
         signal(self.child.id(), rustix::process::Signal::HUP);
     }

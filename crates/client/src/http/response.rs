@@ -195,6 +195,20 @@ impl Response {
         Ok(())
     }
 
+    /// Holds the end of the body against what was read of it, which is all that was announced.
+    /// Errors: `BadResponse` where it goes on; as [`Response::read_into`].
+    /// Cost: none where the head states the length.
+    pub(crate) fn check_end(&mut self) -> Result<()> {
+        match self.read(&mut [0]).map_err(body_error)? {
+            0 => Ok(()),
+            _ => {
+                let detail =
+                    "the body goes on behind the bytes that it was to have; do not trust this server";
+                Err(Error::new(ErrorKind::BadResponse, detail))
+            }
+        }
+    }
+
     /// Reads the whole body, whatever its framing, up to 64 MiB.
     /// Errors: as [`Response::read_into`], `EntityTooLarge`.
     pub fn read_document(&mut self) -> Result<Vec<u8>> {

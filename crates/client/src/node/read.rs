@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fordway_store::{
     Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object, Result,
+    receive_exact,
 };
 use fordway_sys::read_into_spare;
 use fordway_wire::node::{Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
@@ -83,20 +84,30 @@ fn fill(
         }
         Sent::Stream(len) => {
             connection.finish(header);
-            let mut left = usize::try_from(len).map_err(too_large)?;
-            buffer.resize(left, 0);
-            while left > 0 {
-                let start = buffer.len() - left;
-                match connection.read_stream(&mut buffer[start..]).map_err(Failure::Unknown)? {
-                    0 => return Err(Failure::Unusable(cut_short(left))),
-                    count => left -= count,
-                }
-            }
-            return Ok(());
+            return read_stream(connection, usize::try_from(len).map_err(too_large)?, buffer);
         }
     }
     connection.finish(header);
     Ok(())
+}
+
+/// Reads `len` bytes that follow into `buffer`.
+fn read_stream(connection: &mut Connection, len: usize, buffer: &mut Vec<u8>) -> Result<(), Failure> {
+    let mut failed = None;
+    let received = receive_exact(buffer, len, |mut piece| {
+        while !piece.is_empty() {
+            match connection.read_stream(piece) {
+                Ok(0) => return Err(cut_short(piece.len())),
+                Ok(count) => piece = &mut piece[count..],
+                Err(error) => {
+                    failed = Some(Failure::Unknown(error));
+                    return Err(ErrorKind::Io.into());
+                }
+            }
+        }
+        Ok(())
+    });
+    received.map_err(|error| failed.unwrap_or(Failure::Unusable(error)))
 }
 
 /// Reads `wanted` bytes of a file that was passed, behind what is in `buffer`.

@@ -3,23 +3,27 @@
 use fordway_store::{Bucket, BucketInfo, Entry, ListQuery, Listing, MAX_KEYS, Result};
 use fordway_wire::s3_xml::{self, ListBucketPage};
 
+use super::pages::{Pages, next_of};
 use super::request::Call;
 use super::session::Session;
 
 /// Lists a bucket. Cost: a request per 1,000 entries.
 pub(super) fn list(session: &Session, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
     let mut found = Merged { query, entries: Vec::new() };
-    let mut token = None;
+    let (mut token, mut pages) = (None, Pages::default());
     loop {
         let wanted = query.max_keys.saturating_sub(found.entries.len()).clamp(1, MAX_KEYS);
         let call = page_call(bucket, query, token.as_deref(), wanted);
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_bucket(&document).map_err(|error| call.named(error))?;
-        token = page.next_token.take().filter(|_| page.truncated);
+        let next = next_of(page.truncated, page.next_token.take()).map_err(|error| call.named(error))?;
+        let before = found.entries.len();
         found.add(page);
-        if token.is_none() || found.entries.len() >= query.max_keys {
-            return Ok(found.finish(token.is_some()));
+        if next.is_none() || found.entries.len() >= query.max_keys {
+            return Ok(found.finish(next.is_some()));
         }
+        pages.go_on(&next, found.entries.len() - before).map_err(|error| call.named(error))?;
+        token = next;
     }
 }
 
@@ -87,7 +91,7 @@ impl Merged<'_> {
 
 /// All buckets whose names we can address.
 pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
-    let (mut buckets, mut token) = (Vec::new(), None::<String>);
+    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, Pages::default());
     loop {
         let mut call = Call::on_service("GET", "list buckets");
         if let Some(token) = token.take() {
@@ -95,6 +99,9 @@ pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
         }
         let document = session.run_for_document(&call)?;
         let (page, next) = s3_xml::list_all_my_buckets(&document).map_err(|error| call.named(error))?;
+        if next.is_some() {
+            pages.go_on(&next, page.len()).map_err(|error| call.named(error))?;
+        }
         for bucket in page {
             match Bucket::new(bucket.name) {
                 Ok(name) => buckets.push(BucketInfo { name, created: bucket.created }),

@@ -8,6 +8,7 @@ mod failure;
 mod headers;
 mod list;
 mod multipart;
+mod pages;
 mod parts;
 mod profile;
 mod ranges;

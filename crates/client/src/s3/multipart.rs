@@ -12,6 +12,7 @@ use super::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
     version,
 };
+use super::pages::{Pages, next_of};
 use super::request::{Call, base64_digest, base64_md5};
 use super::session::Session;
 use super::{failure, parts, store};
@@ -180,7 +181,9 @@ pub(super) fn list_parts(
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
-        let is_last = !page.truncated || page.parts.is_empty();
+        // Parts are asked for by number: a page that has none behind the last would be asked for again for ever.
+        let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
+        let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
         found.parts.append(&mut page.parts);
         if is_last || found.parts.len() >= query.max_parts {
             found.truncated = !is_last || found.parts.len() > query.max_parts;
@@ -197,6 +200,7 @@ pub(super) fn list_uploads(
 ) -> Result<UploadListing> {
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
+    let mut pages = Pages::default();
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
         let mut call = Call::on_bucket("GET", "list uploads", bucket)
@@ -210,13 +214,15 @@ pub(super) fn list_uploads(
         }
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_uploads(&document).map_err(|error| call.named(error))?;
-        (key_after, upload_after) = (page.next_key, page.next_upload);
-        let is_last = !page.listing.truncated || key_after.is_none();
+        key_after = next_of(page.listing.truncated, page.next_key).map_err(|error| call.named(error))?;
+        upload_after = page.next_upload;
+        let (is_last, count) = (key_after.is_none(), page.listing.uploads.len());
         found.uploads.append(&mut page.listing.uploads);
         if is_last || found.uploads.len() >= query.max_uploads {
             found.truncated = !is_last || found.uploads.len() > query.max_uploads;
             found.uploads.truncate(query.max_uploads);
             return Ok(found);
         }
+        pages.go_on(&(&key_after, &upload_after), count).map_err(|error| call.named(error))?;
     }
 }

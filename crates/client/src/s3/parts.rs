@@ -26,7 +26,11 @@ pub(super) fn object_parts(
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }
         parts.extend(page);
-        after = next.filter(|next| after.is_none_or(|after| after < *next));
+        if next.is_some() && next <= after {
+            let detail = "the service sends the list of parts back to where it was; report it to who runs it";
+            return Err(Error::new(ErrorKind::BadResponse, detail));
+        }
+        after = next;
         if after.is_none() {
             break;
         }

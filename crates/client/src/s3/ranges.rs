@@ -1,10 +1,14 @@
 //! Many ranges of one object at once, by the reader of vectors.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, VersionId};
+use fordway_store::{
+    Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, TRUSTED_BYTES, VersionId,
+    receive_rest,
+};
 
 use super::failure;
 use super::request::Call;
@@ -13,6 +17,9 @@ use super::store::head;
 use crate::http::Origin;
 use crate::http::vector::is_passing;
 use crate::http::vector::{Begun, FileVersion, Fragment, Pin, RemoteFile, Target};
+
+/// What is asked for at once of a range that is too long to take memory for on a server's word.
+const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the version that is there now, or that `options` name. Cost: as few GETs as the service takes, all but
 /// the first sent at once; a HEAD before them where there are conditions, or a range has no end.
@@ -53,14 +60,24 @@ fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
 fn read(file: &RemoteFile, ranges: &[ByteRange], begun: Option<Begun>) -> Result<Vec<Vec<u8>>> {
     let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
     let resolved = resolved.map_err(|error| file.named(error))?;
-    let mut buffers: Vec<Vec<u8>> =
-        resolved.iter().map(|range| vec![0; (range.end - range.start) as usize]).collect();
+    let length = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let at_once = |range: &Range<u64>| length(range).min(TRUSTED_BYTES);
+    let mut buffers: Vec<Vec<u8>> = resolved.iter().map(|range| vec![0; at_once(range)]).collect();
     let mut fragments: Vec<_> = resolved
         .iter()
         .zip(&mut buffers)
         .map(|(range, buffer)| Fragment { offset: range.start, buffer })
         .collect();
     file.read_begun(&mut fragments, begun)?;
+    for (range, buffer) in resolved.iter().zip(&mut buffers) {
+        let mut offset = range.start + buffer.len() as u64;
+        receive_rest(buffer, length(range), PIECE_BYTES, |piece| {
+            let bytes = piece.len() as u64;
+            file.read_ranges(&mut [Fragment { offset, buffer: piece }])?;
+            offset += bytes;
+            Ok(())
+        })?;
+    }
     Ok(buffers)
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use fordway_store::{
     Bucket, ByteRange, Checksum, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
-    Object, ObjectInfo, Result,
+    Object, ObjectInfo, Result, receive_exact,
 };
 use fordway_wire::range::{digits, format_range, parse_content_range};
 
@@ -52,8 +52,8 @@ struct Opened {
 }
 
 enum Body {
-    /// The wanted bytes are next, and so many.
-    Streaming,
+    /// The wanted bytes are next, and so many; whether the body ends with them.
+    Streaming { ends: bool },
     /// The server did not say how many there are, so they were fetched.
     Buffered(Vec<u8>),
 }
@@ -68,7 +68,7 @@ impl Opened {
                     Some(_) => part(&response, length)?,
                     None => partial(&response, wanted, length)?,
                 };
-                (range, size, Body::Streaming)
+                (range, size, Body::Streaming { ends: true })
             }
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
@@ -77,7 +77,8 @@ impl Opened {
             (_, Some(size)) => {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
-                (range, size, Body::Streaming)
+                let ends = range.end == size;
+                (range, size, Body::Streaming { ends })
             }
             (_, None) => {
                 let mut all = response.read_rest(MAX_UNSIZED_BYTES)?;
@@ -157,7 +158,10 @@ pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOp
                 verify(checksum.as_ref(), &bytes)?;
                 Content::Bytes(Bytes::from(bytes))
             }
-            Body::Streaming => Content::Stream(Box::new(Stream::new(response, len, checksum)), len),
+            Body::Streaming { ends } => {
+                let check = checksum.map(Check::new);
+                Content::Stream(Box::new(Stream { response, left: len, ends, check }), len)
+            }
         };
         Ok(Object { info, range, content })
     })
@@ -176,9 +180,11 @@ pub(super) fn read(
         let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match opened.body {
             Body::Buffered(bytes) => *buffer = bytes,
-            Body::Streaming => {
-                resize(buffer, len);
-                opened.response.read_into(buffer)?;
+            Body::Streaming { ends } => {
+                receive_exact(buffer, len, |piece| opened.response.read_into(piece))?;
+                if ends {
+                    opened.response.check_end()?;
+                }
             }
         }
         verify(opened.checksum.as_ref(), buffer)?;
@@ -188,15 +194,6 @@ pub(super) fn read(
         buffer.clear();
     }
     done
-}
-
-/// Gives `buffer` a length without writing over what it holds: that is about to be replaced, and
-/// clearing it would cost a pass over memory. Fresh memory comes zeroed from the system.
-fn resize(buffer: &mut Vec<u8>, len: usize) {
-    match buffer.capacity() < len {
-        true => *buffer = vec![0; len],
-        false => buffer.resize(len, 0),
-    }
 }
 
 fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
@@ -209,24 +206,38 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The bytes of an object as they arrive; the checksum is held against them at the end.
+/// A checksum on its way.
+struct Check {
+    hasher: Hasher,
+    stated: Checksum,
+}
+
+impl Check {
+    fn new(stated: Checksum) -> Self {
+        Check { hasher: Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
+    }
+
+    fn finish(self) -> Result<()> {
+        let expected = Expected { checksum: Some(self.stated), ..Default::default() };
+        self.hasher.finish(&expected).map(|_| ())
+    }
+}
+
+/// The bytes of an object as they arrive; at their end, the body's end and the checksum are held against them.
 struct Stream {
     response: Response,
     left: u64,
-    check: Option<(Hasher, Checksum)>,
+    /// Whether the body ends with them.
+    ends: bool,
+    check: Option<Check>,
 }
 
 impl Stream {
-    fn new(response: Response, left: u64, checksum: Option<Checksum>) -> Self {
-        let check =
-            checksum.map(|stated| (Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated));
-        Stream { response, left, check }
-    }
-
-    fn check_end(&mut self) -> io::Result<()> {
-        let Some((hasher, stated)) = self.check.take() else { return Ok(()) };
-        let expected = Expected { checksum: Some(stated), ..Default::default() };
-        hasher.finish(&expected).map(|_| ()).map_err(io::Error::other)
+    fn check_end(&mut self) -> Result<()> {
+        if self.ends {
+            self.response.check_end()?;
+        }
+        self.check.take().map_or(Ok(()), Check::finish)
     }
 }
 
@@ -242,11 +253,11 @@ impl Read for Stream {
             return Err(io::Error::other(Error::new(ErrorKind::IncompleteBody, detail)));
         }
         self.left -= got as u64;
-        if let Some((hasher, _)) = &mut self.check {
-            hasher.update(&target[..got]);
+        if let Some(check) = &mut self.check {
+            check.hasher.update(&target[..got]);
         }
         if self.left == 0 {
-            self.check_end()?;
+            self.check_end().map_err(io::Error::other)?;
         }
         Ok(got)
     }

@@ -3,6 +3,7 @@
 use fordway_store::{Bucket, MAX_KEYS, Result, VersionId, VersionListing, Versioning, VersionsQuery};
 use fordway_wire::s3_xml;
 
+use super::pages::Pages;
 use super::request::Call;
 use super::session::Session;
 
@@ -25,19 +26,20 @@ pub(super) fn list(session: &Session, bucket: &Bucket, query: &VersionsQuery) ->
         next: query.key_after.clone().map(|key| (key, query.version_after.clone())),
         ..Default::default()
     };
+    let mut pages = Pages::default();
     loop {
         let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
         let call = page_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_versions(&document).map_err(|error| call.named(error))?;
-        let is_empty = page.versions.is_empty() && page.prefixes.is_empty();
+        let count = page.versions.len() + page.prefixes.len();
         found.versions.append(&mut page.versions);
         found.prefixes.append(&mut page.prefixes);
-        // A page that says there is more and shows nothing would be asked for again for ever.
-        found.next = page.next.filter(|_| !is_empty);
+        found.next = page.next;
         if found.next.is_none() || found.versions.len() + found.prefixes.len() >= query.max_keys {
             return Ok(found);
         }
+        pages.go_on(&found.next, count).map_err(|error| call.named(error))?;
     }
 }
 

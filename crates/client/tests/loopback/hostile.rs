@@ -98,6 +98,81 @@ fn a_body_cut_short_is_never_taken_for_the_whole() {
     assert_eq!(opened.content.into_vec().unwrap_err().kind(), ErrorKind::IncompleteBody);
 }
 
+/// A partial answer in chunks, or one that ends with the connection: bytes 2 to 5 of nine, with `body` behind its head.
+fn partial(framing: &str, body: &str) -> Vec<u8> {
+    let head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 2-5/9\r\nETag: \"e\"\r\n";
+    format!("{head}{framing}\r\n\r\n{body}").into_bytes()
+}
+
+#[test]
+fn a_body_that_does_not_end_with_its_range_is_an_error() {
+    let options = GetOptions { range: Some(ByteRange::Inclusive(2, 5)), ..Default::default() };
+    let part = GetOptions { part: Some(2), ..Default::default() };
+    for (framing, body, kind) in [
+        ("Transfer-Encoding: chunked", "4\r\nabcd\r\n0\r\n\r\n", None),
+        ("Transfer-Encoding: chunked", "4\r\nabcd\r\n3\r\nefg\r\n0\r\n\r\n", Some(ErrorKind::BadResponse)),
+        ("Transfer-Encoding: chunked", "7\r\nabcdefg\r\n0\r\n\r\n", Some(ErrorKind::BadResponse)),
+        ("Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n", Some(ErrorKind::IncompleteBody)),
+        ("Transfer-Encoding: chunked", "4\r\nabcd\r\n", Some(ErrorKind::IncompleteBody)),
+        ("Connection: close", "abcd", None),
+        ("Connection: close", "abcdefg", Some(ErrorKind::BadResponse)),
+        ("Connection: close", "abc", Some(ErrorKind::IncompleteBody)),
+    ] {
+        for options in [&options, &part] {
+            let script = || vec![Step::Request, Step::Send(partial(framing, body))];
+            let server = Server::start(vec![script(), script()]);
+            let store = server.store(once);
+            let mut buffer = Vec::new();
+            let read = store.read(&bucket(), &key("k"), options, &mut buffer).map(|_| buffer);
+            let got = store.get(&bucket(), &key("k"), options).and_then(|object| object.content.into_vec());
+            for result in [read, got] {
+                assert_eq!(
+                    result.as_ref().err().map(|error| error.kind()),
+                    kind,
+                    "{framing} {body:?}: {result:?}"
+                );
+                assert!(kind.is_some() || result.unwrap() == b"abcd");
+            }
+        }
+    }
+}
+
+/// Memory grows with what arrives, whatever a server says that it will send.
+#[test]
+fn a_length_out_of_all_proportion_costs_no_memory() {
+    for length in [1_u64 << 40, 1 << 50, i64::MAX as u64, u64::MAX] {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nETag: \"e\"\r\n\r\n0123456789");
+        let kind = kind_of(head.as_bytes()).unwrap();
+        let is_told =
+            matches!(kind, ErrorKind::IncompleteBody | ErrorKind::BadResponse | ErrorKind::EntityTooLarge);
+        assert!(is_told, "{length}: {kind:?}");
+        let script = || vec![Step::Request, Step::Send(head.clone().into_bytes())];
+        let server = Server::start(vec![script()]);
+        let opened = server.store(once).get(&bucket(), &key("k"), &GetOptions::default());
+        assert!(opened.and_then(|object| object.content.into_vec()).is_err(), "{length}");
+    }
+}
+
+/// The same of ranges whose end the server says.
+#[test]
+fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
+    for size in [1_u64 << 40, i64::MAX as u64] {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nETag: \"e\"\r\n\r\n");
+        let last = size - 1;
+        let body = format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 9-{last}/{size}\r\nContent-Length: {}\r\nETag: \"e\"\r\n\r\nabc",
+            size - 9
+        );
+        let server = Server::start(vec![
+            vec![Step::Request, Step::Send(head.into_bytes())],
+            vec![Step::Request, Step::Send(body.into_bytes())],
+        ]);
+        let ranges = [ByteRange::From(9)];
+        let read = server.store(once).read_ranges(&bucket(), &key("k"), &ranges, &GetOptions::default());
+        assert!(read.is_err(), "{size}");
+    }
+}
+
 #[test]
 fn a_read_that_was_cut_is_done_again() {
     let whole = object([1; 50_000]);

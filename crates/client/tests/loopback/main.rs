@@ -2,6 +2,7 @@
 
 mod access;
 mod hostile;
+mod pages;
 mod parts;
 mod requests;
 mod scripted;

@@ -15,7 +15,7 @@ use http_body::Body as _;
 use super::wire::Wire;
 use crate::answer::Reply;
 use crate::buffers::{give_buffer, take_buffer};
-use crate::content::{Parts, Pieces, Source, append, append_part};
+use crate::content::{PIECE_BYTES, Parts, Pieces, Source, append, append_part};
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
 /// copy costs less than `sendfile` does up to here.
@@ -185,7 +185,7 @@ async fn send_pieces(wire: &mut Wire, head: &[u8], mut pieces: Pieces) -> io::Re
     wire.send_before_file(head).await?;
     while pieces.len() > 0 {
         let piece;
-        (piece, pieces) = pieces.next().await?;
+        (piece, pieces) = pieces.next(PIECE_BYTES).await?;
         wire.send(&piece).await?;
     }
     Ok(())

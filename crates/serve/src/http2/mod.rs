@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use crate::answer::Shared;
 use crate::caller::Caller;
 use crate::gateway::Stopped;
-use crate::multiplexed::{self, ReplyBody, gathered};
+use crate::multiplexed::{self, HeldBytes, ReplyBody, gathered};
 use crate::patience::Patience;
 use crate::socket::Socket;
 use crate::workers;
@@ -56,8 +56,8 @@ pub(crate) async fn serve(
     stopped: Stopped,
 ) -> io::Result<()> {
     workers::stay();
-    let streams = Streams::new(shared.limits.stall_timeout);
-    let service = service_fn(|request| exchange(shared.clone(), caller.clone(), request));
+    let (streams, held) = (Streams::new(shared.limits.stall_timeout), HeldBytes::default());
+    let service = service_fn(|request| exchange((shared.clone(), held.clone()), caller.clone(), request));
     let io = TokioIo::new(Rewound::new(socket, ahead));
     let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
     run(connection, &streams, shared.limits.header_timeout, stopped).await
@@ -147,13 +147,13 @@ impl Idle {
 }
 
 async fn exchange(
-    shared: Arc<Shared>,
+    (shared, held): (Arc<Shared>, HeldBytes),
     caller: Caller,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let length = request.body().size_hint();
     let request = request.map(|body| gathered(body, shared.limits.body_bytes_max));
-    let mut response = multiplexed::exchange(&shared, &caller, request, length).await;
+    let mut response = multiplexed::exchange((&shared, &held), &caller, request, length).await;
     if let Some(elsewhere) = &shared.http3 {
         response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use crate::answer::Shared;
 use crate::caller::Caller;
 use crate::gateway::Stopped;
-use crate::multiplexed::{self, ReplyBody};
+use crate::multiplexed::{self, HeldBytes, ReplyBody};
 pub(crate) use listener::Listener;
 use turns::Turns;
 
@@ -77,7 +77,7 @@ async fn take_requests(
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let mut stop = pin!(stop);
-    let turns = Arc::new(Turns::new(shared.limits.stall_timeout));
+    let (turns, held) = (Arc::new(Turns::new(shared.limits.stall_timeout)), HeldBytes::default());
     loop {
         let next = tokio::select! {
             next = timeout(shared.limits.header_timeout, connection.accept()) => next,
@@ -86,7 +86,8 @@ async fn take_requests(
         while requests.try_join_next().is_some() {}
         match next {
             Ok(Ok(Some(request))) => {
-                requests.spawn(answer(request, shared.clone(), caller.clone(), turns.clone()));
+                let with = (shared.clone(), held.clone());
+                requests.spawn(answer(request, with, caller.clone(), turns.clone()));
             }
             Ok(Ok(None)) => return Ok(()),
             Ok(Err(error)) if error.is_h3_no_error() => return Ok(()),
@@ -97,20 +98,30 @@ async fn take_requests(
     }
 }
 
-async fn answer(request: Resolver, shared: Arc<Shared>, caller: Caller, turns: Arc<Turns>) {
-    if let Err(error) = exchange(request, &shared, &caller, &turns).await {
+async fn answer(
+    request: Resolver,
+    (shared, held): (Arc<Shared>, HeldBytes),
+    caller: Caller,
+    turns: Arc<Turns>,
+) {
+    if let Err(error) = exchange(request, (&shared, &held), &caller, &turns).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
     }
 }
 
-async fn exchange(resolver: Resolver, shared: &Shared, caller: &Caller, turns: &Turns) -> io::Result<()> {
+async fn exchange(
+    resolver: Resolver,
+    (shared, held): (&Shared, &HeldBytes),
+    caller: &Caller,
+    turns: &Turns,
+) -> io::Result<()> {
     let limits = &shared.limits;
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
     let (request, stream): (Request<()>, RequestStream<BidiStream<Bytes>, Bytes>) =
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
     let (body, length) = body::of(&request, receive, limits);
-    let response = multiplexed::exchange(shared, caller, request.map(|()| body), length).await;
+    let response = multiplexed::exchange((shared, held), caller, request.map(|()| body), length).await;
     let sent = send_answer(&mut send, response, turns).await;
     if sent.is_err() {
         // The client must not take what it has for the whole.

@@ -1,8 +1,10 @@
 //! What HTTP/2 and HTTP/3 have in common: many requests at once, each with a body that comes in pieces.
 //!
+//! * `held`: how much of answers is read ahead of their clients
 //! * `incoming`: bodies of requests, in pieces as large as a store likes to write
 //! * `outgoing`: bodies of answers, read as the client takes them
 
+mod held;
 mod incoming;
 mod outgoing;
 
@@ -15,12 +17,13 @@ use std::sync::Arc;
 use crate::answer::{self, Shared};
 use crate::caller::Caller;
 use crate::monitor::{self, Ending, Monitor, Trace};
+pub(crate) use held::HeldBytes;
 pub(crate) use incoming::gathered;
 pub(crate) use outgoing::ReplyBody;
 
 /// Answers a request, of whose body `length` is known.
 pub(crate) async fn exchange(
-    shared: &Shared,
+    (shared, held): (&Shared, &HeldBytes),
     caller: &Caller,
     request: Request<s3s::Body>,
     length: SizeHint,
@@ -43,7 +46,7 @@ pub(crate) async fn exchange(
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
-    outgoing::response(response, is_head)
+    outgoing::response(response, is_head, held)
 }
 
 /// A request that has begun, and is over also where it is dropped: its client took it back, or did not go

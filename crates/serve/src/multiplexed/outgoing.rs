@@ -9,11 +9,12 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
+use super::held::{HeldAnswer, HeldBytes};
 use crate::answer::Reply;
 use crate::content::Pieces;
 
 /// The answer as it is sent; to HEAD only what it says of itself.
-pub(super) fn response(response: Response<Reply>, is_head: bool) -> Response<ReplyBody> {
+pub(super) fn response(response: Response<Reply>, is_head: bool, held: &HeldBytes) -> Response<ReplyBody> {
     let (mut parts, reply) = response.into_parts();
     let is_without_body = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if !is_without_body
@@ -23,44 +24,55 @@ pub(super) fn response(response: Response<Reply>, is_head: bool) -> Response<Rep
         parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     let reply = if is_without_body || is_head { Reply::Nothing } else { reply };
-    Response::from_parts(parts, ReplyBody::new(reply))
+    Response::from_parts(parts, ReplyBody { left: Left::of(reply), held: held.answer() })
 }
 
 /// A piece, and what comes after it, on their way from a file.
 type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>;
 
 /// What a client has not taken yet.
-pub(crate) enum ReplyBody {
+pub(crate) struct ReplyBody {
+    left: Left,
+    held: HeldAnswer,
+}
+
+enum Left {
     Content(Pieces),
     Reading(Reading),
     Document(s3s::Body),
     Nothing,
 }
 
-impl ReplyBody {
-    fn new(reply: Reply) -> Self {
+impl Left {
+    fn of(reply: Reply) -> Self {
         match reply {
-            Reply::Nothing => ReplyBody::Nothing,
-            Reply::Content(content) => ReplyBody::Content(Pieces::new(content)),
-            Reply::Parts(parts) => ReplyBody::Content(Pieces::Parts(parts)),
-            Reply::Document(document) => ReplyBody::Document(document),
+            Reply::Nothing => Left::Nothing,
+            Reply::Content(content) => Left::Content(Pieces::new(content)),
+            Reply::Parts(parts) => Left::Content(Pieces::Parts(parts)),
+            Reply::Document(document) => Left::Document(document),
         }
     }
+}
 
+impl ReplyBody {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         loop {
-            match std::mem::replace(self, ReplyBody::Nothing) {
-                ReplyBody::Content(pieces) if pieces.len() > 0 => {
-                    *self = ReplyBody::Reading(Box::pin(pieces.next()));
+            match std::mem::replace(&mut self.left, Left::Nothing) {
+                Left::Content(pieces) if pieces.len() > 0 => {
+                    let Poll::Ready(room) = self.held.poll_room(context) else {
+                        self.left = Left::Content(pieces);
+                        return Poll::Pending;
+                    };
+                    self.left = Left::Reading(Box::pin(pieces.next(room)));
                 }
-                ReplyBody::Reading(mut reading) => {
+                Left::Reading(mut reading) => {
                     let Poll::Ready(read) = reading.as_mut().poll(context) else {
-                        *self = ReplyBody::Reading(reading);
+                        self.left = Left::Reading(reading);
                         return Poll::Pending;
                     };
                     let (piece, rest) = read?;
-                    *self = ReplyBody::Content(rest);
-                    return Poll::Ready(Ok(Some(piece)));
+                    self.left = Left::Content(rest);
+                    return Poll::Ready(Ok(Some(self.held.hold(piece))));
                 }
                 _ => return Poll::Ready(Ok(None)),
             }
@@ -76,7 +88,7 @@ impl Body for ReplyBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let ReplyBody::Document(document) = &mut *self {
+        if let Left::Document(document) = &mut self.left {
             return Pin::new(document).poll_frame(context).map_err(Into::into);
         }
         let piece = ready!(self.poll_piece(context));
@@ -86,20 +98,20 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            ReplyBody::Nothing => true,
-            ReplyBody::Content(pieces) => pieces.len() == 0,
-            ReplyBody::Reading(_) => false,
-            ReplyBody::Document(document) => document.is_end_stream(),
+        match &self.left {
+            Left::Nothing => true,
+            Left::Content(pieces) => pieces.len() == 0,
+            Left::Reading(_) => false,
+            Left::Document(document) => document.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            ReplyBody::Nothing => SizeHint::with_exact(0),
-            ReplyBody::Content(pieces) => SizeHint::with_exact(pieces.len()),
-            ReplyBody::Reading(_) => SizeHint::default(),
-            ReplyBody::Document(document) => document.size_hint(),
+        match &self.left {
+            Left::Nothing => SizeHint::with_exact(0),
+            Left::Content(pieces) => SizeHint::with_exact(pieces.len()),
+            Left::Reading(_) => SizeHint::default(),
+            Left::Document(document) => document.size_hint(),
         }
     }
 }

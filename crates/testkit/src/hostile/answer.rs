@@ -109,6 +109,9 @@ fn content(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
         match lie {
             Lie::Header(name, value) => answer.headers.push((name, value.clone())),
             Lie::Flipped => answer.body.iter_mut().for_each(|byte| *byte ^= 1),
+            Lie::BodyOff(off) => {
+                answer.body.resize(answer.body.len().saturating_add_signed(*off as isize), b'?');
+            }
             _ => {}
         }
     }

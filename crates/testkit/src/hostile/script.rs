@@ -42,6 +42,8 @@ pub enum Lie {
     ContentRangeSize(u64),
     /// Every part has so many bytes more (or fewer) than its `Content-Range` says; `Content-Length` counts them.
     PartBytesOff(i64),
+    /// The body has so many bytes more (or fewer) at its end than its head says of the file; its framing fits.
+    BodyOff(i64),
     /// No `Content-Range` at all.
     NoContentRange,
     /// Lines of heads end without a carriage return, those of parts too.

@@ -91,6 +91,38 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
     }
 }
 
+/// The body has another size than the file, and its framing does not tell: by chunks, or by the end of the connection.
+#[test]
+fn a_body_that_does_not_end_with_the_file_is_an_error() {
+    for (framing, off) in
+        [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
+    {
+        let server = HostileServer::start(file(), Script::honest());
+        let opened = open(&server.url());
+        server.follow(Script::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+        for range in [WHOLE, 5..SIZE as u64, 5..5_000] {
+            let error = copy(&opened, range.clone()).unwrap_err();
+            let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
+            assert_eq!(error.kind(), kind, "{framing:?} {off} {range:?}: {error}");
+        }
+        server.follow(Script::honest().always(framing));
+        assert!(copy(&opened, WHOLE).unwrap() == file());
+    }
+}
+
+/// A length that is not that of the range, in an answer that stays within it.
+#[test]
+fn a_length_that_is_not_the_range_s_is_an_error() {
+    for off in [11, -11] {
+        let server = HostileServer::start(file(), Script::honest());
+        let opened = open(&server.url());
+        server.follow(Script::honest().always(Lie::BodyOff(off)));
+        let error = copy(&opened, 5..5_000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadResponse, "{off}: {error}");
+        assert_eq!(server.requests().len(), 2, "{off}: it is not tried again");
+    }
+}
+
 #[test]
 fn the_receiver_may_end_it() {
     let server = HostileServer::start(file(), Script::honest());

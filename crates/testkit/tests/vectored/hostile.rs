@@ -6,7 +6,7 @@ use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use proptest::prelude::*;
 
-use crate::{VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
+use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
 /// Every lie that a read may survive, told always or only at first. Those that hold up are told once.
 pub(crate) fn some_lie() -> impl Strategy<Value = Lie> {
@@ -71,6 +71,58 @@ proptest! {
         match read(&opened, &ranges) {
             Ok(found) => prop_assert!(is_deceived || found == expected(&content, &ranges)),
             Err(error) => prop_assert!(error.to_string().contains(&server.url()[..20]), "{error}"),
+        }
+    }
+}
+
+/// All that was asked for has come when it shows that the body goes on, or it does not come at all.
+#[test]
+fn a_body_that_does_not_end_with_its_range_is_an_error() {
+    let content = file();
+    let ranges: [&[(u64, usize)]; 3] = [&[(7, 20_000)], &[(SIZE as u64 - 9, 9)], &[(0, SIZE)]];
+    for version in VERSIONS {
+        for (framing, off) in
+            [(Lie::Chunked(900), 11), (Lie::UntilClose, 11), (Lie::Chunked(900), -11), (Lie::UntilClose, -11)]
+        {
+            for ranges in ranges {
+                let server = start(version, content.clone(), Script::honest());
+                let opened = open_in(version, &server.url());
+                server.follow(Script::honest().always(framing.clone()).always(Lie::BodyOff(off)));
+                let error = read(&opened, ranges).unwrap_err();
+                let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
+                assert_eq!(error.kind(), kind, "{version:?} {framing:?} {off} {ranges:?}: {error}");
+            }
+        }
+    }
+}
+
+/// A server that knows no ranges sends more than the file, or less.
+#[test]
+fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
+    let content = file();
+    for (version, off) in VERSIONS.into_iter().flat_map(|version| [(version, 11), (version, -11)]) {
+        let server = start(version, content.clone(), Script::honest());
+        let opened = open_in(version, &server.url());
+        let whole = Script::honest().always(Lie::WholeForRange).always(Lie::Chunked(900));
+        server.follow(whole.always(Lie::BodyOff(off)));
+        let error = read(&opened, &[(9, SIZE - 9)]).unwrap_err();
+        let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
+        assert_eq!(error.kind(), kind, "{version:?} {off}: {error}");
+    }
+}
+
+/// The carriage return of the delimiter, or the delimiter's first bytes, are no content.
+#[test]
+fn parts_that_are_a_byte_off_are_an_error() {
+    let content = file();
+    for (version, off) in VERSIONS.into_iter().flat_map(|version| [-2, -1, 1, 2].map(|off| (version, off))) {
+        for breaks in [None, Some(Lie::BareLineFeeds)] {
+            let server = start(version, content.clone(), Script::honest());
+            let opened = open_in(version, &server.url());
+            let script = Script::honest().always(Lie::PartBytesOff(off));
+            server.follow(breaks.iter().fold(script, |script, lie| script.always(lie.clone())));
+            let error = read(&opened, &spread(20, 100)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Parts {
     between_bytes: usize,
     /// Of the last part, what lay before its content, without the digits of its range.
     form_bytes: Option<usize>,
+    /// The line break that ended the last part's head, and must end its content.
+    line_break: &'static [u8],
 }
 
 #[derive(Debug)]
@@ -63,8 +65,10 @@ enum State {
     Head(Option<(Range<u64>, Option<u64>)>),
     /// So many bytes of the part are to come.
     Data(u64),
-    /// Behind the content of a part.
+    /// Behind the content of a part: the line break that belongs to the delimiter comes next.
     AfterData,
+    /// Behind that line break.
+    Delimiter,
     Done,
 }
 
@@ -111,7 +115,8 @@ impl Parts {
     /// For a body with this boundary; see [`boundary_of`].
     pub fn new(boundary: &str) -> Self {
         let delimiter = [b"--", boundary.as_bytes()].concat();
-        Parts { delimiter, state: State::Preamble, line: Vec::new(), between_bytes: 0, form_bytes: None }
+        let (state, line) = (State::Preamble, Vec::new());
+        Parts { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
     /// The bytes of content that are next, with nothing in between.
@@ -177,7 +182,8 @@ impl Parts {
     /// Whether `line` closes the body; not looked for within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
-        !matches!(self.state, State::Head(_)) && rest.is_some_and(|rest| rest.starts_with(b"--"))
+        let may_end = matches!(self.state, State::Preamble | State::Delimiter);
+        may_end && rest.is_some_and(|rest| rest.starts_with(b"--"))
     }
 
     fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
@@ -188,12 +194,16 @@ impl Parts {
                 self.state = State::Data(range.end - range.start);
                 self.form_bytes = self.between_bytes.checked_sub(digits_of(&range));
                 self.between_bytes = 0;
+                self.line_break = if line.ends_with(b"\r\n") { b"\r\n" } else { b"\n" };
                 return Ok(Step::Part(taken, range, size));
             }
             if let Some(value) = content_range(text) {
                 *found = Some(parse_content_range(value).ok_or(Malformed("a Content-Range that is none"))?);
             }
             return Ok(Step::Skip(taken));
+        }
+        if matches!(self.state, State::AfterData) {
+            return self.content_ended(line, taken);
         }
         if self.is_last_delimiter(line) {
             self.state = State::Done;
@@ -205,9 +215,19 @@ impl Parts {
                 self.between_bytes += line.len() - text.len();
             }
             self.state = State::Head(None);
-        } else if matches!(self.state, State::AfterData) && !text.is_empty() {
+        } else if matches!(self.state, State::Delimiter) {
             return Err(Malformed("a part that is longer than its Content-Range"));
         }
+        Ok(Step::Skip(taken))
+    }
+
+    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). One that is a byte short would
+    /// have taken a piece of that for content.
+    fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
+        if line != self.line_break {
+            return Err(Malformed("a part that is not as long as its Content-Range"));
+        }
+        self.state = State::Delimiter;
         Ok(Step::Skip(taken))
     }
 }
@@ -326,6 +346,13 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
+            // A byte or two short: the line break before the delimiter is no content.
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
+            "--b\ncontent-range: bytes 0-2/9\n\nab\n--b--\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b\r\ncontent-range: bytes 4-4/9\r\n\r\ne\r\n--b--\r\n",
+            // A line break too many.
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n\r\n--b--\r\n",
             &format!("--b\r\n{long}content-range: bytes 0-2/9\r\n\r\nabc\r\n--b--\r\n"),
             &"no boundary\r\n".repeat(2000),
             "",

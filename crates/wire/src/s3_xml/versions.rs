@@ -4,7 +4,9 @@
 
 use std::time::UNIX_EPOCH;
 
-use fordway_store::{ETag, Result, VersionId, VersionListing, VersionSummary, VersionsQuery};
+use fordway_store::{
+    ETag, Error, ErrorKind, Result, VersionId, VersionListing, VersionSummary, VersionsQuery,
+};
 
 use super::bodies::{opened, push_element};
 use super::{decoded, etag, for_each_element, number, time};
@@ -99,6 +101,11 @@ pub fn list_versions(document: &[u8]) -> Result<VersionListing> {
         *name = decoded(std::mem::take(name), is_url_encoded)?;
     }
     let next_key = next_key.map(|key| decoded(key, is_url_encoded)).transpose()?;
+    if is_truncated && next_key.is_none() {
+        let detail =
+            "the listing of versions goes on, and does not say where; report it to who runs the service";
+        return Err(Error::new(ErrorKind::BadResponse, detail));
+    }
     page.next = next_key.filter(|_| is_truncated).map(|key| (key, next_version));
     Ok(page)
 }

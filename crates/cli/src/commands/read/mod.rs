@@ -4,7 +4,7 @@ mod calls;
 mod ranges;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -14,6 +14,8 @@ use serde::Serialize;
 use crate::args::ReadArgs;
 use crate::context::Context;
 use crate::exit::{Exit, file_error};
+use crate::interrupt::Leftover;
+use crate::transfer::temporary_beside;
 use crate::units::human_bytes;
 
 pub(crate) use calls::{Call, Cost, Reading, What, measure};
@@ -78,18 +80,25 @@ pub(super) fn run(args: &ReadArgs, context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// What is there is replaced when all has come, and a failure leaves nothing behind.
 fn to_file(reading: &Reading, path: &Path, context: &Context) -> Result<Cost> {
     let failed = |error| file_error("writing to", path.display(), error);
-    let create = || File::create(path).map(|file| BufWriter::with_capacity(1 << 20, file)).map_err(failed);
-    // What is there is replaced when something has come, not because an address was mistyped.
-    let mut file = None;
-    let cost = measure(reading, context, &mut |call| {
-        let file = match &mut file {
-            Some(file) => file,
-            none => none.insert(create()?),
-        };
-        file.write_all(call.bytes).map_err(failed)
-    })?;
-    file.map_or_else(create, Ok)?.flush().map_err(failed)?;
+    if path.metadata().is_ok_and(|about| !about.is_file()) {
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+        return write_all(reading, &file, (path, context));
+    }
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let temporary = temporary_beside(&target)?;
+    let _removed_by_signals = context.interrupt.temporary(temporary.path(), Leftover::Useless);
+    let cost = write_all(reading, temporary.as_file(), (path, context))?;
+    temporary.persist(&target).map_err(|error| failed(error.error))?;
+    Ok(cost)
+}
+
+fn write_all(reading: &Reading, file: &File, (path, context): (&Path, &Context)) -> Result<Cost> {
+    let failed = |error| file_error("writing to", path.display(), error);
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    let cost = measure(reading, context, &mut |call| file.write_all(call.bytes).map_err(failed))?;
+    file.flush().map_err(failed)?;
     Ok(cost)
 }

@@ -1,6 +1,6 @@
 //! Much of a file: in order, or in whatever order it comes.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -165,29 +165,4 @@ impl Drop for Copying<'_> {
 pub(super) fn wrong_whole() -> Error {
     let detail = "the whole file does not have the digest that the Metalink states";
     Error::new(ErrorKind::BadDigest, detail)
-}
-
-/// Runs of `wanted` numbers, as ranges of bytes of a file of `size_bytes`.
-pub(super) fn runs(wanted: &BTreeSet<u64>, unit_bytes: u64, size_bytes: u64) -> VecDeque<Range<u64>> {
-    let mut runs: VecDeque<Range<u64>> = VecDeque::new();
-    for unit in wanted {
-        let range = unit * unit_bytes..((unit + 1) * unit_bytes).min(size_bytes);
-        match runs.back_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => runs.push_back(range),
-        }
-    }
-    runs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_are_one_run() {
-        let wanted = BTreeSet::from([0, 1, 4, 6]);
-        assert_eq!(runs(&wanted, 10, 65), [0..20, 40..50, 60..65]);
-        assert!(runs(&BTreeSet::new(), 10, 0).is_empty());
-    }
 }

@@ -16,6 +16,10 @@ use crate::http::vector::{RemoteFile, Session, Traffic, WebFile};
 
 /// The lane's name in messages.
 const LANE: &str = "http";
+/// No file is larger.
+const SIZE_BYTES_MAX: u64 = 1 << 62;
+/// A piece is held in memory until its digest is known. Longer ones are not looked at.
+const PIECE_BYTES_MAX: u64 = 256 << 20;
 
 /// A file that is at several places. Shared between threads; calls block.
 ///
@@ -166,13 +170,14 @@ impl ReplicatedFile {
             board: Mutex::new(Board::new(sites, patience)),
             changed: Condvar::new(),
             size_bytes: 0,
-            pieces: described.pieces.clone().filter(|_| options.verify),
+            pieces: described.pieces.clone().filter(|pieces| options.verify && is_usable(pieces)),
             options,
             spare: Mutex::default(),
             traffic: Mutex::default(),
         };
         let size = described.size_bytes.map_or_else(|| shared.ask_for_size(), Ok);
         shared.size_bytes = size.map_err(|error| error.during_at("open", LANE, &name))?;
+        shared.check_size()?;
         shared.check_pieces()?;
         let hash = described.strongest_hash().cloned();
         Ok(ReplicatedFile { shared: Arc::new(shared), cache: Mutex::default(), name, hash })
@@ -270,6 +275,18 @@ impl Shared {
         }
     }
 
+    /// Errors: `InvalidArgument` if no file can have this size.
+    fn check_size(&self) -> Result<()> {
+        if self.size_bytes <= SIZE_BYTES_MAX {
+            return Ok(());
+        }
+        let detail = format!(
+            "it is said to have {} bytes, which no file system holds; correct the size, or leave it out",
+            self.size_bytes
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, detail))
+    }
+
     /// Errors: `InvalidArgument` if the pieces are not those of a file of this size.
     fn check_pieces(&self) -> Result<()> {
         let Some(pieces) = &self.pieces else { return Ok(()) };
@@ -282,6 +299,18 @@ impl Shared {
             format!("the Metalink has digests of {found} pieces; a file of {size} bytes has {count}");
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
+}
+
+/// Whether pieces can be verified one by one.
+fn is_usable(pieces: &Pieces) -> bool {
+    let fits = pieces.length_bytes <= PIECE_BYTES_MAX;
+    if !fits {
+        tracing::warn!(
+            bytes = pieces.length_bytes,
+            "the Metalink's pieces are too long to be verified one by one"
+        );
+    }
+    fits
 }
 
 /// The addresses that can be read, each once.

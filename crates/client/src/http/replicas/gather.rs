@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Error, ErrorKind, Result, check_room};
 
 use super::ReplicatedFile;
 use super::board::{Board, JobId, Outcome};
@@ -84,9 +84,13 @@ impl ReplicatedFile {
     }
 
     /// Sends for `ranges` (offset, length) and does not wait for them. `memory` is used for them, and may
-    /// be empty. Errors: `InvalidRange`; others are told by [`ReplicatedFile::wait`].
+    /// be empty. Errors: `InvalidRange`, also where there is no memory; others are told by
+    /// [`ReplicatedFile::wait`].
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
         self.check(ranges)?;
+        // It is there twice for a moment: as it came, and in the order asked for.
+        let lengths = ranges.iter().map(|(_, length)| *length);
+        check_room(lengths.clone().chain(lengths)).map_err(|error| self.named(error))?;
         let jobs = {
             let mut board = self.shared.board();
             match &self.shared.pieces {

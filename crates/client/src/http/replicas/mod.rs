@@ -15,6 +15,7 @@ mod gather;
 mod health;
 mod job;
 mod meter;
+mod missing;
 mod part;
 mod site;
 mod stream;

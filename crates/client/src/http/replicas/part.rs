@@ -4,16 +4,19 @@
 //! each unit that is there is written behind the end of the file, after the unit itself; the file is cut to
 //! its size when it is whole.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::file_hash::{FileHash, RunningHash};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use super::ReplicatedFile;
-use super::copy::{runs, wrong_whole};
+use super::copy::wrong_whole;
+use super::missing::MissingUnits;
 
 /// Read back at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -26,7 +29,7 @@ struct Part<'a> {
     file: &'a ReplicatedFile,
     part: &'a File,
     unit_bytes: u64,
-    missing: BTreeSet<u64>,
+    missing: MissingUnits,
     has_marks: bool,
     /// The digest of the first `hashed_bytes`.
     hash: Option<RunningHash>,
@@ -93,7 +96,7 @@ impl<'a> Part<'a> {
         let units = file.size_bytes().div_ceil(unit_bytes);
         let hash = file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
         let has_marks = file.shared.pieces.is_none();
-        let missing = (0..units).collect();
+        let missing = MissingUnits::all(units);
         let mut growing = Part { file, part, unit_bytes, missing, has_marks, hash, hashed_bytes: 0 };
         let there = part.metadata()?.len();
         match (has_marks, &file.hash) {
@@ -108,7 +111,11 @@ impl<'a> Part<'a> {
     /// Bytes of the file while it grows.
     fn len_bytes(&self) -> u64 {
         let size = self.file.size_bytes();
-        size + if self.has_marks { size.div_ceil(self.unit_bytes) } else { 0 }
+        size + if self.has_marks { self.units() } else { 0 }
+    }
+
+    fn units(&self) -> u64 {
+        self.file.size_bytes().div_ceil(self.unit_bytes)
     }
 
     fn len_of(&self, unit: u64) -> usize {
@@ -116,7 +123,8 @@ impl<'a> Part<'a> {
     }
 
     fn missing_bytes(&self) -> u64 {
-        self.missing.iter().map(|unit| self.len_of(*unit) as u64).sum()
+        let runs = self.missing.byte_ranges(self.unit_bytes, self.file.size_bytes());
+        runs.iter().map(|run| run.end - run.start).sum()
     }
 
     fn find_right_pieces(&mut self, there: u64) -> io::Result<()> {
@@ -130,7 +138,7 @@ impl<'a> Part<'a> {
             buffer.resize(len, 0);
             self.part.read_exact_at(&mut buffer, unit * self.unit_bytes)?;
             if FileHash::of(pieces.kind, &buffer).hex == *hex {
-                self.missing.remove(&unit);
+                self.missing.remove(unit..unit + 1);
             }
         }
         Ok(())
@@ -138,25 +146,67 @@ impl<'a> Part<'a> {
 
     /// A file that is shorter than one with marks was written from its beginning.
     fn find_marked_units(&mut self, there: u64) -> io::Result<()> {
-        let (size, unit_bytes) = (self.file.size_bytes(), self.unit_bytes);
+        let size = self.file.size_bytes();
         if there == self.len_bytes() && there > size {
-            let mut marks = vec![0; (there - size) as usize];
-            self.part.read_exact_at(&mut marks, size)?;
-            self.missing.retain(|unit| marks.get(*unit as usize) != Some(&b'x'));
-        } else if there <= size {
-            self.missing.retain(|unit| ((unit + 1) * unit_bytes).min(size) > there);
+            return self.read_marks();
         }
+        // What lies where the marks go is none of ours.
+        self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
-        let there = (0..size.div_ceil(unit_bytes)).filter(|unit| !self.missing.contains(unit));
-        there.collect::<Vec<_>>().into_iter().try_for_each(|unit| self.mark(unit, b'x'))
+        if there <= size {
+            let whole = if there == size { self.units() } else { there / self.unit_bytes };
+            self.missing.remove(0..whole);
+            self.mark(0..whole)?;
+        }
+        Ok(())
     }
 
-    fn mark(&self, unit: u64, mark: u8) -> io::Result<()> {
-        self.part.write_all_at(&[mark], self.file.size_bytes() + unit)
+    /// Takes over the marks of the units that are there. Those that nobody wrote are holes, and are not read: there may
+    /// be as many as the size that was stated has units.
+    fn read_marks(&mut self) -> io::Result<()> {
+        let size = self.file.size_bytes();
+        let mut marks = vec![0; CHUNK_BYTES];
+        let mut at = size;
+        while let Some(data) = self.data_behind(at)? {
+            at = data.end.min(data.start + CHUNK_BYTES as u64);
+            let marks = &mut marks[..(at - data.start) as usize];
+            self.part.read_exact_at(marks, data.start)?;
+            for (unit, _) in (data.start - size..).zip(marks).filter(|(_, mark)| **mark == b'x') {
+                self.missing.remove(unit..unit + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes of the part that somebody wrote, from `at` on. A file system without holes has written all.
+    fn data_behind(&self, at: u64) -> io::Result<Option<Range<u64>>> {
+        let end = self.len_bytes();
+        if at >= end {
+            return Ok(None);
+        }
+        let start = match seek(self.part, SeekFrom::Data(at)) {
+            Ok(start) => start.max(at),
+            Err(Errno::NXIO) => return Ok(None),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(error) => return Err(error.into()),
+        };
+        let hole = seek(self.part, SeekFrom::Hole(start)).unwrap_or(end).min(end);
+        Ok((start < end).then_some(start..hole.max(start + 1)))
+    }
+
+    /// Marks units that are there.
+    fn mark(&self, units: Range<u64>) -> io::Result<()> {
+        let (mut at, end) = (self.file.size_bytes() + units.start, self.file.size_bytes() + units.end);
+        while at < end {
+            let count = (end - at).min(CHUNK_BYTES as u64);
+            self.part.write_all_at(&vec![b'x'; count as usize], at)?;
+            at += count;
+        }
+        Ok(())
     }
 
     fn fetch(&mut self, progress: &mut Progress<'_>) -> Result<()> {
-        let wanted = runs(&self.missing, self.unit_bytes, self.file.size_bytes());
+        let wanted = self.missing.byte_ranges(self.unit_bytes, self.file.size_bytes());
         let file = self.file;
         file.copy_units(wanted, &mut |offset, bytes| {
             self.put(offset, bytes).map_err(io_error)?;
@@ -167,13 +217,11 @@ impl<'a> Part<'a> {
     fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.part.write_all_at(bytes, offset)?;
         let first = offset / self.unit_bytes;
-        let count = (bytes.len() as u64).div_ceil(self.unit_bytes);
-        for unit in first..first + count {
-            if self.has_marks {
-                self.mark(unit, b'x')?;
-            }
-            self.missing.remove(&unit);
+        let units = first..first + (bytes.len() as u64).div_ceil(self.unit_bytes);
+        if self.has_marks {
+            self.mark(units.clone())?;
         }
+        self.missing.remove(units);
         if offset == self.hashed_bytes {
             self.hash.iter_mut().for_each(|hash| hash.update(bytes));
             self.hashed_bytes += bytes.len() as u64;
@@ -201,7 +249,7 @@ impl<'a> Part<'a> {
     }
 
     fn begin_again(&mut self) -> io::Result<()> {
-        self.missing = (0..self.file.size_bytes().div_ceil(self.unit_bytes)).collect();
+        self.missing = MissingUnits::all(self.units());
         self.hash = self.file.hash.as_ref().map(|hash| RunningHash::new(hash.kind));
         self.hashed_bytes = 0;
         // Without its marks nothing of it counts.

@@ -50,7 +50,7 @@ impl Answer {
 
     /// Whether more is to come than it would cost to make another connection.
     pub(super) fn is_long(&self) -> bool {
-        self.framing.known_left().is_none_or(|left| left > 256 << 10)
+        self.framing.known_left().unwrap_or(self.content.data_left()) > 256 << 10
     }
 
     /// Bytes of the body that are known to be on their way.

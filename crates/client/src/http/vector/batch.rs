@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use fordway_store::Error;
+use fordway_store::{Error, ErrorKind};
 
 use super::plan::{Place, Plan, Receive};
 use super::sink::Sink;
@@ -160,6 +160,14 @@ impl<S: Sink> Batch<S> {
         self.filled[self.cursor] += len;
         self.missing_bytes -= len as u64;
         self.complete_if_all_is_there();
+    }
+
+    /// An answer turned out to be wrong. Where something is missing, that is asked for again; where all is there, what
+    /// is there is not to be trusted.
+    pub(super) fn refute(&mut self, error: &Error) {
+        if self.missing_bytes == 0 && self.failure.is_none() && error.kind() == ErrorKind::BadResponse {
+            self.failure = Some(Error::new(error.kind(), error.detail()));
+        }
     }
 
     fn complete_if_all_is_there(&mut self) {

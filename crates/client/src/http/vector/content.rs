@@ -33,8 +33,8 @@ enum Kind {
     Range(u64),
     /// Ranges with heads of their own; so many were there yet.
     Parts(Parts, usize),
-    /// All of the file, up to there if that is known.
-    Whole(Option<u64>),
+    /// All of the file, up to there.
+    Whole(u64),
     /// Why there are no bytes.
     Refusal(Refusal),
 }
@@ -103,7 +103,7 @@ impl Content {
             200..=299 => {
                 version.check(headers.etag, headers.last_modified, true)?;
                 version.check_size(length)?;
-                Kind::Whole(length)
+                Kind::Whole(version.size_bytes)
             }
             status => Kind::Refusal(Refusal {
                 status,
@@ -133,9 +133,8 @@ impl Content {
     /// Bytes of the file that are next, with no part's head between them.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
-            Kind::Range(end) => end - self.at,
+            Kind::Range(end) | Kind::Whole(end) => end - self.at,
             Kind::Parts(parts, _) => parts.data_left(),
-            Kind::Whole(end) => end.map_or(u64::MAX, |end| end - self.at),
             Kind::Refusal(_) => 0,
         }
     }
@@ -185,7 +184,10 @@ impl Content {
             Kind::Range(_) | Kind::Whole(_) => {
                 let count = data_left.min(bytes.len() as u64) as usize;
                 if count == 0 {
-                    return Err(bad("the body is longer than the range that it states".to_owned()));
+                    return Err(bad(
+                        "the body goes on behind the last byte of its range; do not trust this server"
+                            .to_owned(),
+                    ));
                 }
                 self.new_bytes += deliver(&mut self.at, &bytes[..count], batch);
                 Ok(count)
@@ -217,7 +219,7 @@ impl Content {
     /// Whether the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
     pub(super) fn check_end(&self) -> Result<(), Error> {
         match &self.kind {
-            Kind::Range(end) if self.at < *end => Err(short_body(end - self.at)),
+            Kind::Range(end) | Kind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
             Kind::Parts(parts, _) if !parts.has_ended() => {
                 Err(Error::new(ErrorKind::IncompleteBody, "the body ended before its last boundary"))
             }

@@ -113,6 +113,8 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
                 has_asked_again = true;
                 source.ask_again(&place)?;
             }
+            // All is there, and nothing that could be asked for again would make it right.
+            Err(Failed { error, .. }) if left.is_empty() => return Err(error),
             Err(Failed { error, retry_after }) => {
                 let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
                 std::thread::sleep(retries.after(error, is_passing, retry_after)?);
@@ -150,6 +152,8 @@ fn try_copy(
         return Ok(Some(moved));
     }
     let mut unwanted = unwanted_bytes(place, &mut answer, left)?;
+    // A server without ranges sends more than was asked for, up to the end of the file.
+    let is_to_end = answer.status() == 206 || left.end == place.version.size_bytes;
     if let Some(check) = check {
         check.begin(&answer, left.start);
     }
@@ -169,6 +173,9 @@ fn try_copy(
             }
         }
         retries.check_time().map_err(|error| Failed { error, retry_after: None })?;
+    }
+    if is_to_end {
+        answer.check_end()?;
     }
     Ok(None)
 }
@@ -199,7 +206,14 @@ fn unwanted_bytes(place: &Place, answer: &mut Response, left: &Range<u64>) -> Re
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
             };
             place.version.check_size(size)?;
-            Ok(0)
+            match answer.body_bytes() {
+                Some(bytes) if bytes != left.end - left.start => {
+                    let wanted = left.end - left.start;
+                    let detail = format!("the server announced {bytes} bytes for a range of {wanted}");
+                    Err(Error::new(ErrorKind::BadResponse, detail).into())
+                }
+                _ => Ok(0),
+            }
         }
         200..=299 => {
             place.version.check(etag, modified, left.start > 0)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Error, ErrorKind, Result, check_room};
 
 use super::batch::Batch;
 use super::engine::Engine;
@@ -80,7 +80,7 @@ impl RemoteFile {
             let ticket = file.submit(ranges, memory)?;
             return Ok((file, ticket));
         };
-        file.check(ranges)?;
+        file.check_to_be_held(ranges)?;
         let batch = Batch::new(ranges, file.arena(ranges, memory));
         let ticket = Ticket(file.window.begin(batch, begun));
         Ok((file, ticket))
@@ -185,10 +185,10 @@ impl RemoteFile {
     }
 
     /// Sends for `ranges` (offset, length) and does not wait for them. `memory`, which may be empty, is used for
-    /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`; others are told by [`RemoteFile::wait`].
+    /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`, also where there is no memory; others are told by [`RemoteFile::wait`].
     /// Cost: without waiting, as much is sent as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<Ticket> {
-        self.check(ranges)?;
+        self.check_to_be_held(ranges)?;
         Ok(Ticket(self.window.submit(Batch::new(ranges, self.arena(ranges, memory)))))
     }
 
@@ -238,6 +238,12 @@ impl RemoteFile {
     /// Whether nothing that was submitted is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.window.is_idle()
+    }
+
+    /// The same, and that memory of ours can hold them.
+    fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
+        self.check(ranges)?;
+        check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))
     }
 
     fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {

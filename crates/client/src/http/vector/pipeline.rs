@@ -220,7 +220,7 @@ impl Pipeline {
             Ok(true) => Ok(self.finish()),
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
             Ok(false) => Ok(Event::Pending),
-            Err(error) => Err(cut(error, "receiving an answer")),
+            Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),
         }
     }
 

@@ -116,7 +116,7 @@ impl Stream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(Step::Ended(End::Whole));
             }
-            let is_long = left.is_none_or(|left| left > LET_COME_BYTES);
+            let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() { Step::Done } else { Step::Ended(End::Unneeded) });
             }
@@ -131,6 +131,7 @@ impl Stream {
             body.flow_control().release_capacity(piece.len())?;
             *left = left.map(|left| left.saturating_sub(piece.len() as u64));
             if let Err(error) = put(content, &piece, (&self.request, batch, version)) {
+                batch.refute(&error);
                 return Ok(Step::Ended(End::Failed(error)));
             }
         }

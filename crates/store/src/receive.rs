@@ -1,0 +1,124 @@
+//! Memory for bytes whose number somebody else states.
+
+use crate::{Error, ErrorKind, Result};
+
+/// Taken at once on another's word. Fresh memory is the system's until it is written to, so that up to here a number
+/// alone costs nothing.
+pub const TRUSTED_BYTES: usize = 256 << 20;
+/// Cleared and filled at once beyond that: what the processor's cache holds in between.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Fills `buffer` with `len` bytes, which `receive` brings from first to last, each call all of the slice that it is
+/// given. Beyond 256 MiB, memory grows with what has arrived: at most twice as much is taken, whatever was stated.
+///
+/// What the buffer holds is not cleared first, which would cost a pass over memory. After an error its content is
+/// undefined. Errors: those of `receive`; `EntityTooLarge` if there is no memory.
+pub fn receive_exact(
+    buffer: &mut Vec<u8>,
+    len: usize,
+    mut receive: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let first = len.min(TRUSTED_BYTES.max(buffer.capacity()));
+    match buffer.capacity() < first {
+        true => *buffer = vec![0; first],
+        false => buffer.resize(first, 0),
+    }
+    receive(buffer)?;
+    receive_rest(buffer, len, PIECE_BYTES, receive)
+}
+
+/// Appends to `buffer` until it has `len` bytes: as [`receive_exact`] beyond its first bytes, at most `piece_bytes` in
+/// a call of `receive`.
+pub fn receive_rest(
+    buffer: &mut Vec<u8>,
+    len: usize,
+    piece_bytes: usize,
+    mut receive: impl FnMut(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    while buffer.len() < len {
+        let there = buffer.len();
+        let more = there.max(piece_bytes).min(len - there);
+        buffer.try_reserve_exact(more).map_err(|_| too_large(len))?;
+        while buffer.len() < there + more {
+            let filled = buffer.len();
+            buffer.resize(filled + piece_bytes.min(there + more - filled), 0);
+            receive(&mut buffer[filled..])?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is memory for `lengths` together, and half as much: before a program ends for want of it, where
+/// nobody could be told. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls beyond.
+pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
+    let total = lengths.into_iter().fold(0, usize::saturating_add);
+    if total <= TRUSTED_BYTES {
+        return Ok(());
+    }
+    let room = Vec::<u8>::new().try_reserve_exact(total.saturating_add(total / 2));
+    room.map_err(|_| {
+        let detail =
+            format!("there is no memory for {total} bytes at once; ask for fewer, or copy them to a file");
+        Error::new(ErrorKind::InvalidRange, detail)
+    })
+}
+
+fn too_large(len: usize) -> Error {
+    let detail = format!("there is no memory for {len} bytes; read a range of it, or copy it to a file");
+    Error::new(ErrorKind::EntityTooLarge, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Receives up to `there` bytes of `len`; returns the buffer's size, and how it ended.
+    fn received(buffer: &mut Vec<u8>, len: usize, there: usize) -> Result<()> {
+        let mut at = 0;
+        receive_exact(buffer, len, |piece| {
+            if at + piece.len() > there {
+                return Err(ErrorKind::IncompleteBody.into());
+            }
+            piece.iter_mut().for_each(|byte| {
+                *byte = (at % 251) as u8;
+                at += 1;
+            });
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn small_and_large_are_filled() {
+        for len in [0, 1, 70_000, TRUSTED_BYTES + 3 * PIECE_BYTES + 1] {
+            let mut buffer = b"left over".to_vec();
+            received(&mut buffer, len, len).unwrap();
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.iter().enumerate().step_by(97).all(|(at, byte)| *byte == (at % 251) as u8));
+        }
+    }
+
+    #[test]
+    fn a_large_number_takes_no_memory() {
+        for len in [1 << 40, 1 << 50, isize::MAX as usize, usize::MAX] {
+            let mut buffer = Vec::new();
+            assert_eq!(received(&mut buffer, len, 10).unwrap_err().kind(), ErrorKind::IncompleteBody);
+            assert!(buffer.capacity() <= TRUSTED_BYTES, "{len}");
+        }
+    }
+
+    #[test]
+    fn room_is_looked_for() {
+        assert!(check_room([1, TRUSTED_BYTES, 7]).is_ok());
+        for lengths in [[1, usize::MAX], [usize::MAX, usize::MAX], [0, isize::MAX as usize]] {
+            assert_eq!(check_room(lengths).unwrap_err().kind(), ErrorKind::InvalidRange);
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_used_again() {
+        let mut buffer = Vec::with_capacity(1 << 20);
+        let place = buffer.as_ptr();
+        received(&mut buffer, 1 << 19, 1 << 19).unwrap();
+        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 1 << 19));
+    }
+}
