@@ -271,7 +271,7 @@ pub(crate) fn role_of(name: &str) -> Option<Role> {
     }
 }
 
-fn part_number(name: &str) -> Option<u16> {
+pub(crate) fn part_number(name: &str) -> Option<u16> {
     name.parse().ok().filter(|number| part_name(*number) == name)
 }
 
