@@ -170,6 +170,7 @@ BY_KIND: dict[str, type[FordwayError]] = {
     "NotImplemented": UnsupportedError,
     "MethodNotAllowed": UnsupportedError,
     "Unavailable": UnavailableError,
+    "LockTimeout": DeadlineError,
     "Timeout": DeadlineError,
     "BadResponse": UnavailableError,
     "Corrupt": DataError,

@@ -15,8 +15,11 @@ usage: cargo xtask NAME
 
   arrows           check that crates use only what their room allows
   header [--check] write the header of the C API, or check that it is what the code says
-  test [PYTHON]    run all Rust tests, then those of Python with the interpreter PYTHON
-                   (default .venv/bin/python), and print the sum
+  test [PYTHON] [SUITE[:TARGET]]...
+                   build and run the suites `rust`, `python` (with the interpreter PYTHON, default
+                   .venv/bin/python) and `mpi`, or those that are named; name what was skipped and
+                   why; print the sum. TARGET is one test program of a suite in Rust (`lib`: the unit
+                   tests), or a file or folder in python/tests: `rust:netlab`, `python:test_store.py`
 ";
 
 fn main() -> ExitCode {
@@ -39,8 +42,8 @@ fn run(arguments: &[String]) -> Result<()> {
         ["arrows"] => arrows::check_workspace(),
         ["header"] => header::write(&root()),
         ["header", "--check"] => header::check(&root()),
-        ["test"] => test::run_all(".venv/bin/python"),
-        ["test", python] => test::run_all(python),
+        ["test"] => test::run(&root(), ".venv/bin/python", &[]),
+        ["test", python, ref selected @ ..] => test::run(&root(), python, selected),
         _ => bail!("{USAGE}"),
     }
 }

@@ -45,7 +45,7 @@ const fn errno_of(kind: ErrorKind) -> c_int {
         Kind::InvalidRange => libc::ERANGE,
         // The file is not the one that was opened.
         Kind::NotModified | Kind::PreconditionFailed => libc::ESTALE,
-        Kind::ConditionalConflict => libc::EBUSY,
+        Kind::ConditionalConflict | Kind::LockTimeout => libc::EBUSY,
         Kind::BadDigest | Kind::Corrupt => libc::EBADMSG,
         Kind::IncompleteBody | Kind::BadResponse => libc::EPROTO,
         Kind::EntityTooLarge => libc::EFBIG,

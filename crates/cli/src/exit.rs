@@ -66,7 +66,7 @@ impl Exit {
             | K::PreconditionFailed
             | K::ConditionalConflict => Exit::Conflict,
             K::NoSpace | K::QuotaExceeded => Exit::NoSpace,
-            K::Unavailable | K::Timeout | K::BadResponse => Exit::Unavailable,
+            K::Unavailable | K::LockTimeout | K::Timeout | K::BadResponse => Exit::Unavailable,
             K::BadDigest | K::IncompleteBody | K::InvalidPart | K::Corrupt => Exit::Corrupt,
             K::Interrupted => Exit::Interrupted,
             K::InvalidPartOrder | K::TooManyOpenFiles | K::NotImplemented | K::Io | K::Internal => {
@@ -117,7 +117,7 @@ mod tests {
             "BucketAlreadyExists" | "BucketAlreadyOwnedByYou" | "BucketNotEmpty" => 5,
             "NotModified" | "PreconditionFailed" | "ConditionalConflict" => 5,
             "NoSpace" | "QuotaExceeded" => 6,
-            "Unavailable" | "Timeout" | "BadResponse" => 7,
+            "Unavailable" | "LockTimeout" | "Timeout" | "BadResponse" => 7,
             "BadDigest" | "IncompleteBody" | "InvalidPart" | "Corrupt" => 8,
             "Interrupted" => 130,
             "InvalidPartOrder" | "TooManyOpenFiles" | "NotImplemented" | "Io" | "Internal" => 1,

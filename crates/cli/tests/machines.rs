@@ -141,13 +141,9 @@ fn a_program_that_fails_says_why() {
 
 /// With the programs themselves.
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn the_programs_of_debian_are_understood() {
-    for program in ["tachyon", "fio", "iperf3"] {
-        if !["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(program).exists()) {
-            eprintln!("skipped: {program} is not installed; `make setup` installs it");
-            return;
-        }
+    if !fordway_needs::programs(&["tachyon", "fio", "iperf3"]) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let mut words = vec!["measure", "--json", "--rounds", "1", "--disk", "/var/tmp", "--disk-size", "1MiB"];

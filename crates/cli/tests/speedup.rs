@@ -16,23 +16,17 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn has_launcher() -> bool {
     let told = Command::new("mpirun").arg("--version").output();
     let has = told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).contains("(Open MPI) 4."));
     if !has {
-        eprintln!("skipped: there is no mpirun of Open MPI 4 (Debian: openmpi-bin)");
+        fordway_needs::skip("there is no mpirun of Open MPI 4 (Debian: openmpi-bin)");
     }
     has
 }
 
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn is_root() -> bool {
-    let is_root = fordway_sys::user_id() == 0;
-    if !is_root {
-        eprintln!("skipped: only root can make network namespaces");
-    }
-    is_root
+    fordway_needs::root("make network namespaces")
 }
 
 fn of(run: &Run, lane: &str, ranks: u32) -> Parallel {

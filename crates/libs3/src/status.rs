@@ -167,7 +167,7 @@ impl From<ErrorKind> for Status {
             ErrorKind::InvalidAccessKeyId => Status::ErrorInvalidAccessKeyId,
             ErrorKind::RequestTimeTooSkewed => Status::ErrorRequestTimeTooSkewed,
             ErrorKind::NoSpace | ErrorKind::QuotaExceeded => Status::ErrorQuotaExceeded,
-            ErrorKind::TooManyOpenFiles => Status::ErrorSlowDown,
+            ErrorKind::TooManyOpenFiles | ErrorKind::LockTimeout => Status::ErrorSlowDown,
             ErrorKind::NotImplemented => Status::ErrorNotImplemented,
             ErrorKind::MethodNotAllowed => Status::ErrorMethodNotAllowed,
             ErrorKind::Unavailable => Status::FailedToConnect,

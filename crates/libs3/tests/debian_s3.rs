@@ -5,7 +5,7 @@ mod harness;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Lane, built, is_installed, run};
+use harness::{Lane, built, run};
 
 /// A call of the client on a lane.
 fn s3(lane: &Lane, words: &[&str]) -> Command {
@@ -39,7 +39,7 @@ fn put(lane: &Lane, target: &str, file: &Path) {
 
 fn works(lane: &Lane) {
     let library = run(Command::new("ldd").arg(which("s3")).env("LD_LIBRARY_PATH", built().join("lib")));
-    assert!(library.contains("out/lib/libs3.so.2"), "the client loads another library: {library}");
+    assert!(library.contains("test-libraries/lib/libs3.so.2"), "the client loads another library: {library}");
     let files = tempfile::TempDir::new().unwrap();
     let (sent, got) = (files.path().join("sent"), files.path().join("got"));
     let body: Vec<u8> = (0..700_000u32).flat_map(|i| i.to_le_bytes()).collect();
@@ -75,21 +75,21 @@ fn which(program: &str) -> String {
 
 #[test]
 fn works_on_the_embedded_lane() {
-    if is_installed("s3") {
+    if fordway_needs::programs(&["s3"]) {
         works(&Lane::embedded());
     }
 }
 
 #[test]
 fn works_against_a_gateway() {
-    if is_installed("s3") {
+    if fordway_needs::programs(&["s3"]) {
         works(&Lane::http());
     }
 }
 
 #[test]
 fn works_on_the_node_lane() {
-    if is_installed("s3") {
+    if fordway_needs::programs(&["s3"]) {
         works(&Lane::node());
     }
 }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Lane, Program, is_installed, run};
+use harness::{Lane, Program, run};
 
 /// Runs all points in so many threads; every one must hold.
 fn probe(program: &Program, wrapper: &[&str], lane: &Lane, threads: usize, big: bool) {
@@ -60,7 +60,7 @@ fn under_the_address_sanitizer() {
 
 #[test]
 fn under_valgrind() {
-    if is_installed("valgrind") {
+    if fordway_needs::programs(&["valgrind"]) {
         // What only has pointers into its middle (hash tables) is called possibly lost, and is not.
         let leaks = "--errors-for-leak-kinds=definite";
         let valgrind = ["valgrind", "--quiet", "--leak-check=full", leaks, "--error-exitcode=9"];

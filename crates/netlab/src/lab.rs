@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::Result;
 
+use crate::congestion::set_algorithm;
 use crate::link::DEVICE;
 use crate::{Link, LinkConfig, LinkStats, Namespace};
 
@@ -80,16 +81,7 @@ fn set_up_tcp(namespace: &Namespace, config: &LabConfig) -> Result<()> {
         }
     }
     if let Some(name) = &config.congestion_control {
-        namespace.set("net/ipv4/tcp_congestion_control", name).map_err(|error| match error.kind() {
-            ErrorKind::NotImplemented => Error::new(
-                ErrorKind::NotImplemented,
-                format!(
-                    "the congestion control {name} is not allowed in namespaces; \
-                     add it to net.ipv4.tcp_allowed_congestion_control"
-                ),
-            ),
-            _ => error,
-        })?;
+        set_algorithm(namespace, name)?;
     }
     // What one connection learned about the path must not make the next one faster: runs would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")

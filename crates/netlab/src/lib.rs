@@ -15,6 +15,7 @@
 //! holds it open, devices live as long as their namespace or descriptor, and processes end with the
 //! thread that started them. So nothing is left, whatever way this process ends.
 
+mod congestion;
 mod lab;
 mod link;
 mod mounts;

@@ -9,14 +9,8 @@ use std::time::{Duration, Instant};
 use fordway_netlab::{CLIENT_ADDRESS, Lab, LabConfig, LinkConfig, Namespace, SERVER_ADDRESS};
 use fordway_store::ErrorKind;
 
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn is_root() -> bool {
-    let is_root = fordway_sys::user_id() == 0;
-    if !is_root {
-        eprintln!("skipped: only root can make network namespaces");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
-    }
-    is_root
+    fordway_needs::root("make network namespaces")
 }
 
 fn lab(link: LinkConfig) -> Lab {
@@ -210,12 +204,33 @@ fn what_cannot_be_is_said() {
     assert!(loss.to_string().contains("loss"), "{loss}");
     let congestion_control = Some("telepathy".to_owned());
     let unknown = refused(LabConfig { congestion_control, ..LabConfig::default() });
-    assert!(unknown.to_string().contains("telepathy"), "{unknown}");
+    assert_eq!(unknown.kind(), ErrorKind::InvalidArgument);
+    assert!(unknown.to_string().contains("no congestion control telepathy"), "{unknown}");
     let namespace = Namespace::new().unwrap();
     let ip = namespace.ip("link set nothing up").expect_err("there is no such device");
     assert!(ip.to_string().contains("nothing"), "{ip}");
     let program = namespace.start(Command::new("no-such-program-at-all")).expect_err("there is none");
     assert!(program.to_string().contains("no-such-program-at-all"), "{program}");
+}
+
+/// The kernel's own default allows `reno` and one more; what else it has is allowed for the moment in which it is set.
+#[test]
+fn every_congestion_control_of_the_kernel_can_be_taken() {
+    if !is_root() {
+        return;
+    }
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap();
+    let allowed = read("tcp_allowed_congestion_control");
+    for algorithm in read("tcp_available_congestion_control").split_ascii_whitespace() {
+        let congestion_control = Some(algorithm.to_owned());
+        match Lab::new(&LabConfig { congestion_control, ..LabConfig::default() }) {
+            Ok(lab) => assert_eq!(lab.settings().unwrap()["net/ipv4/tcp_congestion_control"], algorithm),
+            // In a network that is not the machine's first, the list cannot be written.
+            Err(refused) if refused.kind() == ErrorKind::NotImplemented => fordway_needs::skip(refused),
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(read("tcp_allowed_congestion_control"), allowed, "the machine is as it was");
+    }
 }
 
 #[test]

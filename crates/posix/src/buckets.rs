@@ -6,14 +6,19 @@ use std::sync::Arc;
 
 use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result, Versioning};
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, name_to_text, open_in, read_dir, remove_dir,
-    remove_file, stat_in,
+    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
 };
 
-use crate::delete::{remove_empty_tree, remove_tree};
+use crate::area::{names_of, remove_if_file, remove_staged};
+use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
-use crate::layout::{ODD, PRIVATE_DIR, VERSIONS};
+use crate::layout::{
+    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, is_hidden_name,
+    is_private_name, upload_of,
+};
+use crate::parts::remove_upload_dir;
 use crate::read::system_time;
+use crate::sidecar::inode_of;
 use crate::stage::sync_dir;
 use crate::{Durability, Inner};
 
@@ -96,7 +101,7 @@ impl Inner {
         open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
             .and_then(|dir| read_dir(dir, |name, _| holds_more |= name != PRIVATE_DIR.as_bytes()))
             .map_err(failed)?;
-        if holds_more { Err(holds_no_objects()) } else { Ok(()) }
+        if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
     /// Objects that come meanwhile are never removed: directories that hold some stay.
@@ -109,7 +114,10 @@ impl Inner {
         match open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
             Ok(private) => {
                 remove_private(&private)?;
-                remove_dir(dir, PRIVATE_DIR).map_err(failed)?;
+                remove_dir(dir, PRIVATE_DIR).map_err(|errno| match errno {
+                    Errno::NOTEMPTY if holds_foreign(&private, is_private_name) => holds_no_objects(),
+                    errno => failed(errno),
+                })?;
             }
             Err(Errno::NOENT) => {}
             // Not ours, but nobody can have an object there.
@@ -121,6 +129,20 @@ impl Inner {
             errno => from_errno(errno, "removing the bucket"),
         })
     }
+}
+
+/// Whether all that lies in the private directory of the bucket `dir` has names that Fordway writes.
+fn holds_only_ours(dir: &File) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let Ok(private) = open_in(dir, PRIVATE_DIR, flags, Mode::empty()) else { return true };
+    let holds_only = |name, is_ours: fn(&str) -> bool| match open_in(&private, name, flags, Mode::empty()) {
+        Ok(dir) => !holds_foreign(&dir, is_ours),
+        Err(errno) => !matches!(errno, Errno::NOTDIR | Errno::LOOP),
+    };
+    !holds_foreign(&private, is_private_name)
+        && holds_only(TMP, is_hidden_name)
+        && holds_only(META, |name| inode_of(name).is_some())
+        && holds_only(UPLOADS, |name| upload_of(name).is_some())
 }
 
 /// Removes what is in a bucket's private directory, objects and old versions excepted.
@@ -136,10 +158,50 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
             errno => failed(errno),
         })?;
     }
-    let mut names = Vec::new();
-    read_dir(private, |name, _| names.push(name_to_text(name).into_owned())).map_err(failed)?;
-    names.retain(|name| name != ODD && name != VERSIONS);
-    names.iter().try_for_each(|name| remove_tree(private, name)).map_err(failed)
+    for name in [LOCKS, VERSIONING, MARKERS] {
+        remove_if_file(private, name).map_err(failed)?;
+    }
+    let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
+    remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
+    remove_ours(private, TMP, is_hidden_name, remove_staged)?;
+    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
+}
+
+/// Removes what is ours in the directory `name`, and the directory if that leaves it empty.
+/// Errors: `BucketNotEmpty` for what is not ours.
+fn remove_ours(
+    private: &OwnedFd,
+    name: &str,
+    is_ours: impl Fn(&str) -> bool,
+    remove: impl Fn(&OwnedFd, &str) -> Result<(), Errno>,
+) -> Result<()> {
+    let failed = |errno| from_errno(errno, "removing the bucket's own files");
+    let dir = match open_in(private, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(holds_no_objects()),
+        Err(errno) => return Err(failed(errno)),
+    };
+    for name in names_of(&dir).map_err(failed)?.iter().filter(|name| is_ours(name)) {
+        match remove(&dir, name) {
+            // Something else is in it, or arrives at this moment.
+            Ok(()) | Err(Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    match remove_dir(private, name) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOTEMPTY) if holds_foreign(&dir, is_ours) => Err(holds_no_objects()),
+        Err(Errno::NOTEMPTY) => Err(in_use()),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// Whether the directory holds names that Fordway does not write. NFS keeps an open file as `.nfs...`, FUSE
+/// as `.fuse_hidden...`: those go with their users.
+fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
+    let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
+    names_of(dir).is_ok_and(|names| names.iter().any(|name| !is_ours(name) && !is_kept(name)))
 }
 
 fn holds_no_objects() -> Error {

@@ -19,7 +19,7 @@ impl Inner {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
-        self.locked(bucket, key, |contents| {
+        let delete = |contents: Contents| {
             if !options.conditions.is_empty() {
                 let found = self.open_version(bucket, key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
@@ -34,7 +34,11 @@ impl Inner {
                 self.remove(bucket, key, contents)?;
             }
             Ok(Deleted { version: options.version.clone(), is_marker: false })
-        })
+        };
+        match options.conditions.is_empty() {
+            true => self.locked_if_room(bucket, key, delete),
+            false => self.locked(bucket, key, delete),
+        }
     }
 
     /// Removes the key's file wherever it lies. A key may have a file in both places: one written
@@ -135,26 +139,6 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
 /// The same, or directories cannot be marked here: a bucket could never be emptied if those stayed.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
-}
-
-/// Removes `name` in `parent` with all that is in it, following no link; what is gone already is
-/// no error. Each level is held open while it is emptied, so no rename diverts the removal.
-pub(crate) fn remove_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
-    let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-        Ok(dir) => dir,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::NOTDIR | Errno::LOOP) => return remove_file(parent, name),
-        Err(errno) => return Err(errno),
-    };
-    let mut names = Vec::new();
-    read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
-    for name in &names {
-        remove_tree(&dir, name)?;
-    }
-    match remove_dir(parent, name) {
-        Err(Errno::NOENT) => Ok(()),
-        done => done,
-    }
 }
 
 /// Removes the directory `name` in `parent` with all directories in it, if there is nothing else; what is

@@ -12,7 +12,9 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use fordway_sys::{Errno, Mode, OFlags, Root, Tick, stat};
+use fordway_sys::{Errno, Mode, OFlags, Tick, stat};
+
+use crate::tree::Tree;
 
 /// How long a directory is trusted to be where its path says, give or take a tick of the kernel. A thousand operations share the cost
 /// of opening it, and a program that renames directories beneath a running store waits no longer.
@@ -58,6 +60,11 @@ impl AsFd for Dir {
 }
 
 impl Dir {
+    /// One that was opened just now.
+    pub(crate) fn new(opened: File) -> Self {
+        Dir { file: Arc::new(opened), is_fresh: true }
+    }
+
     /// Whether a name that is missing in it might be there after all, because this directory was
     /// removed while it was held. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
@@ -79,7 +86,7 @@ impl Dir {
 
 impl Dirs {
     /// The directory at `path` beneath `root`. Cost: one `openat2` each 10 ms, else none.
-    pub(crate) fn open(&self, root: &Root, path: &str) -> Result<Dir, Errno> {
+    pub(crate) fn open(&self, root: &Tree, path: &str) -> Result<Dir, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(Dir { file: dir, is_fresh: false });
         }
@@ -93,7 +100,7 @@ impl Dirs {
 
     /// The directory at `path` if it is held, or used often enough to be worth it: for callers that
     /// can do without.
-    pub(crate) fn open_if_busy(&self, root: &Root, path: &str) -> Result<Option<Dir>, Errno> {
+    pub(crate) fn open_if_busy(&self, root: &Tree, path: &str) -> Result<Option<Dir>, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(Some(Dir { file: dir, is_fresh: false }));
         }

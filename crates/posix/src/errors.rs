@@ -12,9 +12,10 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
         Errno::DQUOT => (ErrorKind::QuotaExceeded, "the quota is used up"),
         Errno::ROFS => (ErrorKind::ReadOnly, "the file system is read-only"),
         Errno::ACCESS | Errno::PERM => (ErrorKind::AccessDenied, "permission denied"),
-        Errno::XDEV | Errno::LOOP => {
-            (ErrorKind::AccessDenied, "a symbolic link leads outside the root, or in a circle")
-        }
+        Errno::XDEV | Errno::LOOP => (
+            ErrorKind::AccessDenied,
+            "a symbolic link leads where it may not: out of the root (or, for a user with some buckets only, out of the bucket), in a circle, or into .fordway",
+        ),
         Errno::NAMETOOLONG => (ErrorKind::KeyTooLong, "the path is longer than the file system takes"),
         Errno::FBIG => (ErrorKind::EntityTooLarge, "the file is larger than the file system takes"),
         Errno::MFILE | Errno::NFILE => (ErrorKind::TooManyOpenFiles, "no file descriptor is left"),

@@ -25,6 +25,12 @@ pub(crate) const ODD: &str = "odd";
 pub(crate) const VERSIONS: &str = "versions";
 /// The directory of what does not fit into attributes in it.
 pub(crate) const META: &str = "meta";
+/// The directory of staged files in it.
+pub(crate) const TMP: &str = "tmp";
+/// The directory of uploads in it.
+pub(crate) const UPLOADS: &str = "mpu";
+/// The file in it whose bytes are locked.
+pub(crate) const LOCKS: &str = "locks";
 /// The empty file in it that says that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
 /// The file in it that says whether old versions are kept.
@@ -112,16 +118,23 @@ pub(crate) fn versions_of(bucket: &Bucket, key: &Key) -> String {
     encoded_below(versions_dir(bucket), key).path()
 }
 
-fn encoded_below(mut dir: String, key: &Key) -> Place<'static> {
-    let encoded = encode(key.as_str());
+fn encoded_below(dir: String, key: &Key) -> Place<'static> {
+    Place::of_path(join(&dir, &path_of(key.as_str())))
+}
+
+/// The encoded form of a key, cut into names.
+fn path_of(key: &str) -> String {
+    let encoded = encode(key);
+    let mut path = String::with_capacity(encoded.len() + 16);
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
         // A `%` at the end is no escape, so no file has such a name: a directory of the key's rest.
-        let _ = write!(dir, "/{head}%");
+        let _ = write!(path, "{head}%/");
         rest = tail;
     }
-    Place { dir: dir.into(), name: rest.to_owned().into() }
+    path.push_str(rest);
+    path
 }
 
 /// The directory of all odd keys of a bucket.
@@ -146,22 +159,17 @@ pub(crate) fn private_dir(bucket: &Bucket) -> String {
 
 /// The directory of staged files of a bucket.
 pub(crate) fn tmp_dir(bucket: &Bucket) -> String {
-    private(bucket, "tmp")
+    private(bucket, TMP)
 }
 
 /// The directory of all uploads of a bucket.
 pub(crate) fn uploads_dir(bucket: &Bucket) -> String {
-    private(bucket, "mpu")
+    private(bucket, UPLOADS)
 }
 
 /// The directory of one upload.
 pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
     join(&uploads_dir(bucket), upload.as_str())
-}
-
-/// A bucket's lock table.
-pub(crate) fn locks_path(bucket: &Bucket) -> String {
-    private(bucket, "locks")
 }
 
 /// The byte of the lock table that stands for `key`.
@@ -187,6 +195,43 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or((".", path))
 }
 
+/// Whether `path` is that of a bucket's private directory, or of something in it.
+pub(crate) fn is_private(path: &str) -> bool {
+    let below = path.split_once('/').and_then(|(_, below)| below.strip_prefix(PRIVATE_DIR));
+    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether `name` is one that we write in a bucket's private directory.
+pub(crate) fn is_private_name(name: &str) -> bool {
+    is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name)
+}
+
+/// Whether `name` is one that we give a directory there.
+pub(crate) fn is_private_dir_name(name: &str) -> bool {
+    [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
+}
+
+/// Whether `path` is that of the directory of one upload.
+pub(crate) fn is_upload_dir(path: &str) -> bool {
+    let name = path.split_once('/').and_then(|(_, below)| below.strip_prefix(".fordway/mpu/"));
+    name.is_some_and(|name| upload_of(name).is_some())
+}
+
+/// The upload whose directory is called `name`; `None` for what is not ours.
+pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
+    is_hex(name, 32).then(|| UploadId::new(name).ok()).flatten()
+}
+
+/// Whether a staged file, or a directory for one, may be called `name`.
+pub(crate) fn is_hidden_name(name: &str) -> bool {
+    is_hex(name, 16)
+}
+
+/// Whether it is `digits` hexadecimal digits, as we write them.
+pub(crate) fn is_hex(name: &str, digits: usize) -> bool {
+    name.len() == digits && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn private(bucket: &Bucket, name: &str) -> String {
     join(&private_dir(bucket), name)
 }
@@ -204,6 +249,11 @@ fn encode(key: &str) -> String {
         }
     }
     encoded
+}
+
+/// Whether a directory of that name holds the rest of a long encoded one.
+pub(crate) fn is_part_of_name(name: &str) -> bool {
+    name.len() == ODD_NAME_BYTES + 1 && name.ends_with('%')
 }
 
 /// The key whose encoded form is the names of `path` below `odd/`; `None` for what is not ours.
@@ -226,8 +276,8 @@ pub(crate) fn decode(path: &str) -> Option<Key> {
         }
     }
     let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
-    // Only the spelling that we would write counts, so that no key has two places.
-    (encode(key.as_str()) == encoded).then_some(key)
+    // Only the spelling that we would write counts, cut where we would cut it: no key has two places.
+    (path_of(key.as_str()) == path).then_some(key)
 }
 
 #[cfg(test)]
@@ -259,6 +309,27 @@ mod tests {
             assert_eq!(place(key), (None, format!("b/.fordway/odd/{odd}")), "{key}");
         }
         assert_eq!(place(&"x".repeat(256)).0, None);
+    }
+
+    #[test]
+    fn a_key_has_one_spelling() {
+        let long = "x".repeat(300);
+        let (head, tail) = long.split_at(ODD_NAME_BYTES);
+        assert!(decode(&format!("{head}%/{tail}")).is_some_and(|key| key.as_str() == long));
+        for other in ["%/c%", "c%/d", "%2f", "%/c%/", &format!("{}%/{}", &head[1..], tail), &long] {
+            assert_eq!(decode(other), None, "{other}");
+        }
+        assert_eq!(decode("%2F%2Fc%25"), Some(Key::new("//c%").unwrap()));
+    }
+
+    #[test]
+    fn what_is_private_is_told_by_its_path() {
+        for path in ["b/.fordway", "b/.fordway/tmp/x"] {
+            assert!(is_private(path), "{path}");
+        }
+        for path in ["b", "b/a", "b/.fordwayx/a", "b/a/.fordway", ".fordway/x"] {
+            assert!(!is_private(path), "{path}");
+        }
     }
 
     proptest! {

@@ -20,6 +20,8 @@
 //!
 //! The format on disk is in `layout` (paths) and `record` (the attribute).
 
+mod actors;
+mod area;
 mod bare;
 mod batch;
 mod buckets;
@@ -27,12 +29,14 @@ mod copy;
 mod delete;
 mod dirs;
 mod errors;
+mod format;
 mod fsck;
 mod gc;
 mod layout;
 mod list;
 mod locks;
 mod markers;
+mod migrate;
 mod multipart;
 mod names;
 mod parts;
@@ -45,11 +49,13 @@ mod sidecar;
 mod stage;
 mod store;
 mod tags;
+mod tree;
 mod versions;
 mod write;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, ETagPolicy, Result};
@@ -58,6 +64,8 @@ use fordway_sys::{ByteLocks, Resolution, Root};
 pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
 pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
+pub use migrate::Migrated;
+pub use tree::LinkRule;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -82,6 +90,10 @@ impl Durability {
     }
 }
 
+/// How long a lock is waited for, unless somebody says otherwise. Who holds one properly does so for
+/// milliseconds; one that joins parts on a slow file system, for seconds.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How a [`PosixStore`] behaves where there is a choice.
 #[derive(Clone, Debug)]
 pub struct PosixConfig {
@@ -94,6 +106,11 @@ pub struct PosixConfig {
     pub if_match: bool,
     /// How paths are kept beneath the root.
     pub resolution: Resolution,
+    /// How far symbolic links in a bucket may lead.
+    pub links: LinkRule,
+    /// How long a writer waits for another that holds the lock of the same key. Then it fails with
+    /// `LockTimeout`: whoever may write to a bucket can hold its locks.
+    pub lock_patience: Duration,
 }
 
 impl Default for PosixConfig {
@@ -103,6 +120,8 @@ impl Default for PosixConfig {
             durability: Durability::None,
             if_match: true,
             resolution: Resolution::Kernel,
+            links: LinkRule::default(),
+            lock_patience: LOCK_PATIENCE,
         }
     }
 }
@@ -115,7 +134,7 @@ pub struct PosixStore {
 
 struct Inner {
     path: PathBuf,
-    root: Root,
+    root: tree::Tree,
     config: PosixConfig,
     dirs: dirs::Dirs,
     private: private::Private,
@@ -126,12 +145,14 @@ struct Inner {
 
 impl PosixStore {
     /// Opens the store whose buckets are the directories in `root`, which must exist.
-    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`.
+    /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
+    /// written by a later version of the format.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
+        format::check(&opened, root)?;
         let inner = Inner {
             path: root.to_owned(),
-            root: opened,
+            root: tree::Tree::new(opened, config.links),
             config,
             dirs: dirs::Dirs::default(),
             private: private::Private::default(),

@@ -1,20 +1,26 @@
 //! The lock of a key, which whoever may replace or remove it holds.
 
-use std::fs::File;
 use std::sync::{Arc, MutexGuard};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno, OFlags};
+use fordway_sys::{ByteLocks, Errno};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{lock_byte, locks_path, split};
+use crate::layout::{LOCKS, lock_byte};
 use crate::private::Contents;
-use crate::stage::{FILE_MODE, MAX_RACES, give_way};
+use crate::stage::MAX_RACES;
 
 /// The most lock tables that are kept open for later.
 const MOST_TABLES: usize = 128;
+
+/// What a lock may be done without for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Without {
+    Nothing,
+    Room,
+}
 
 impl Inner {
     /// Runs `act` with the lock of `key` held: no other writer that replaces or deletes it, in any
@@ -26,12 +32,37 @@ impl Inner {
         key: &Key,
         act: impl FnOnce(Contents) -> Result<T>,
     ) -> Result<T> {
+        self.locked_unless(Without::Nothing, (bucket, key), act)
+    }
+
+    /// As [`Inner::locked`]; but where the bucket has no lock table, and the file system no room for one,
+    /// `act` just runs: a full disk must let itself be emptied. Who locks later finds it done.
+    pub(crate) fn locked_if_room<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        act: impl FnOnce(Contents) -> Result<T>,
+    ) -> Result<T> {
+        self.locked_unless(Without::Room, (bucket, key), act)
+    }
+
+    fn locked_unless<T>(
+        &self,
+        without: Without,
+        (bucket, key): (&Bucket, &Key),
+        act: impl FnOnce(Contents) -> Result<T>,
+    ) -> Result<T> {
         if !self.config.if_match {
             return act(self.contents(bucket)?);
         }
         for _ in 0..MAX_RACES {
-            let locks = self.lock_table(bucket)?;
-            let _held = locks.lock(lock_byte(key)).map_err(|errno| from_errno(errno, "locking the key"))?;
+            let locks = match self.lock_table(bucket) {
+                Ok(locks) => Some(locks),
+                Err(error) if without == Without::Room && is_no_room(&error) => None,
+                Err(error) => return Err(error),
+            };
+            let Some(locks) = locks else { return act(self.contents(bucket)?) };
+            let _held = locks.lock(lock_byte(key), self.config.lock_patience).map_err(not_locked)?;
             let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
             if glance.vouches_for(&locks) {
                 return act(glance.contents);
@@ -82,8 +113,7 @@ impl Inner {
         if let Some(locks) = self.lock_tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
         }
-        let file = self.open_lock_table(bucket)?;
-        self.share_with_writers(bucket, &file, 0o666);
+        let file = self.open_shared_file(bucket, LOCKS)?;
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.lock_tables();
         if all.len() >= MOST_TABLES {
@@ -92,23 +122,6 @@ impl Inner {
         }
         all.insert(bucket.clone(), locks.clone());
         Ok(locks)
-    }
-
-    /// Opens the table, or makes it. Who tries to remove the bucket may remove its directory meanwhile.
-    fn open_lock_table(&self, bucket: &Bucket) -> Result<File> {
-        let path = locks_path(bucket);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY;
-        for race in 0..MAX_RACES {
-            give_way(race);
-            self.parent_of(bucket, split(&path).0)?;
-            match self.root.open_beneath(&path, flags, FILE_MODE) {
-                Err(Errno::NOENT) => self.dirs.forget(split(&path).0),
-                done => {
-                    return done.map_err(|errno| from_errno(errno, "opening the bucket's lock table"));
-                }
-            }
-        }
-        Err(ErrorKind::ConditionalConflict.into())
     }
 
     /// Closes the bucket's lock table once nobody is at work with it.
@@ -120,6 +133,21 @@ impl Inner {
         // A map is whole after every single insert or remove, even if a panic follows.
         self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// Why a lock was not had. Errors: `LockTimeout`.
+pub(crate) fn not_locked(errno: Errno) -> Error {
+    match errno {
+        Errno::TIMEDOUT => {
+            let why = "another program held the lock for longer than is waited for, and nothing was changed";
+            Error::new(ErrorKind::LockTimeout, why)
+        }
+        errno => from_errno(errno, "locking the key"),
+    }
+}
+
+fn is_no_room(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
 }
 
 fn unreadable(errno: Errno) -> Error {

@@ -14,12 +14,12 @@ use fordway_sys::{
 
 use crate::delete::is_marked;
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, private_dir, split};
+use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd, split};
 use crate::private::Contents;
 use crate::read::Opened;
 use crate::record::{Record, Seal};
 use crate::sidecar::{ATTRIBUTE_BYTES, Attribute, read_attribute};
-use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, made_of, unique_etag};
+use crate::stage::{MAX_RACES, Staged, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
 use crate::{Durability, Inner};
 
@@ -93,9 +93,7 @@ impl Inner {
         if contents.has_markers {
             return Ok(());
         }
-        let private = self.parent_of(bucket, &private_dir(bucket))?;
-        open_in(&private, MARKERS, OFlags::WRONLY | OFlags::CREATE, FILE_MODE)
-            .map_err(|errno| from_errno(errno, "making a directory an object"))?;
+        self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
         Ok(())
     }

@@ -13,16 +13,20 @@
 //! the part that was acknowledged first are never written over.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fordway_store::{Error, ErrorKind, PartInfo, Result};
-use fordway_sys::{Errno, Mode, OFlags, copy_range, open_in, read_into_spare, stat, stat_in, write_all_at};
+use fordway_sys::{
+    Errno, Mode, OFlags, copy_range, open_in, read_dir, remove_dir, remove_file, stat, stat_in, write_all_at,
+};
 
 use crate::Inner;
+use crate::area::read_small;
 use crate::copy::{append_range, for_each_piece, needs_plain_copy};
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::Place;
+use crate::layout::{Place, is_hidden_name};
 use crate::read::system_time;
 use crate::record::Record;
 use crate::sidecar::decode_record;
@@ -84,8 +88,8 @@ impl PartSink {
             && size <= uniform
             && claim(&held, number)?
         {
-            let data = open_in(&held, DATA, OFlags::WRONLY, Mode::empty());
-            let data = File::from(data.map_err(|errno| from_errno(errno, "opening the upload's data"))?);
+            let data = open_content(&held, DATA, OFlags::WRONLY)?;
+            let data = data.ok_or_else(|| Error::new(ErrorKind::NoSuchUpload, "its data is gone"))?;
             let offset = u64::from(number - 1) * uniform;
             return Ok(PartSink::InPlace { data, offset, limit: size, written: 0 });
         }
@@ -168,9 +172,8 @@ fn uniform_size(
     held: &Dir,
     size: u64,
 ) -> Result<Option<u64>> {
-    let known = |text: String| text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX);
     if let Some(text) = read_text(held, PART_SIZE)? {
-        return Ok(known(text));
+        return Ok(uniform(text));
     }
     if !(fordway_store::MIN_PART_BYTES..=UNIFORM_BYTES_MAX).contains(&size) {
         return Ok(None);
@@ -179,7 +182,12 @@ fn uniform_size(
     staged.write(size.to_string().as_bytes())?;
     staged.publish_if_new()?;
     // Of several at once one has won, and all go by it.
-    Ok(read_text(held, PART_SIZE)?.and_then(known))
+    Ok(read_text(held, PART_SIZE)?.and_then(uniform))
+}
+
+/// The length of uniform parts that the text says, if it can be one.
+fn uniform(text: String) -> Option<u64> {
+    text.parse().ok().filter(|size| *size <= UNIFORM_BYTES_MAX)
 }
 
 /// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after
@@ -214,11 +222,7 @@ impl Inner {
         for name in &names {
             let Some(number) = part_number(name) else { continue };
             let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
-            let record = decode_record(&bytes)?;
-            let (Some(seal), Some(etag)) = (record.seal, record.etag) else { continue };
-            let (size, modified, checksum) = (seal.size, system_time(modified_ns), record.checksum);
-            let info = PartInfo { number, size, etag, modified, checksum };
-            parts.push(Part { info, file: record.key });
+            parts.extend(Part::of(number, decode_record(&bytes)?, modified_ns));
         }
         parts.sort_unstable_by_key(|part| part.info.number);
         Ok((parts, names))
@@ -227,7 +231,7 @@ impl Inner {
     /// The length of uniform parts; 0 where none was ever stated, and then no part is in `data`.
     pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
         let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        Ok(read_text(&held, PART_SIZE)?.and_then(|known| known.parse().ok()).unwrap_or_default())
+        Ok(read_text(&held, PART_SIZE)?.and_then(uniform).unwrap_or_default())
     }
 
     /// The record in the file `name` of the upload in `dir`, and when it was written.
@@ -245,18 +249,85 @@ fn read_text(dir: &Dir, name: &str) -> Result<Option<String>> {
     Ok(read_bytes(dir, name)?.and_then(|(bytes, _)| String::from_utf8(bytes).ok()))
 }
 
-/// A small file whole, with the time of its last change.
+/// A small file whole, with the time of its last change; `None` where there is none. Errors: `Corrupt` for
+/// what is no small file.
 fn read_bytes(dir: &Dir, name: &str) -> Result<Option<(Vec<u8>, i64)>> {
     let failed = |errno| from_errno(errno, "reading the upload");
-    let file = match open_in(dir, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+    let corrupt =
+        || Error::new(ErrorKind::Corrupt, format!("{name} of the upload is not what this version writes"));
+    let file = match open_in(dir, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::NXIO) => return Err(corrupt()),
         Err(errno) => return Err(failed(errno)),
     };
-    let mut bytes = Vec::new();
-    read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
-    let modified_ns = stat(&file).map_err(failed)?.modified_ns;
-    Ok(Some((bytes, modified_ns)))
+    let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
+    Ok(Some((bytes, state.modified_ns)))
+}
+
+/// Opens the file `name` of an upload that holds content; `None` where there is none. It must be a regular
+/// file of one name: one of two may be somebody's file elsewhere. Errors: `AccessDenied`.
+pub(crate) fn open_content(dir: &Dir, name: &str, flags: OFlags) -> Result<Option<File>> {
+    let failed = |errno| from_errno(errno, "opening the upload's content");
+    let file = match open_in(dir, name, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(failed(errno)),
+    };
+    match stat(&file).map_err(failed)?.is_file {
+        true => Ok(Some(file)),
+        false => {
+            let why = format!("{name} of the upload is no regular file; abort the upload and start it again");
+            Err(Error::new(ErrorKind::AccessDenied, why))
+        }
+    }
+}
+
+/// Removes the directory of an upload with all that is ours in it. Its names alone are looked at, and no link
+/// is followed. What is gone already is no error. Errors: `NOTEMPTY` where something else is in it.
+pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
+    let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    let mut names = Vec::new();
+    read_dir(&dir, |name, _| names.extend(std::str::from_utf8(name).ok().map(str::to_owned)))?;
+    for name in names.iter().filter(|name| role_of(name).is_some()) {
+        match remove_file(&dir, name) {
+            // What is no file is not ours.
+            Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    match remove_dir(uploads, name) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
+    }
+}
+
+impl Part {
+    /// What the record of a part tells; `None` if no part has such a one. Its words lead nowhere else than to
+    /// a file that a part of this number can be in.
+    fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
+        let (size, etag) = (record.seal?.size, record.etag?);
+        let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);
+        let names_own_file = record.key.as_deref().is_none_or(|file| is_file_of_part(file, number));
+        let (modified, checksum) = (system_time(modified_ns), record.checksum);
+        let info = PartInfo { number, size, etag, modified, checksum };
+        (is_possible && names_own_file).then_some(Part { info, file: record.key })
+    }
+
+    /// Whether the record is one that this version writes for part `number`.
+    pub(crate) fn is_possible(number: u16, record: &Record) -> bool {
+        Part::of(number, record.clone(), 0).is_some()
+    }
+}
+
+/// Whether `name` is that of a file that holds part `number` alone.
+fn is_file_of_part(name: &str, number: u16) -> bool {
+    let (part, random) = name.split_once('-').unwrap_or_default();
+    part_number(part) == Some(number) && is_hidden_name(random)
 }
 
 /// What a file in the directory of an upload is; `None` for what is not ours.
@@ -266,7 +337,12 @@ pub(crate) fn role_of(name: &str) -> Option<Role> {
         UPLOAD | CLOSED | DATA | PART_SIZE => Some(Role::Upload),
         _ if is_number(name) => Some(Role::PartRecord),
         _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(Role::Upload),
-        _ if name.split_once('-').is_some_and(|(number, _)| is_number(number)) => Some(Role::PartBytes),
+        _ if name
+            .split_once('-')
+            .is_some_and(|(number, random)| is_number(number) && is_hidden_name(random)) =>
+        {
+            Some(Role::PartBytes)
+        }
         _ => None,
     }
 }

@@ -6,19 +6,18 @@
 //! unchanged time is an unchanged answer.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Versioning};
-use fordway_sys::{
-    ByteLocks, Errno, FileStat, Mode, OFlags, Root, Tick, open_in, read_into_spare, stat, stat_in,
-};
+use fordway_sys::{ByteLocks, Errno, FileStat, Mode, OFlags, Tick, open_in, stat, stat_in};
 
+use crate::area::{Guard, read_small};
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
+use crate::tree::Tree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.
@@ -30,6 +29,9 @@ const MOST: usize = 128;
 /// What `versioning` holds where old versions are kept, and where no more are.
 pub(crate) const ENABLED: &str = "Enabled";
 pub(crate) const SUSPENDED: &str = "Suspended";
+
+/// More than `versioning` ever holds.
+pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// What is known of every bucket that was asked about.
 #[derive(Default)]
@@ -48,6 +50,8 @@ pub(crate) struct Contents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: Versioning,
+    /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
+    pub(crate) guard: Option<Guard>,
 }
 
 impl Contents {
@@ -92,7 +96,7 @@ impl Glance {
 
 impl Private {
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
-    pub(crate) fn glance(&self, root: &Root, bucket: &Bucket) -> Result<Glance, Errno> {
+    pub(crate) fn glance(&self, root: &Tree, bucket: &Bucket) -> Result<Glance, Errno> {
         if let Some(known) = self.held(bucket)
             && let Some(private) = &known.private
             && let Ok(now) = stat(private)
@@ -107,7 +111,7 @@ impl Private {
     /// As [`Private::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
     /// by whoever reads, and a write that just misses that versions are kept is one from before.
-    pub(crate) fn glance_for_write(&self, root: &Root, bucket: &Bucket) -> Result<Contents, Errno> {
+    pub(crate) fn glance_for_write(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
         match self.held(bucket) {
             Some(known) => Ok(known.contents),
             None => Ok(self.glance(root, bucket)?.contents),
@@ -124,12 +128,12 @@ impl Private {
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
-    fn look(&self, root: &Root, bucket: &Bucket) -> Result<Contents, Errno> {
+    fn look(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // What is not there holds nothing.
-            Err(Errno::NOENT | Errno::NOTDIR) => {
+            // What is not there holds nothing, and what is no directory is not ours.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 self.remember(bucket, None, None, Contents::default());
                 return Ok(Contents::default());
             }
@@ -164,25 +168,31 @@ impl Private {
 }
 
 fn contents_of(private: &File) -> Result<Contents, Errno> {
-    let has = |name| match stat_in(private, name) {
-        Ok(_) => Ok(true),
+    let has = |name, is_ours: fn(&FileStat) -> bool| match stat_in(private, name) {
+        Ok(state) => Ok(is_ours(&state)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno),
     };
-    let versioning = match open_in(private, VERSIONING, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
-        Ok(file) => read_versioning(file)?,
-        Err(Errno::NOENT) => Versioning::Unversioned,
-        Err(errno) => return Err(errno),
-    };
-    let (has_odd, has_meta, has_markers) = (has(ODD)?, has(META)?, has(MARKERS)?);
-    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning })
+    let guard = Guard::of(&stat_in(private, "..")?);
+    let versioning = read_versioning(private, guard)?;
+    let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
+    let has_markers = has(MARKERS, |state| state.is_file)?;
+    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, guard })
 }
 
-/// What keeps versions keeps them when in doubt.
-fn read_versioning(file: OwnedFd) -> Result<Versioning, Errno> {
-    let mut text = Vec::new();
-    read_into_spare(&file, &mut text, 0, 64)?;
-    Ok(versioning_of(&text).unwrap_or(Versioning::Enabled))
+/// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in those of a
+/// third user, keeps them: what was not kept cannot be had again.
+fn read_versioning(private: &File, guard: Option<Guard>) -> Result<Versioning, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Versioning::Unversioned),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(Versioning::Enabled),
+        Err(errno) => return Err(errno),
+    };
+    let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else { return Ok(Versioning::Enabled) };
+    let is_believed = guard.is_none_or(|guard| guard.trusts(state.user));
+    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(Versioning::Enabled))
 }
 
 /// What the content of `versioning` means; `None` if nothing.

@@ -34,16 +34,25 @@ impl Staged {
         mut record: Record,
         conditions: &Conditions,
     ) -> Result<PutResult> {
+        self.try_publish(key, &mut record, conditions)
+    }
+
+    /// As [`Staged::publish`]; after the error `LockTimeout` it may be tried again.
+    pub(crate) fn try_publish(
+        &mut self,
+        key: &Key,
+        record: &mut Record,
+        conditions: &Conditions,
+    ) -> Result<PutResult> {
         let seen = self.inner.contents_for_write(&self.bucket)?;
-        if self.may_be_marker(key, &record, seen)
-            && let Some(made) = self.publish_marker(key, &mut record, conditions)?
+        if self.may_be_marker(key, record, seen)
+            && let Some(made) = self.publish_marker(key, record, conditions)?
         {
             return Ok(made);
         }
-        if seen.versioning == Versioning::Enabled {
-            record.version = Some(new_version()?);
-        }
-        let mut made = self.seal(&mut record)?;
+        let is_versioned = seen.versioning == Versioning::Enabled;
+        record.version = if is_versioned { Some(new_version()?) } else { None };
+        let mut made = self.seal(record)?;
         let is_simple = seen.is_simple() && self.is_plain;
         let creates_only = *conditions == Conditions::create_only();
         if !conditions.is_empty() && !creates_only {
@@ -83,10 +92,15 @@ impl Staged {
             return Ok(true);
         }
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-        inner.locked(&bucket, key, |_| match inner.open_file(&bucket, &odd(&bucket, key))? {
-            None => Ok(true),
-            Some(_) => self.withdraw().and(Err(exists())),
-        })
+        let is_alone =
+            inner.locked(&bucket, key, |_| match inner.open_file(&bucket, &odd(&bucket, key))? {
+                None => Ok(true),
+                Some(_) => self.withdraw().and(Err(exists())),
+            });
+        if is_alone.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout) {
+            self.withdraw()?;
+        }
+        is_alone
     }
 
     /// Takes back the name that was just given, unless somebody else has it by now.
@@ -226,9 +240,9 @@ impl Staged {
         let name = hidden_name()?;
         for race in 0..MAX_RACES {
             give_way(race);
-            let dir = self.inner.tmp_dir(&self.bucket)?;
+            let (dir, shelter) = self.inner.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
-                Ok(()) => return Ok(Hidden { dir, name, is_temporary: true }),
+                Ok(()) => return Ok(Hidden { dir, name, is_temporary: true, _shelter: shelter }),
                 // Who tries to remove the bucket has removed it.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.dirs.forget(&tmp_dir(&self.bucket));

@@ -5,7 +5,7 @@ use std::fs::File;
 use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Result, Store};
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat};
 
-use crate::layout::{PRIVATE_DIR, decode, join, odd_dir, versions_dir};
+use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};
 use crate::{Inner, PosixStore};
 
 /// How many entries are looked at between two words about progress.
@@ -43,6 +43,14 @@ impl<'b> Area<'b> {
     /// The key that a path below `top` is the encoded form of.
     pub(crate) fn decode(&self, path: &str) -> Option<Key> {
         path.get(self.top.len() + 1..).and_then(decode)
+    }
+
+    /// Whether `path`, of a directory below our own, is one that we make: a part of a long name, or the
+    /// directory of a key's versions.
+    pub(crate) fn is_our_dir(&self, path: &str) -> bool {
+        let (_, name) = split(path);
+        let is_key = self.held == Held::Versions && self.decode(path).is_some();
+        is_key || is_part_of_name(name)
     }
 
     /// Whether `name` in the directory `path` is what we keep beside the objects.

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, read_into_spare, remove_file,
-    set_xattr, stat,
+    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file, set_xattr, stat,
 };
 
 use crate::Inner;
+use crate::area::{Guard, read_small};
 use crate::bare::{be_bare_no_more, is_bare};
 use crate::errors::from_errno;
 use crate::layout::{self, ATTRIBUTE, Place, meta_dir};
@@ -27,7 +27,7 @@ pub(crate) const RECORD_BYTES: usize = 512;
 /// The most bytes of an attribute: ext4 keeps all of a file in one block of 4 KiB.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The most bytes of a record: 10,000 parts with their checksums, and then some.
-const MAX_RECORD_BYTES: usize = 1 << 20;
+pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Free bytes beyond which a file system that says it is full means the attribute alone.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
@@ -92,7 +92,12 @@ impl Inner {
         }
     }
 
-    fn write_sidecar(self: &Arc<Self>, bucket: &Bucket, stat: &FileStat, record: &Record) -> Result<()> {
+    pub(crate) fn write_sidecar(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        stat: &FileStat,
+        record: &Record,
+    ) -> Result<()> {
         let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
         // Also where nothing in it depends on the content: a later file may have this inode.
         let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
@@ -122,14 +127,19 @@ impl Inner {
     pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let path = place_of(bucket, stat).path();
-        let file = match self.root.open_beneath(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match self.root.open_beneath(&path, flags, Mode::empty()) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        let mut bytes = Vec::new();
-        read_into_spare(&file, &mut bytes, 0, MAX_RECORD_BYTES).map_err(failed)?;
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} is not what this version writes"));
+        let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
+        // A third user's would say of the object what that user likes.
+        let is_believed = |guard: Guard| state.user == stat.user || guard.trusts(state.user);
+        if !self.contents(bucket)?.guard.is_none_or(is_believed) {
+            return Ok(None);
+        }
         let record = Record::decode(&bytes).ok_or_else(corrupt)?;
         Ok((record.seal == Some(Seal::of(stat))).then_some(record))
     }

@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, Key, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, make_dir, open_in, remove_file, set_mode,
-    set_xattr, stat, sync_data, write_all_at,
+    Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, make_dir, open_in, remove_file, set_xattr,
+    stat, sync_data, write_all_at,
 };
 
+use crate::area::{Shelter, not_ours};
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, join, private_dir, tmp_dir};
+use crate::layout::{OUR_DIR, Place, is_private, join};
 use crate::read::system_time;
 use crate::record::{Record, Seal, etag_of_file};
 use crate::{Durability, Inner};
 
 /// Modes of what we make, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
-const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
+pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// How often a publish starts again after a racing delete removed its directory. Where several
 /// processes do nothing but make and prune one directory, each try may well be lost.
@@ -51,6 +52,8 @@ pub(crate) struct Hidden {
     pub(crate) name: String,
     /// Whether the file goes if it is not published.
     pub(crate) is_temporary: bool,
+    /// The directory that was made for it alone; dropped, and so removed, behind the file.
+    pub(crate) _shelter: Option<Shelter>,
 }
 
 impl Hidden {
@@ -241,7 +244,7 @@ impl Inner {
         // Found as for a new file, which knows where a key's parent is a file.
         let Staged { inner, bucket, place, is_plain, parent, written, .. } =
             self.stage(bucket, key, FILE_MODE)?;
-        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false });
+        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
         Ok(Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written })
     }
 
@@ -266,7 +269,14 @@ impl Inner {
             give_way(race);
             match self.dirs.open(&self.root, dir) {
                 Err(Errno::NOENT) if dir != bucket.as_str() => {}
-                done => return done.map_err(missing),
+                done if !is_private(dir) => return done.map_err(missing),
+                Ok(found) => return self.check_keeping(bucket, dir).map(|()| found),
+                Err(Errno::LOOP) => return Err(not_ours(dir, "is a symbolic link, or lies behind one")),
+                Err(Errno::NOTDIR) => {
+                    self.require_bucket(bucket)?;
+                    return Err(not_ours(dir, "is no directory, or lies behind a file"));
+                }
+                Err(errno) => return Err(missing(errno)),
             }
             match self.make_dirs(bucket, dir) {
                 // Another process prunes while we make: start again.
@@ -282,53 +292,30 @@ impl Inner {
     pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
-        let private = private_dir(bucket);
         let mut here = self.open_dir(&path)?;
         for name in below.split('/').filter(|name| !name.is_empty()) {
-            let is_new = make_dir(&here, name, DIR_MODE)?;
+            path = join(&path, name);
+            let is_new = match is_private(&path) {
+                true => self.make_private_dir(bucket, &here, (&path, name))?,
+                false => make_dir(&here, name, DIR_MODE)?,
+            };
             if is_new && self.config.durability == Durability::Full {
                 sync_dir(&here)?;
             }
-            path = join(&path, name);
-            if is_new && !path.starts_with(&private) {
+            if is_new && !is_private(&path) {
                 mark_as_ours(&here, name);
             }
             here = self.open_dir(&path)?;
-            if is_new && path.starts_with(&private) {
-                self.share_with_writers(bucket, &here, 0o777);
-            }
         }
         Ok(())
     }
 
-    /// Gives a directory or lock table that we made the permissions of the bucket, as far as `mask`
-    /// says: whoever may write to the bucket must be able to lock and stage there, whatever our umask
-    /// is. What another user made stays as it is.
-    pub(crate) fn share_with_writers(&self, bucket: &Bucket, made: &File, mask: u32) {
-        let modes = self.open_dir(bucket.as_str()).and_then(stat).and_then(|of| Ok((of, stat(made)?)));
-        if let Ok((of_bucket, of_made)) = modes {
-            let wanted = of_made.mode & !mask | of_bucket.mode & mask;
-            // An `O_PATH` descriptor cannot be changed itself, but by what it leads to.
-            let file = open_in(made, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-            let _ = match file {
-                _ if wanted == of_made.mode => Ok(()),
-                Ok(dir) => set_mode(dir, wanted),
-                Err(_) => set_mode(made, wanted),
-            };
-        }
-    }
-
-    /// The directory for staged files, made where it is missing.
-    pub(crate) fn tmp_dir(&self, bucket: &Bucket) -> Result<Dir> {
-        self.parent_of(bucket, &tmp_dir(bucket))
-    }
-
     fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<Hidden>)> {
-        let dir = self.tmp_dir(bucket)?;
+        let (dir, shelter) = self.staging_dir(bucket)?;
         let name = hidden_name()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = open_in(&dir, &name, flags, mode).map_err(|e| from_errno(e, "making a file"))?;
-        Ok((file, Some(Hidden { dir, name, is_temporary: true })))
+        Ok((file, Some(Hidden { dir, name, is_temporary: true, _shelter: shelter })))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The [`Store`] trait over the modules that do the work: here every error learns its place.
 
+use std::sync::Arc;
+
 use fordway_store::{
     Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
     Error, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
@@ -7,8 +9,8 @@ use fordway_store::{
     VersionListing, Versioning, VersionsQuery, Writer,
 };
 
-use crate::PosixStore;
 use crate::batch::{SHARED_FROM, each};
+use crate::{LinkRule, PosixConfig, PosixStore};
 
 /// The lane's name in messages and tables.
 pub(crate) const LANE: &str = "embedded";
@@ -20,6 +22,11 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
 impl Store for PosixStore {
     fn lane(&self) -> &'static str {
         LANE
+    }
+
+    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
+        let config = PosixConfig { links: LinkRule::BeneathBucket, ..self.config().clone() };
+        Ok(Some(Arc::new(PosixStore::open(self.path(), config)?)))
     }
 
     fn list_buckets(&self) -> Result<Vec<BucketInfo>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fordway_store::{
     BoxedMetadata, Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PutOptions,
-    PutResult, Result, Tags, Writer, check_tags,
+    PutResult, Result, Tags, Uncommitted, Writer, check_tags,
 };
 
 use fordway_sys::Mode;
@@ -28,6 +28,8 @@ pub(crate) struct ObjectWriter {
     pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
+    /// What is to be published, once all has arrived.
+    pub(crate) record: Option<Record>,
 }
 
 impl Inner {
@@ -46,6 +48,7 @@ impl Inner {
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
             conditions: options.conditions.clone(),
+            record: None,
         })
     }
 
@@ -119,11 +122,23 @@ impl ObjectWriter {
         self.staged.write(data)
     }
 
-    pub(crate) fn finish(self, expected: &Expected) -> Result<PutResult> {
-        let found = self.hasher.finish(expected)?;
-        let (etag, checksum, metadata, tags) = (found.etag, found.checksum, self.metadata, self.tags);
-        let record = Record { etag, checksum, metadata, tags, ..Default::default() };
-        self.staged.publish(&self.key, record, &self.conditions)
+    /// What is known of the object now that all of it has arrived. Errors: `BadDigest`, `IncompleteBody`.
+    fn digest(&mut self, expected: &Expected) -> Result<Record> {
+        let idle = Hasher::new(ETagPolicy::Fast, false, None);
+        let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
+        let (metadata, tags) = (std::mem::take(&mut self.metadata), std::mem::take(&mut self.tags));
+        Ok(Record { etag: found.etag, checksum: found.checksum, metadata, tags, ..Default::default() })
+    }
+
+    /// May be tried again after the error `LockTimeout`.
+    fn finish(&mut self, expected: &Expected) -> Result<PutResult> {
+        let mut record = match self.record.take() {
+            Some(record) => record,
+            None => self.digest(expected)?,
+        };
+        let made = self.staged.try_publish(&self.key, &mut record, &self.conditions);
+        self.record = Some(record);
+        made.map_err(|error| error.during("put", crate::store::LANE, self.bucket.as_str(), self.key.as_str()))
     }
 }
 
@@ -151,10 +166,15 @@ impl Writer for ObjectWriter {
         is_fit
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
-        let (bucket, key) = (self.bucket.clone(), self.key.clone());
+    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
         self.finish(expected)
-            .map_err(|error| error.during("put", crate::store::LANE, bucket.as_str(), key.as_str()))
+    }
+
+    fn try_commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+        self.finish(expected).map_err(|error| match error.kind() {
+            ErrorKind::LockTimeout => Uncommitted::Locked(self, error),
+            _ => Uncommitted::Failed(error),
+        })
     }
 }
 

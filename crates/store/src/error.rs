@@ -96,6 +96,8 @@ kinds! {
     MethodNotAllowed = "";
     /// The endpoint cannot be reached, or asks to come back later.
     Unavailable = "check that the server runs and the endpoint is right";
+    /// Another program held the lock of what was to be changed for longer than is waited for; nothing was changed.
+    LockTimeout = "try again; if it stays so, see with `lslocks` who holds .fordway/locks of the bucket";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
     /// The other side answered with something that is not valid.

@@ -5,6 +5,7 @@
 //! suite and the random-operation tests hold every other lane against.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 mod conditions;
 mod digest;
@@ -55,6 +56,12 @@ pub use version::{
 pub trait Store: Send + Sync {
     /// The lane's name as tables and messages show it: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
+
+    /// The same store in which no symbolic link leads out of the bucket that is asked for, for a user who is
+    /// given some buckets only; `None` where there are no links. Errors: those of opening it.
+    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
+        Ok(None)
+    }
 
     /// All buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
@@ -278,6 +285,20 @@ pub trait Writer: Send {
     }
 
     /// Checks what arrived against `expected`, then publishes it.
-    /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`.
+    /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult>;
+
+    /// As [`Writer::commit`]; but where the lock of the key is not to be had now, the writer comes back, for
+    /// a caller that can wait better than a thread. Writers that need no lock know no difference.
+    fn try_commit(self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+        self.commit(expected).map_err(Uncommitted::Failed)
+    }
+}
+
+/// Why a writer did not commit.
+pub enum Uncommitted {
+    /// It failed, and is gone.
+    Failed(Error),
+    /// Somebody holds the lock (`LockTimeout`): nothing was published, and it may be tried again.
+    Locked(Box<dyn Writer>, Error),
 }

@@ -39,6 +39,7 @@ calls! {
     fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
     fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> () = fs::fadvise;
     fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
+    fn fchown(file: impl AsFd, user: Option<fs::Uid>, group: Option<fs::Gid>) -> () = fs::fchown;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
     fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;

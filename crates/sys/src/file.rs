@@ -3,12 +3,14 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+};
 use rustix::io::{Errno, Result};
 
 use crate::call::{
-    copy_file_range, fchmod, fdatasync, fstat, fstatvfs, futimens, link_by_descriptor, linkat, mkdirat,
-    open_tmpfile, openat, pread, pwrite, renameat, statat, statx, unlinkat,
+    copy_file_range, fchmod, fchown, fdatasync, fstat, fstatvfs, futimens, link_by_descriptor, linkat,
+    mkdirat, open_tmpfile, openat, pread, pwrite, renameat, statat, statx, unlinkat,
 };
 
 use crate::name::text_to_name;
@@ -31,6 +33,10 @@ pub struct FileStat {
     pub device: u64,
     /// Names it has; 0 for an unnamed or removed file.
     pub links: u64,
+    /// The user that it belongs to.
+    pub user: u32,
+    /// The group that it belongs to.
+    pub group: u32,
     /// Permissions, with the sticky bit and the like; not the type.
     pub mode: u32,
     /// Whether it is a regular file.
@@ -51,6 +57,8 @@ impl FileStat {
             inode: stat.st_ino,
             device: stat.st_dev,
             links: stat.st_nlink,
+            user: stat.st_uid,
+            group: stat.st_gid,
             mode: stat.st_mode & 0o7777,
             is_file: kind == FileType::RegularFile,
             is_dir: kind == FileType::Directory,
@@ -75,8 +83,12 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
     statat(dir, &*text_to_name(name), AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStat::new(&stat))
 }
 
-/// Opens `name` (one name, no path) in `dir`; a link is not followed.
+/// Opens `name` in `dir`; a link is not followed. Errors: `INVAL` for a path in the place of a name: what
+/// was read from a file must not lead elsewhere.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    if name.contains('/') || name == ".." {
+        return Err(Errno::INVAL);
+    }
     openat(dir, &*text_to_name(name), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
 }
 
@@ -113,6 +125,16 @@ pub fn set_modified(file: impl AsFd, modified_ns: i64) -> Result<()> {
 /// Sets the permissions, with the sticky bit and the like, of an open file.
 pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
+}
+
+/// Gives an open file another group; those of its owner who are in that group may.
+pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
+    fchown(file, None, Some(Gid::from_raw(group)))
+}
+
+/// Gives an open file or directory to another user. Errors: `PERM` unless the caller is root.
+pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
+    fchown(file, Some(Uid::from_raw(user)), None)
 }
 
 /// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.

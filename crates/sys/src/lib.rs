@@ -15,6 +15,7 @@
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | the caller is told `PERM` or `NOENT` |
 //! | OFD locks between nodes | depends on the mount | the caller documents it |
 
+mod accounts;
 mod cached;
 mod call;
 mod clock;
@@ -26,6 +27,7 @@ pub mod fault;
 mod file;
 mod forks;
 mod heap;
+mod helper;
 mod huge;
 mod identity;
 mod lock;
@@ -44,6 +46,7 @@ mod tcp;
 mod tun;
 mod xattr;
 
+pub use accounts::peer_of_user;
 pub use cached::{drop_cached, is_cached, read_cached};
 pub use clock::Tick;
 pub use cores::{Cores, current_core, usable_cores};
@@ -51,14 +54,15 @@ pub use counters::{ProcessUsage, descendants, pin_process, pin_thread, precise_t
 pub use dir::{DirEntry, EntryKind, kind_in, read_dir};
 pub use file::{
     FileStat, copy_range, create_unnamed, created_ns, free_bytes, link, link_unnamed, links_in, make_dir,
-    open_in, read_into_spare, remove_dir, remove_file, rename, set_mode, set_modified, stat, stat_in,
-    sync_data, write_all_at,
+    open_in, read_into_spare, remove_dir, remove_file, rename, set_group, set_mode, set_modified, set_owner,
+    stat, stat_in, sync_data, write_all_at,
 };
 pub use forks::Process;
 pub use heap::{give_back_heap, unused_heap_bytes};
+pub use helper::{Helper, act_for};
 pub use huge::in_huge_pages;
-pub use identity::{Role, act_as, group_id, user_id};
-pub use lock::{ByteLocks, LockGuard, lock_file};
+pub use identity::{Role, act_as, file_user, group_id, is_in_group, may_act_as_others, user_id};
+pub use lock::{ByteLocks, LockGuard, lock_file, with_lock_patience};
 pub use map::Mapping;
 pub use mounts::{enter_mount_namespace, new_mount_namespace};
 pub use name::{is_text_of_a_name, name_to_text, text_to_name};
@@ -67,7 +71,7 @@ pub use nowait::{is_to_be_done_again, without_waiting, would_wait};
 pub use perf::{HardwareCounters, HardwareCounts};
 pub use process::{Usage, process_cpu_ns, process_usage, raise_open_files, terminate, thread_cpu_ns};
 pub use reference::reference_cycles;
-pub use root::{Resolution, Root};
+pub use root::{Links, Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use send::{is_writable, send_file, send_more};

@@ -1,8 +1,11 @@
-//! Locks between threads, processes and nodes: one byte of a lock file each.
+//! Locks between threads, processes and nodes: one byte of a lock file each. No wait is without an end:
+//! whoever may open a lock file may hold a lock of it for ever.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, Result};
 
@@ -13,12 +16,83 @@ use crate::xattr::last_errno;
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
 const STRIPES: usize = 256;
 
+/// The first and the longest pause before a lock of another process is tried again.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(2);
+
+/// A year: what the clocks of condition variables can surely say.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+thread_local! {
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
+}
+
+/// Does `work` with all locks together waited for no longer than `patience`, whatever each is asked for with.
+pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
+    /// Also where `work` panics.
+    struct Before(Duration);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            PATIENCE.set(self.0);
+        }
+    }
+    let _before = Before(PATIENCE.replace(patience));
+    work()
+}
+
+/// How long a lock is waited for.
+struct Patience {
+    longest: Duration,
+    /// When it began; known once there is something to wait for.
+    begin: Option<Instant>,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(longest: Duration) -> Self {
+        Patience { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
+    }
+
+    fn left(&mut self) -> Duration {
+        self.longest.saturating_sub(self.begin.get_or_insert_with(Instant::now).elapsed())
+    }
+
+    /// Lets others go on for a while. Errors: `TIMEDOUT` if there is no time left.
+    fn pause(&mut self) -> Result<()> {
+        let left = self.left();
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        std::thread::sleep(self.pause.min(left));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}
+
+impl Drop for Patience {
+    /// The next lock has what this one left.
+    fn drop(&mut self) {
+        if let Some(begin) = self.begin
+            && PATIENCE.get() != Duration::MAX
+        {
+            PATIENCE.set(PATIENCE.get().saturating_sub(begin.elapsed()));
+        }
+    }
+}
+
 /// Waits for the whole of `file`, which must be open for writing, and holds it until the last
-/// descriptor of this open file is closed. Errors: `NOLCK` where the file system has no locks.
-pub fn lock_file(file: impl AsFd) -> Result<()> {
+/// descriptor of this open file is closed.
+/// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than `patience`.
+pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 is "to the end, wherever that will be".
+    wait_for(file.as_fd(), (0, 0), &mut Patience::new(patience))
+}
+
+/// Tries again and again, because the kernel's own wait has no end.
+fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Patience) -> Result<()> {
     loop {
-        match control(file.as_fd(), libc::F_OFD_SETLKW, libc::F_WRLCK, 0, 0) {
+        match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
+            Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
             Err(Errno::INTR) => {}
             done => return done,
         }
@@ -32,7 +106,7 @@ pub struct ByteLocks {
     file: OwnedFd,
     id: u64,
     opened_by: Process,
-    stripes: Vec<Mutex<()>>,
+    stripes: Vec<Stripe>,
 }
 
 /// A byte held; dropping it lets it go.
@@ -40,7 +114,65 @@ pub struct ByteLocks {
 pub struct LockGuard<'l> {
     locks: &'l ByteLocks,
     byte: i64,
-    _stripe: MutexGuard<'l, ()>,
+    _stripe: StripeGuard<'l>,
+}
+
+/// A lock between the threads of this process, which can be waited for until a deadline.
+#[derive(Debug, Default)]
+struct Stripe {
+    state: Mutex<StripeState>,
+    is_free: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct StripeState {
+    is_held: bool,
+    waiting: u32,
+}
+
+#[derive(Debug)]
+struct StripeGuard<'l>(&'l Stripe);
+
+impl Stripe {
+    fn state(&self) -> MutexGuard<'_, StripeState> {
+        // Two plain values are whole at any time, even after a panic.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Errors: `TIMEDOUT`.
+    fn take(&self, patience: &mut Patience) -> Result<StripeGuard<'_>> {
+        let mut state = self.state();
+        if state.is_held {
+            state.waiting += 1;
+            let waited =
+                self.is_free.wait_timeout_while(state, patience.left().min(LONGEST), |state| state.is_held);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state.waiting -= 1;
+            if state.is_held {
+                return Err(Errno::TIMEDOUT);
+            }
+        }
+        state.is_held = true;
+        Ok(StripeGuard(self))
+    }
+
+    fn try_take(&self) -> Option<StripeGuard<'_>> {
+        let mut state = self.state();
+        let was_held = std::mem::replace(&mut state.is_held, true);
+        // Made only where it is held: it lets go when it is dropped.
+        (!was_held).then(|| StripeGuard(self))
+    }
+}
+
+impl Drop for StripeGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.is_held = false;
+        // Waking up nobody would cost a system call too.
+        if state.waiting > 0 {
+            self.0.is_free.notify_one();
+        }
+    }
 }
 
 impl ByteLocks {
@@ -51,7 +183,7 @@ impl ByteLocks {
             file,
             id: TABLES.fetch_add(1, Ordering::Relaxed),
             opened_by: Process::current(),
-            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
         }
     }
 
@@ -61,24 +193,20 @@ impl ByteLocks {
     }
 
     /// Waits for the byte at `offset` and holds it. Cost: one `fcntl`, and one when it is let go.
-    /// Errors: `NOLCK` where the file system has no locks.
-    pub fn lock(&self, offset: u32) -> Result<LockGuard<'_>> {
-        let stripe = &self.stripes[offset as usize % STRIPES];
-        // The mutex guards no data, so one that a panic poisoned is as good as new.
-        let stripe = stripe.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    /// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than
+    /// `patience` or that of [`with_lock_patience`].
+    pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
+        let mut patience = Patience::new(patience);
+        let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
         let byte = i64::from(offset);
-        while let Err(error) = self.control(libc::F_OFD_SETLKW, libc::F_WRLCK, byte) {
-            if error != Errno::INTR {
-                return Err(error);
-            }
-        }
+        wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
     /// Holds the byte at `offset` if nobody else does, in this process or another.
     /// Cost and errors: as [`ByteLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
-        let Ok(stripe) = self.stripes[offset as usize % STRIPES].try_lock() else { return Ok(None) };
+        let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
         match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
             Ok(()) => Ok(Some(LockGuard { locks: self, byte, _stripe: stripe })),
@@ -159,7 +287,7 @@ mod tests {
                 let (table, counter) = (tables[thread % 2].clone(), counter.clone());
                 scope.spawn(move || {
                     for _ in 0..2_000 {
-                        let _held = table.lock(7).unwrap();
+                        let _held = table.lock(7, Duration::from_secs(60)).unwrap();
                         // SAFETY: the lock is held.
                         unsafe { *counter.0.get() += 1 };
                     }
@@ -168,5 +296,38 @@ mod tests {
         });
         // SAFETY: all threads have ended.
         assert_eq!(unsafe { *counter.0.get() }, 8_000);
+    }
+
+    /// Whether it is a thread of this process or another one that holds it, a wait ends.
+    #[test]
+    fn a_wait_has_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let options = std::fs::OpenOptions::new();
+            let mut options = options.clone();
+            options.write(true).create(true).truncate(false);
+            ByteLocks::new(options.open(dir.path().join("locks")).unwrap().into())
+        };
+        let (one, other) = (open(), open());
+        let (short, long) = (Duration::from_millis(30), Duration::from_secs(60));
+        let held = one.lock(7, long).unwrap();
+        for table in [&one, &other] {
+            let started = Instant::now();
+            assert_eq!(table.lock(7, short).err(), Some(Errno::TIMEDOUT));
+            assert!((short..20 * short).contains(&started.elapsed()));
+            let at_once = with_lock_patience(Duration::ZERO, || table.lock(7, long).err());
+            assert_eq!(at_once, Some(Errno::TIMEDOUT));
+            assert!(table.try_lock(7).unwrap().is_none() && table.try_lock(7).unwrap().is_none());
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| one.lock(7, long).map(drop));
+            std::thread::sleep(short);
+            drop(held);
+            assert_eq!(waiting.join().unwrap(), Ok(()));
+        });
+        assert!(other.lock(7, Duration::ZERO).is_ok());
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join("locks")).unwrap();
+        let _held = other.lock(9, long).unwrap();
+        assert_eq!(lock_file(&file, short), Err(Errno::TIMEDOUT));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +23,25 @@ pub enum Resolution {
     Kernel,
     /// Name by name, as on kernels without `openat2`.
     Walk,
+}
+
+/// Which symbolic links a path may lead through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Those that stay beneath the directory that the path starts in.
+    Beneath,
+    /// None: a link on the way, or at its end, is the error `LOOP`.
+    None,
+}
+
+impl Links {
+    fn resolve(self) -> ResolveFlags {
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match self {
+            Links::Beneath => beneath,
+            Links::None => beneath | ResolveFlags::NO_SYMLINKS,
+        }
+    }
 }
 
 /// A directory that paths are resolved beneath: neither `..`, nor an absolute path, nor a symbolic
@@ -52,33 +71,53 @@ impl Root {
     /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, those of `openat`, and `AGAIN`
     /// within [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
-        let flags = flags | OFlags::CLOEXEC;
+        self.open_from(&self.dir, path, Links::Beneath, flags, mode)
+    }
+
+    /// As [`Root::open_beneath`], of a path that starts in `start`, a directory beneath the root, and
+    /// stays beneath that.
+    pub fn open_from(
+        &self,
+        start: impl AsFd,
+        path: &str,
+        links: Links,
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<File> {
+        let (start, flags) = (start.as_fd(), flags | OFlags::CLOEXEC);
         if self.kernel_resolves.load(Ordering::Relaxed) {
-            match self.open_by_kernel(path, flags, mode) {
+            match self.open_by_kernel(start, path, links, flags, mode) {
                 // Seccomp filters of older containers answer EPERM to what they do not know; that
                 // is told apart from a denied file by trying the walk, which would be denied too.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done.map(File::from),
             }
         }
-        let opened = self.open_by_walk(path, flags, mode)?;
+        let opened = open_by_walk(start, path, links, flags, mode)?;
         self.kernel_resolves.store(false, Ordering::Relaxed);
         Ok(File::from(opened))
     }
 
-    fn open_by_kernel(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        if let Some(answer) = self.ask_memory(&self.dir, path, flags, resolve) {
+    fn open_by_kernel(
+        &self,
+        start: BorrowedFd<'_>,
+        path: &str,
+        links: Links,
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<OwnedFd> {
+        let resolve = links.resolve();
+        if let Some(answer) = self.ask_memory(start, path, flags, resolve) {
             return answer;
         }
         // EAGAIN: a rename or mount elsewhere raced with a `..` in a link; the kernel asks to retry.
         let name = text_to_name(path);
         for _ in 0..128 {
-            match openat2(&self.dir, &*name, flags, mode, resolve) {
+            match openat2(start, &*name, flags, mode, resolve) {
                 Err(Errno::AGAIN) => continue,
                 done => {
                     if done.is_ok() && self.recall.is_in_doubt() {
-                        self.ask_memory_again(path);
+                        self.ask_memory_again(start, path);
                     }
                     return done;
                 }
@@ -128,7 +167,7 @@ impl Root {
             }
             // The name is none, or Linux is older than 5.12.
             Err(Errno::INVAL) => {
-                if self.look_into_memory(".") == Err(Errno::INVAL) {
+                if self.look_into_memory(self.dir.as_fd(), ".") == Err(Errno::INVAL) {
                     self.recall.gives_up();
                 }
                 return None;
@@ -139,64 +178,70 @@ impl Root {
     }
 
     /// Whether the file system answers from memory what it was asked for just now.
-    fn ask_memory_again(&self, path: &str) {
-        match self.look_into_memory(path) {
+    fn ask_memory_again(&self, start: BorrowedFd<'_>, path: &str) {
+        match self.look_into_memory(start, path) {
             Ok(()) => self.recall.has_answered(),
             Err(Errno::AGAIN) => self.recall.was_in_vain(),
             Err(_) => {}
         }
     }
 
-    fn look_into_memory(&self, path: &str) -> Result<()> {
+    fn look_into_memory(&self, start: BorrowedFd<'_>, path: &str) -> Result<()> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        openat2(&self.dir, &*text_to_name(path), flags, Mode::empty(), resolve).map(drop)
+        openat2(start, &*text_to_name(path), flags, Mode::empty(), resolve).map(drop)
     }
+}
 
-    /// Walks `path` with a held directory for every level, so that `..` is a step back to a
-    /// directory already opened and never a look-up that a rename could divert.
-    fn open_by_walk(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        if path.starts_with('/') {
-            return Err(Errno::XDEV);
-        }
-        let mut levels = vec![self.dir.try_clone().map_err(|_| Errno::MFILE)?];
-        let mut names: VecDeque<String> = split(path).collect();
-        let mut links = 0;
-        while let Some(name) = names.pop_front() {
-            let here = levels.last().ok_or(Errno::XDEV)?;
-            if name == ".." {
-                levels.pop();
-                if levels.is_empty() {
-                    return Err(Errno::XDEV);
-                }
-                continue;
-            }
-            let last = names.is_empty();
-            if let Some(target) = link_target(here, &name)?
-                && !(last && flags.contains(OFlags::NOFOLLOW))
-            {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(Errno::LOOP);
-                }
-                if target.starts_with('/') {
-                    return Err(Errno::XDEV);
-                }
-                for name in split(&target).collect::<Vec<_>>().into_iter().rev() {
-                    names.push_front(name);
-                }
-                continue;
-            }
-            if last {
-                return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
-            }
-            let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let next = openat(here, &*text_to_name(&name), step, Mode::empty())?;
-            levels.push(next);
-        }
-        let here = levels.last().ok_or(Errno::XDEV)?;
-        openat(here, ".", flags, mode)
+/// Walks `path` with a held directory for every level, so that `..` is a step back to a
+/// directory already opened and never a look-up that a rename could divert.
+fn open_by_walk(
+    start: BorrowedFd<'_>,
+    path: &str,
+    links: Links,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd> {
+    if path.starts_with('/') {
+        return Err(Errno::XDEV);
     }
+    let mut levels = vec![start.try_clone_to_owned().map_err(|_| Errno::MFILE)?];
+    let mut names: VecDeque<String> = split(path).collect();
+    let mut followed = 0;
+    while let Some(name) = names.pop_front() {
+        let here = levels.last().ok_or(Errno::XDEV)?;
+        if name == ".." {
+            levels.pop();
+            if levels.is_empty() {
+                return Err(Errno::XDEV);
+            }
+            continue;
+        }
+        let last = names.is_empty();
+        if let Some(target) = link_target(here, &name)?
+            && !(last && flags.contains(OFlags::NOFOLLOW))
+        {
+            followed += 1;
+            if links == Links::None || followed > MAX_LINKS {
+                return Err(Errno::LOOP);
+            }
+            if target.starts_with('/') {
+                return Err(Errno::XDEV);
+            }
+            for name in split(&target).collect::<Vec<_>>().into_iter().rev() {
+                names.push_front(name);
+            }
+            continue;
+        }
+        if last {
+            return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
+        }
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = openat(here, &*text_to_name(&name), step, Mode::empty())?;
+        levels.push(next);
+    }
+    let here = levels.last().ok_or(Errno::XDEV)?;
+    openat(here, ".", flags, mode)
 }
 
 fn split(path: &str) -> impl Iterator<Item = String> + '_ {
@@ -258,6 +303,17 @@ mod tests {
             {
                 assert_eq!(read(path), Err(Errno::XDEV), "{resolution:?} {path}");
             }
+            for path in ["in", "a/up", "a/dir/f", "out", "loop"] {
+                let opened = root.open_from(root.dir(), path, Links::None, OFlags::RDONLY, Mode::empty());
+                assert_eq!(opened.err(), Some(Errno::LOOP), "{resolution:?} {path}");
+            }
+            let below = root.open_beneath("a", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            for (path, expected) in
+                [("b/f", None), ("dir/f", None), ("up", Some(Errno::XDEV)), ("..", Some(Errno::XDEV))]
+            {
+                let opened = root.open_from(&below, path, Links::Beneath, OFlags::RDONLY, Mode::empty());
+                assert_eq!(opened.err(), expected, "{resolution:?} {path} from a");
+            }
             assert_eq!(read("loop"), Err(Errno::LOOP), "{resolution:?}");
             assert_eq!(read("a/none"), Err(Errno::NOENT), "{resolution:?}");
             assert_eq!(read("a/b/f/x"), Err(Errno::NOTDIR), "{resolution:?}");
@@ -266,7 +322,6 @@ mod tests {
 
     /// A name that nobody has asked for is in no memory, whatever the file system; one that was just made is.
     #[test]
-    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn names_are_not_waited_for_by_who_says_so() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
@@ -274,7 +329,7 @@ mod tests {
         let root = Root::open(dir.path(), Resolution::Kernel).unwrap();
         let open = |path: &str| root.open_beneath(path, OFlags::RDONLY, Mode::empty()).map(drop);
         if without_waiting(|| open("a/f")) != Some(Ok(())) || !root.recall.is_believed() {
-            eprintln!("skipped: this kernel or file system does not look names up in memory alone");
+            fordway_needs::skip("this kernel or file system does not look names up in memory alone");
             return;
         }
         let held = root.open_beneath("a", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();

@@ -119,10 +119,8 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
     fn a_device_is_in_the_namespace_of_its_thread() {
-        if crate::user_id() != 0 {
-            eprintln!("skipped: only root can make network devices");
+        if !fordway_needs::root("make network devices") {
             return;
         }
         let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();

@@ -31,7 +31,7 @@ impl Drop for ForeignServer {
 impl ForeignServer {
     /// Apache httpd with `mod_dav_fs`, everything allowed; `None` where it is not installed.
     pub fn apache() -> Option<Self> {
-        let program = program("apache2")?;
+        let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
             let modules: String = ["mpm_event", "authz_core", "dav", "dav_fs"]
                 .map(|name| format!("LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so\n"))
@@ -48,7 +48,7 @@ impl ForeignServer {
 
     /// nginx with its own `dav` module, which has no PROPFIND; `None` where it is not installed.
     pub fn nginx() -> Option<Self> {
-        let program = program("nginx")?;
+        let program = fordway_needs::program("nginx")?;
         Some(start("http", |dir, port| {
             let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
@@ -66,7 +66,7 @@ impl ForeignServer {
     /// XRootD with HTTPS and its handler of third-party copies; `None` where it is not installed. It shows the
     /// certificate, and trusts those, in `authority`.
     pub fn xrootd(authority: &Authority) -> Option<Self> {
-        let program = program("xrootd")?;
+        let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
             let (own, trusted) = (authority.dir.path(), authority.trusted());
             let trusted = trusted.display();
@@ -150,19 +150,6 @@ impl Default for Authority {
     fn default() -> Self {
         Authority::new()
     }
-}
-
-/// Where a program is; Debian has servers outside of PATH.
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: {name} is not installed");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to have {name}");
-    }
-    found
 }
 
 fn command(program: &Path, arguments: &[&str]) -> Command {

@@ -12,7 +12,6 @@ use fordway_sys::fault::{self, Plan};
 use fordway_sys::without_waiting;
 
 #[test]
-#[allow(clippy::print_stderr)]
 fn what_has_to_be_waited_for_arrives_whole() {
     // Not in the temporary directory, which may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -53,7 +52,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
         assert!(far == body, "{size}");
     }
     if cold == 0 {
-        eprintln!("skipped: this file system keeps what it is told to forget");
+        fordway_needs::skip("this file system keeps what it is told to forget");
     }
 }
 
@@ -63,7 +62,6 @@ fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
 }
 
 #[test]
-#[allow(clippy::print_stderr)]
 fn names_that_are_in_memory_cost_no_call_more() {
     let dir = tempfile::tempdir().unwrap();
     let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
@@ -76,7 +74,7 @@ fn names_that_are_in_memory_cost_no_call_more() {
     for _ in 0..100 {
         let (asked, asking) = calls_of(|| without_waiting(get));
         if asked.is_none() {
-            eprintln!("skipped: this file system does not look names up in memory alone");
+            fordway_needs::skip("this file system does not look names up in memory alone");
             return;
         }
         let (waited, waiting) = calls_of(get);

@@ -11,7 +11,7 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
+use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
 };
@@ -21,14 +21,16 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// `None`, with the reason on standard error, where it cannot be mounted.
-    #[allow(clippy::print_stderr)]
     fn mount(at: &Path) -> Option<Self> {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).status();
+        SmallDisk::mount_with(at, "size=2m")
+    }
+
+    fn mount_with(at: &Path, options: &str) -> Option<Self> {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).status();
         if mounted.is_ok_and(|status| status.success()) {
             return Some(SmallDisk(at.to_owned()));
         }
-        eprintln!("skipped: a tmpfs cannot be mounted here (root is needed)");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
+        fordway_needs::skip("a tmpfs cannot be mounted here; root is needed");
         None
     }
 }
@@ -72,6 +74,79 @@ fn fills_up(store: &dyn Store) {
     put("dir/new", 700_000).unwrap();
 }
 
+/// Inodes of a file system that is full of files.
+const INODES: usize = 40;
+
+/// A file system without an inode left, in a bucket that no lock was taken in before, can be emptied.
+fn empties(disk: &Path, store: &dyn Store) {
+    let bucket = Bucket::new("bucket").unwrap();
+    let key = |name: &str| Key::new(name).unwrap();
+    store.create_bucket(&bucket).unwrap();
+    let names: Vec<String> = (0..INODES).map(|number| format!("dir/{number:02}")).collect();
+    let put = |name: &String| store.put(&bucket, &key(name), b"x", &PutOptions::default());
+    let made = names.iter().take_while(|name| put(name).is_ok()).count();
+    assert!((10..INODES).contains(&made), "{made} objects fit");
+    assert!(!disk.join("bucket/.fordway").exists());
+    let error = put(&names[made]).expect_err("there is no inode left");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let conditional = DeleteOptions {
+        conditions: fordway_store::Conditions::only_if(fordway_store::ETag::opaque(7)),
+        ..Default::default()
+    };
+    let error = store.delete(&bucket, &key(&names[0]), &conditional).expect_err("that needs a lock");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    store.delete(&bucket, &key("none"), &DeleteOptions::default()).unwrap();
+    for name in &names[..made] {
+        store.delete(&bucket, &key(name), &DeleteOptions::default()).unwrap();
+    }
+    assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries, []);
+    put(&names[0]).unwrap();
+}
+
+fn disk_without_inodes(at: &Path) -> Option<SmallDisk> {
+    SmallDisk::mount_with(at, &format!("size=2m,nr_inodes={INODES}"))
+}
+
+#[test]
+fn the_embedded_lane_empties_a_disk_without_inodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = disk_without_inodes(dir.path()) else { return };
+    empties(&disk.0, &PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
+}
+
+#[test]
+fn the_http_lane_empties_a_disk_without_inodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = disk_without_inodes(dir.path()) else { return };
+    let (_gateway, client) = serve(&disk);
+    empties(&disk.0, &client);
+}
+
+#[test]
+fn the_node_lane_empties_a_disk_without_inodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = disk_without_inodes(dir.path()) else { return };
+    let (root, away) = (disk.0.clone(), tempfile::tempdir().unwrap());
+    let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
+    let socket = away.path().join("socket");
+    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    empties(&disk.0, &NodeStore::new(NodeAddress::Unix(socket)));
+}
+
+/// A gateway on the disk, and a client of it that tries once.
+fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
+    let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
+    let identity = Identity::generate().unwrap();
+    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let gateway =
+        Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
+    let endpoint = format!("http://{}", gateway.local_addr());
+    let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
+    let client = S3Store::new(config).unwrap();
+    (gateway, client)
+}
+
 #[test]
 fn the_embedded_lane_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,15 +158,8 @@ fn the_embedded_lane_on_a_full_disk() {
 fn the_http_lane_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path()) else { return };
-    let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
-    let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
-    let listen = "127.0.0.1:0".parse().unwrap();
-    let gateway =
-        Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
-    let endpoint = format!("http://{}", gateway.local_addr());
-    let config = S3Config { max_retries: 0, ..S3Config::new(endpoint, "us-east-1", credentials) };
-    fills_up(&S3Store::new(config).unwrap());
+    let (_gateway, client) = serve(&disk);
+    fills_up(&client);
 }
 
 /// An upload that does not fit is refused while it arrives; what else is asked on the connection is

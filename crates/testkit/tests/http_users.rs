@@ -22,14 +22,8 @@ const BOB: u32 = 54_322;
 /// A group that Bob is in beside his own.
 const SHARED: u32 = 54_330;
 
-#[allow(clippy::print_stderr)]
 fn is_root() -> bool {
-    let is_root = fordway_sys::user_id() == 0;
-    if !is_root {
-        eprintln!("skipped: only root can be several users");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
-    }
-    is_root
+    fordway_needs::root("be several users")
 }
 
 /// A directory that everybody may make buckets in, and a gateway on it that Alice and Bob may call. One

@@ -223,10 +223,9 @@ fn files_beyond_4_gib_are_read_over_http() {
 
 /// Where that is cheap, a copy leaves holes as they are; else this needs as much disk as it says.
 #[test]
-#[allow(clippy::print_stderr)]
 fn objects_beyond_4_gib_are_copied_and_joined() {
     if std::env::var_os("FORDWAY_SOAK").is_none() {
-        eprintln!("skipped: it may need 11 GiB of disk; `make soak` runs it");
+        fordway_needs::skip("it may need 11 GiB of disk; `make soak` runs it");
         return;
     }
     let place = embedded();

@@ -302,14 +302,8 @@ mod users {
     const ALICE: u32 = 54_321;
     const BOB: u32 = 54_322;
 
-    #[allow(clippy::print_stderr)]
     fn is_root() -> bool {
-        let is_root = fordway_sys::user_id() == 0;
-        if !is_root {
-            eprintln!("skipped: only root can be several users");
-            assert!(std::env::var_os("CI").is_none(), "CI is meant to run as root");
-        }
-        is_root
+        fordway_needs::root("be several users")
     }
 
     /// Does `act` in a thread that is `uid` in every respect.

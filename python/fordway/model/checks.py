@@ -23,8 +23,16 @@ HEAD_BYTES_MAX = 4_096
 """What may come with a body: its head and, in some counts of bodies, their framing."""
 SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
 """What no file has, and a month, for which no request runs."""
+TIME_MIN_US = 0.05
+"""A message between two cores takes longer; less is a time in seconds or milliseconds under another name."""
+COPIED_MAX_BYTES_PER_US = 1e6
+"""No memory of a node copies 1 TB/s for one request."""
+GAPS_MAX = 0.2
+"""The share of rows without a counter up to which those rows are left out, rather than the counter."""
 SENTENCES_MAX = 5
 """Rows that are named one by one; one mistake is often in all of them."""
+
+COUNTED = ("cycles", "reference_cycles", "evicted_bytes", "clock_mhz", "mhz")
 
 CALIBRATION_US = 10e6
 """wrk2 does not count its first 10 s."""
@@ -46,6 +54,7 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     if not len(points):
         raise DataError("there are no rows: nothing was measured")
     _refuse_uncovered(points)
+    _refuse_swapped(points)
     bad = pd.Series(False, index=points.rows.index)
     sentences = []
     numbers = points.rows.drop(columns="source")
@@ -57,11 +66,27 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     _warn_long(points)
     _warn_idle(points)
     if not sentences:
-        return points
+        return _without_gaps(points)
     if not skip_bad or bad.all():
         raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad leaves such rows out"))
     points.notes.append(_listed(sentences, "") + f" [{int(bad.sum())} row(s) left out]")
-    return points.where(~bad)
+    return _without_gaps(points.where(~bad))
+
+
+def _without_gaps(points: Points) -> Points:
+    """The rows that have every counter that nearly all rows have: a bad row costs that row, no counter."""
+    rows = points.rows
+    counters = [f"{side}_{name}" for side in SIDES for name in COUNTED]
+    gaps = [name for name in counters if 0 < rows[name].isna().sum() <= GAPS_MAX * len(rows)]
+    lacking = rows[gaps].isna().any(axis=1) if gaps else pd.Series(False, index=rows.index)
+    if not lacking.any() or lacking.mean() > GAPS_MAX:
+        return points
+    named = ", ".join(rows["source"][lacking].head(SENTENCES_MAX))
+    points.notes.append(
+        f"{int(lacking.sum())} row(s) without all counters are left out ({named}), so that models of the "
+        "counters can be held against the others"
+    )
+    return points.where(~lacking)
 
 
 def _listed(sentences: list[str], then: str) -> str:
@@ -88,6 +113,13 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
         yield f"the size is {row[SIZE]:g} B, below zero"
     if row[TIME] <= 0:
         yield f"the time is {row[TIME]:g} µs; a request takes longer than nothing"
+    if 0 < row[TIME] < TIME_MIN_US:
+        yield f"the time is {row[TIME]:.3g} µs, less than a message between two cores takes: check its unit"
+    elif row[TIME] > 0 and row[SIZE] / COPIED_MAX_BYTES_PER_US > row[TIME]:
+        yield (
+            f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs are more than any memory copies: check the units of "
+            "sizes and times"
+        )
     if row[SIZE] > SIZE_MAX or row[TIME] > TIME_MAX_US:
         yield f"{row[SIZE]:,.3g} B in {row[TIME]:,.3g} µs is beyond any request: check the units"
     if row[REQUESTS] <= 0:
@@ -210,6 +242,25 @@ def _refuse_uncovered(points: Points) -> None:
         )
         columns = [f"{side}_{name}" for name in ("cycles", "reference_cycles", "evicted_bytes")]
         points.rows.loc[short, columns] = float("nan")
+
+
+def _refuse_swapped(points: Points) -> None:
+    """Sizes are whole numbers, mostly round ones; times are neither. Raises `DataError` for the reverse."""
+    sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
+    if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
+        return
+    fractions = (sizes % 1 != 0).any() and not (times % 1 != 0).any()
+    if fractions or (_all_round(times) and not _all_round(sizes)):
+        raise DataError(
+            "the sizes look like times and the times like sizes "
+            f"({sizes.iloc[0]:,g} B in {times.iloc[0]:,g} µs): swap the two columns, or name them as they are"
+        )
+
+
+def _all_round(values: pd.Series) -> bool:
+    """Whether all are powers of two, and several of them."""
+    powers = np.log2(values[values > 0])
+    return len(powers) == len(values) and powers.nunique() >= SENTENCES_MAX and bool((powers % 1 == 0).all())
 
 
 def _warn_long(points: Points) -> None:

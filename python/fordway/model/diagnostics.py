@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fordway.model import adequacy
 from fordway.model.fitting import GIVEN, Fit, enough, fit
 from fordway.model.models import Model
 from fordway.model.terms import Terms
@@ -19,6 +20,10 @@ MOVED_MAX = 0.5
 
 RELATIVE_ERROR_MAX = 0.25
 """A standard error of more than this share of its coefficient leaves it with hardly one digit."""
+
+
+MISFIT = "of a model that does not hold here"
+"""What is said of a coefficient that has no fault of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Diagnosis:
     """The same of the rows as the fit weighs them; this is what counts for its coefficients."""
     coefficients: tuple[Judged, ...]
     left_out: LeftOut | None
+    misfits: tuple[str, ...]
+    """Why the model does not hold on these rows; empty if nothing speaks against it."""
 
     @property
     def reliable(self) -> bool:
@@ -70,14 +77,16 @@ def diagnose(found: Fit, terms: Terms) -> Diagnosis:
     weighted = found.design * found.weights[:, None]
     r2, f = goodness(found)
     left_out = None if found.method == GIVEN else leave_one_out(found.model, terms, found.method)
+    misfits = tuple(adequacy.doubts(found, terms))
     return Diagnosis(
         errors_pct,
         r2,
         f,
         condition(found.design),
         condition(weighted),
-        tuple(_judged(found, weighted, left_out)),
+        tuple(_judged(found, weighted, left_out, misfits)),
         left_out,
+        misfits,
     )
 
 
@@ -149,13 +158,17 @@ def entangled(design: np.ndarray) -> list[int]:
     return [int(column) for column in np.flatnonzero(shares[:, weak].sum(axis=1) > PROPORTION_MAX)]
 
 
-def _judged(found: Fit, weighted: np.ndarray, left_out: LeftOut | None) -> list[Judged]:
+def _judged(
+    found: Fit, weighted: np.ndarray, left_out: LeftOut | None, misfits: tuple[str, ...]
+) -> list[Judged]:
     errors, vifs = standard_errors(found, weighted) if left_out else None, inflation(weighted)
     group = entangled(weighted)
     judged = []
     for at, each in enumerate(found.model.coefficients):
         error = None if errors is None or np.isnan(errors[at]) else float(errors[at])
         doubt = _tangled(found, at, group) or (left_out and _doubt(found, at, error, left_out))
+        if left_out and misfits and not doubt:
+            doubt = MISFIT
         vif = None if vifs is None else float(vifs[at])
         judged.append(Judged(each.name, each.unit, each.meaning, float(found.values[at]), error, vif, doubt))
     return judged

@@ -33,6 +33,8 @@ PLAIN = {
 ERRORS = ["err_connect", "err_read", "err_write", "failed", "errored"]
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
 COUNTERS = {"CUC": "cycles", "REF": "reference_cycles", "LLOD": "evicted_bytes", "L3EV": "evicted_bytes"}
+AGREED_SHARE = 0.05
+"""Two columns of one quantity may differ by this: tools round, and start to count at different moments."""
 COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_per_req)?")
 
 
@@ -97,6 +99,12 @@ def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
     return points.where(valid)
 
 
+def _unit_of(column: str, names: list[str]) -> str | None:
+    """What follows one of `names` in a column's name; `None` if it begins with none of them."""
+    name = next((name for name in names if column.startswith(f"{name}_")), None)
+    return None if name is None else column.removeprefix(f"{name}_").removesuffix("_txt")
+
+
 class Table:
     """A table's columns, found by name and turned into the package's units."""
 
@@ -136,7 +144,7 @@ class Table:
             for column in self.table.columns:
                 unit = column.removeprefix(f"{name}_").removesuffix("_txt")
                 if column.startswith(f"{name}_") and unit in units:
-                    return self.number(column) * units[unit]
+                    return self._agreed(column, names, units)
             if name in self.table.columns and not optional:
                 raise DataError(
                     f"{self.name}: the column {name!r} does not say its unit; name it "
@@ -148,6 +156,22 @@ class Table:
             f"{self.name} has no column of {kind}s: it needs one of {', '.join(names)} with its unit, such "
             f"as {names[0]}_{'us' if kind == 'time' else 'B'}"
         )
+
+    def _agreed(self, column: str, names: list[str], units: dict[str, float]) -> pd.Series:
+        """The column in the package's unit. Raises `DataError` if another one of `names` says otherwise."""
+        used = self.number(column) * units[_unit_of(column, names)]
+        for other in self.table.columns:
+            unit = _unit_of(other, names)
+            if other == column or unit not in units:
+                continue
+            shares = (self.number(other) * units[unit] / used - 1).abs()
+            if (shares > AGREED_SHARE).any():
+                at = int(np.flatnonzero(shares > AGREED_SHARE)[0])
+                raise DataError(
+                    f"{self.name} row {at + 1}: {column} and {other} differ ({self.table[column].iloc[at]} "
+                    f"and {self.table[other].iloc[at]}); leave the one that is meant"
+                )
+        return used
 
     def time(self, statistic: str) -> tuple[pd.Series, str]:
         """The times of requests, and whether they are means or medians."""

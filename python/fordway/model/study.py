@@ -96,7 +96,7 @@ def bound_doubts(points: Points, constants: Constants) -> list[str]:
 
 
 def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
-    said = []
+    said = [f"the model does not hold: {why}" for why in diagnosis.misfits]
     group = diagnostics.entangled(fit.design * fit.weights[:, None])
     if group:
         names = ", ".join(fit.model.names[at] for at in group)
@@ -109,7 +109,8 @@ def _doubts(fit: Fit, diagnosis: Diagnosis) -> list[str]:
             said.append("many other factors fit as well: agreement here does not confirm these")
         return said
     if not diagnosis.reliable:
-        others = [each for at, each in enumerate(diagnosis.coefficients) if each.doubt and at not in group]
+        own = [each for at, each in enumerate(diagnosis.coefficients) if each.doubt and at not in group]
+        others = [each for each in own if each.doubt != diagnostics.MISFIT]
         why = [f"{each.name} is {each.doubt}" for each in others]
         said.append(
             f"the coefficients are not reliable{': ' * bool(why)}{'; '.join(why)}. Use the fit to "

@@ -11,8 +11,8 @@ use crate::harness::*;
 fn installed() -> Option<PathBuf> {
     let named = std::env::var_os("FORDWAY_CAPI").map(PathBuf::from);
     if named.is_none() {
-        eprintln!(
-            "skipped: FORDWAY_CAPI does not say where `make capi` has put the library; `make test` does"
+        fordway_needs::skip(
+            "FORDWAY_CAPI does not say where `make capi` has put the library; `make test` does",
         );
     }
     named

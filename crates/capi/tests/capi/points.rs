@@ -73,8 +73,7 @@ fn under_the_address_sanitizer() {
 
 #[test]
 fn under_valgrind() {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: valgrind is not installed; `make setup` installs it");
+    if !fordway_needs::programs(&["valgrind"]) {
         return;
     }
     Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(Script::honest()), 2);

@@ -54,8 +54,9 @@ pub struct GcArgs {
   fordway fsck /lustre/project/objects
   fordway fsck /lustre/project/objects --read --json > findings.jsonl
   fordway fsck . --bucket results --read
+  fordway fsck /lustre/project/objects --migrate
 
-Holds what lies on disk against what is stored about it, and changes nothing. Each finding is one line: \
+Holds what lies on disk against what is stored about it, and changes nothing but with --migrate. Each finding is one line: \
 severity, kind, path, and what to do next. With --read, content that has an MD5 or a checksum is read \
 and compared; an ETag of the kind `fast` says nothing of content, so such objects are not read. Exit code \
 8 if anything is corrupt, 1 if something could not be read, 0 otherwise, also with notes.")]
@@ -66,4 +67,7 @@ pub struct FsckArgs {
     /// Read content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,
+    /// First bring the directory to this version's format, and bind metadata again after a restore
+    #[arg(long)]
+    pub migrate: bool,
 }

@@ -13,6 +13,12 @@ use crate::units::human_bytes;
 
 pub(super) fn run(args: &FsckArgs, context: &Context) -> Result<Exit> {
     let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    if args.migrate {
+        store.migrate(&args.directory.buckets, &mut |migrated| {
+            context.interrupt.check()?;
+            context.output.event(&Done { kind: "migrated", path: &migrated.path, done: migrated.done })
+        })?;
+    }
     let options = FsckOptions { buckets: args.directory.buckets.clone(), read: args.read };
     context.output.start_counting();
     let checked = store.check(&options, &mut |event| {
@@ -34,6 +40,19 @@ pub(super) fn run(args: &FsckArgs, context: &Context) -> Result<Exit> {
         FsckSummary { unreadable: 1.., .. } => Exit::Failure,
         _ => Exit::Ok,
     })
+}
+
+#[derive(Serialize)]
+struct Done<'d> {
+    kind: &'static str,
+    path: &'d str,
+    done: &'static str,
+}
+
+impl fmt::Display for Done<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "migrated: {}: {}", self.path.escape_debug(), self.done)
+    }
 }
 
 #[derive(Serialize)]

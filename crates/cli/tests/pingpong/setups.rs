@@ -15,11 +15,13 @@ fn overlays_take_every_option_of_the_wire() {
     if !is_root() {
         return;
     }
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap();
+    let algorithm = allowed.split_ascii_whitespace().next().unwrap();
     for options in [
         &["--mtu", "1400"][..],
         &["--mtu", "9000", "--no-offload"][..],
         &["--rtt", "2ms", "--cores", "1"][..],
-        &["--loss", "0.1%", "--congestion", "cubic"][..],
+        &["--loss", "0.1%", "--congestion", algorithm][..],
     ] {
         let output = bench(
             &[&SHORT[..], &["--setup", "bare,vxlan,tunnel", "--connections", "kept"], options].concat(),
@@ -91,15 +93,14 @@ fn kernel_root() -> Option<String> {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn pong_answers_from_a_virtual_machine() {
     if !is_root() {
         return;
     }
     let has = |program: &str| std::env::split_paths("/usr/bin:/bin").any(|dir| dir.join(program).exists());
     let (true, true, Some(root)) = (has("qemu-system-x86_64"), has("busybox"), kernel_root()) else {
-        eprintln!(
-            "skipped: needs qemu-system-x86, busybox-static, and a kernel as tools/vm-kernel unpacks it"
+        fordway_needs::skip(
+            "qemu-system-x86, busybox-static, and a kernel as tools/vm-kernel unpacks it are needed",
         );
         return;
     };
@@ -181,7 +182,6 @@ fn groups() -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
     if !is_root() {
         return;
@@ -196,7 +196,7 @@ fn runc_takes_the_place_of_crun_and_the_next_run_removes_what_a_kill_left() {
         }
     }
     if !bin.path().join("runc").exists() {
-        eprintln!("skipped: there is no runc");
+        fordway_needs::skip("runc is not installed");
         return;
     }
     // Both ends name the program, and so does the runtime of each.

@@ -92,10 +92,6 @@ impl Drop for Sshd {
     }
 }
 
-fn is_there(program: &str) -> bool {
-    std::env::split_paths("/usr/bin:/usr/sbin").any(|dir| dir.join(program).exists())
-}
-
 /// A key without a password, and its public half beside it.
 fn make_key(path: &Path) {
     let mut command = Command::new("ssh-keygen");
@@ -146,11 +142,8 @@ impl Sshd {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn pong_is_started_by_ssh_and_ends_with_the_bench() {
-    if !["ssh", "sshd", "ssh-keygen"].into_iter().all(is_there) {
-        eprintln!("skipped: there is no ssh, or no server of it (Debian: openssh-client, openssh-server)");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to have it");
+    if !fordway_needs::programs(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! nginx as balancer and cache in front of two gateways, with the configuration that is shipped.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
@@ -17,19 +17,6 @@ impl Drop for Nginx {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Where nginx is; Debian has it outside of PATH.
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn nginx() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    let found = dirs.map(|dir| dir.join("nginx")).find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: nginx is not installed");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to have nginx");
-    }
-    found
 }
 
 /// Starts it with the shipped configuration, but for addresses and places.
@@ -67,7 +54,7 @@ fn start(program: &Path, dir: &Path, gateways: &[Process; 2]) -> (Nginx, String)
 
 #[test]
 fn a_balancer_and_cache_changes_nothing_but_where_bytes_come_from() {
-    let Some(program) = nginx() else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     let dir = place();
     let gateways = [Process::start(dir.path(), &[]), Process::start(dir.path(), &[])];
     let (_nginx, address) = start(&program, dir.path(), &gateways);

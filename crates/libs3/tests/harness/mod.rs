@@ -1,8 +1,6 @@
 //! The libraries as programs find them, C programs to load them, and places to point these at.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,7 +20,7 @@ pub fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let out = repository.join("out");
+        let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
         // What cargo tells a test about its package would look like a change to build scripts.
         let told = std::env::vars_os().map(|(name, _)| name);
@@ -31,7 +29,8 @@ pub fn built() -> &'static Path {
         for name in told.filter(|name| !kept.iter().any(|kept| name == kept)) {
             build.env_remove(name);
         }
-        run(build.arg(&out));
+        // The profile of tests: what `make libs3` builds would compile all crates once more.
+        run(build.arg(&out).arg("dev"));
         out
     })
 }
@@ -125,13 +124,4 @@ impl Lane {
         let Identity { access_key, secret_key } = identity;
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new(gateway)) }
     }
-}
-
-/// Whether the program is installed; says that a test is skipped for its sake if not.
-pub fn is_installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: {program} is not installed; `make setup` installs it");
-    }
-    found
 }

@@ -3,9 +3,16 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+
+use fordway_sys::OFlags;
+
+/// More processors, or NUMA nodes, than a kernel for x86 or Arm can be built for (8,192).
+const MAX_NUMBER: usize = 1 << 16;
+/// A file of the kernel has less than this: `/proc/interrupts` of 1,000 processors has some MiB.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// A directory that stands for `/`. It remembers what was read, for the findings to name.
 #[derive(Debug)]
@@ -36,7 +43,7 @@ impl Tree {
 
     /// The text of a file, trimmed. `path` has no leading slash.
     pub(super) fn read(&self, path: &str) -> Result<String, Unseen> {
-        let text = fs::read_to_string(self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
+        let text = read_bounded(&self.root.join(path)).map_err(|error| Unseen::of(path, &error))?;
         self.note(path);
         self.write_copy(path, |copy| fs::write(copy, &text));
         Ok(text.trim().to_owned())
@@ -121,6 +128,23 @@ impl fmt::Display for Unseen {
     }
 }
 
+/// The text of a regular file, of which the kernel's are some KiB. A copied tree may hold anything: what would block (a
+/// FIFO) or has no end (a device, by a link) is not read.
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_FILE_BYTES {
+        true => Err(io::Error::other(format!("it has more than {} MiB", MAX_FILE_BYTES >> 20))),
+        false => Ok(text),
+    }
+}
+
 /// The value after `name` in lines of `name value` or `name: value`.
 pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
@@ -130,13 +154,15 @@ pub(super) fn value_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Processors or nodes as the kernel lists them: `0-2,5` is 0, 1, 2 and 5.
+/// Processors or nodes as the kernel lists them: `0-2,5` is 0, 1, 2 and 5. Numbers that no kernel gives are left out, and
+/// so is what follows the first [`MAX_NUMBER`].
 pub(super) fn listed(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (last < MAX_NUMBER).then_some(first..=last)
     };
-    list.split(',').filter_map(range).flatten().collect()
+    list.split(',').filter_map(range).flatten().take(MAX_NUMBER).collect()
 }
 
 #[cfg(test)]
@@ -154,6 +180,22 @@ mod tests {
         assert_eq!(tree.read("bytes").expect_err("no text").to_string(), "/bytes: it is not text");
         assert!(tree.read("directory").expect_err("no file").to_string().starts_with("/directory: "));
         assert!(tree.take_seen().is_empty());
+    }
+
+    #[test]
+    fn what_has_no_end_is_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo").arg(place.path().join("fifo")).status().unwrap();
+        assert!(made.success());
+        symlink("/dev/zero", place.path().join("zero")).unwrap();
+        fs::File::create(place.path().join("huge")).unwrap().set_len(1 << 40).unwrap();
+        let tree = Tree::at(place.path());
+        for (name, why) in
+            [("fifo", "no regular file"), ("zero", "no regular file"), ("huge", "more than 16 MiB")]
+        {
+            let unseen = tree.read(name).expect_err("it has no end");
+            assert!(unseen.to_string().contains(why), "{unseen}");
+        }
     }
 
     #[test]
@@ -186,5 +228,7 @@ mod tests {
         assert_eq!(value_of(text, "throttled"), None);
         assert_eq!(listed("0-2,5"), [0, 1, 2, 5]);
         assert!(listed("").is_empty());
+        assert_eq!(listed("0-999999999,3,5-4"), [3], "no kernel has as many");
+        assert_eq!(listed(&"0-60000,".repeat(1_000)).len(), MAX_NUMBER);
     }
 }

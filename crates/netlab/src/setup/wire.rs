@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::step::run_in;
 use super::words::Words;
+use crate::congestion::set_algorithm;
 use crate::link::DEVICE;
 use crate::{Lab, LabConfig, LinkConfig, Namespace};
 
@@ -100,7 +101,7 @@ impl Wire {
         network.set("net/ipv4/tcp_tw_reuse", "1")?;
         network.set("net/ipv4/tcp_no_metrics_save", "1")?;
         if let Some(name) = &self.congestion_control {
-            network.set("net/ipv4/tcp_congestion_control", name)?;
+            set_algorithm(network, name)?;
         }
         let Some(start) = self.tcp_rmem_bytes else { return Ok(()) };
         let now = network.get("net/ipv4/tcp_rmem")?;

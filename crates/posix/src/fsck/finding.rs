@@ -102,7 +102,14 @@ findings! {
         "run `fordway gc`";
     /// Something in an upload's directory that is neither its record nor a part.
     StrayPart = "stray-part", Note,
-        "nothing: it is ignored, and goes with the upload";
+        "remove it by hand once the upload is gone; nothing reads it, and nothing of Fordway's removes it";
+    /// A name in `.fordway` that Fordway does not write.
+    StrayPrivate = "stray-private", Note,
+        "move it away; nothing reads it, and nothing of Fordway's removes it";
+    /// `.fordway`, or something in it, is not what Fordway makes there: a link, a FIFO, a file in the place of a
+    /// directory; or, in a bucket with the sticky bit, a third user's, who could remove what others keep there.
+    NotOurs = "not-ours", Corrupt,
+        "see who put it there, and remove it; or run `fordway fsck --migrate` as root, which gives directories to the bucket's owner";
 }
 
 /// One thing that was found.

@@ -9,6 +9,7 @@ mod private;
 mod uploads;
 
 use std::fs::File;
+use std::rc::Rc;
 
 use fordway_store::{Bucket, Error, ErrorKind, MAX_KEY_BYTES, Result};
 use fordway_sys::{
@@ -18,6 +19,7 @@ use fordway_sys::{
 
 pub use finding::{Finding, FindingKind, Severity};
 
+use crate::actors::Actors;
 use crate::bare::is_bare;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
@@ -68,7 +70,8 @@ pub struct FsckSummary {
 }
 
 impl PosixStore {
-    /// Checks everything in the buckets, and tells `tell` of each finding.
+    /// Checks everything in the buckets, and tells `tell` of each finding. A process that may act as other
+    /// users does so in each bucket as its owner, and on what is another's as that user.
     /// Memory: one open directory for each level of the tree. Cost: see the module; with
     /// [`FsckOptions::read`] about 1.4 ms for a MiB that has an MD5.
     /// Errors: `NoSuchBucket` at the start; what `tell` returns.
@@ -79,14 +82,11 @@ impl PosixStore {
     ) -> Result<FsckSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
-        let mut check = Check { inner: &self.inner, read: options.read, tell, summary, buffer };
+        let actors = Rc::new(Actors::new());
+        let mut check =
+            Check { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
         for bucket in &buckets {
-            for area in Area::all(bucket) {
-                check.tree(&area)?;
-            }
-            check.uploads(bucket)?;
-            check.sidecar_names(bucket)?;
-            check.versioning(bucket)?;
+            actors.in_bucket(&self.inner, bucket, || check.bucket(bucket))?;
         }
         check.progress()?;
         Ok(check.summary)
@@ -95,6 +95,7 @@ impl PosixStore {
 
 struct Check<'c> {
     inner: &'c Inner,
+    actors: Rc<Actors>,
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
@@ -103,10 +104,21 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
+    fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+        for area in Area::all(bucket) {
+            self.tree(&area)?;
+        }
+        self.uploads(bucket)?;
+        self.sidecar_names(bucket)?;
+        self.versioning(bucket)?;
+        self.private_area(bucket)
+    }
+
     fn tree(&mut self, area: &Area) -> Result<()> {
         match self.inner.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
-            Err(Errno::NOENT) => Ok(()),
+            // What is no directory is told of with the private area.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
     }
@@ -148,7 +160,10 @@ impl Check<'_> {
             Ok(dir) => self.directory(area, &dir, &path),
             // A writer has removed it, or put a file in its place.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
-            Err(errno) => self.unreadable(&path, errno, "opening"),
+            Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
+                Ok((dir, owner)) => self.actors.clone().act_as(owner, || self.directory(area, &dir, &path)),
+                Err(errno) => self.unreadable(&path, errno, "opening"),
+            },
         }
     }
 
@@ -215,7 +230,8 @@ impl Check<'_> {
     /// Checks a file whose state and record must be those of one version.
     fn opened(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = match open_in(dir, name, flags, Mode::empty()) {
+        let open = || open_in(dir, name, flags, Mode::empty());
+        let file = match self.actors.or_as_owner(dir, name, open) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "opening"),

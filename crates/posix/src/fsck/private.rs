@@ -1,17 +1,19 @@
 //! What else lies in a bucket's private directory.
 
+use std::fs::File;
+
 use fordway_store::{Bucket, Result};
-use fordway_sys::{Errno, Mode, OFlags, name_to_text, read_into_spare};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
 
 use super::finding::show_name;
 use super::{Check, FindingKind};
-use crate::layout::{VERSIONING, join, meta_dir, private_dir};
-use crate::private::versioning_of;
-use crate::scan::each_entry;
+use crate::area::{Guard, names_of, read_small};
+use crate::layout::{
+    TMP, VERSIONING, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir, private_dir,
+};
+use crate::private::{VERSIONING_BYTES, versioning_of};
+use crate::scan::{each_entry, open_child};
 use crate::sidecar::inode_of;
-
-/// More than `versioning` ever holds.
-const SHOWN_BYTES: usize = 64;
 
 impl Check<'_> {
     /// Whether all sidecar files are called as such. Their content is checked with their objects.
@@ -19,7 +21,7 @@ impl Check<'_> {
         let path = meta_dir(bucket);
         let dir = match self.inner.open_to_scan(&path) {
             Ok(dir) => dir,
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
         let read = each_entry(&dir, |name, _| {
@@ -35,17 +37,80 @@ impl Check<'_> {
     /// Whether the bucket says clearly if it keeps old versions.
     pub(super) fn versioning(&mut self, bucket: &Bucket) -> Result<()> {
         let path = join(&private_dir(bucket), VERSIONING);
-        let mut text = Vec::new();
-        let read = self
-            .inner
-            .root
-            .open_beneath(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())
-            .and_then(|file| read_into_spare(&file, &mut text, 0, SHOWN_BYTES));
-        match read {
-            Ok(_) if versioning_of(&text).is_some() => Ok(()),
-            Ok(_) => self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text))),
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = self.inner.root.open_beneath(&path, flags, Mode::empty());
+        match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
+            Ok(Some((text, _))) if versioning_of(&text).is_some() => Ok(()),
+            Ok(Some((text, _))) => {
+                self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
+            }
+            Ok(None) | Err(Errno::LOOP | Errno::NXIO) => {
+                self.found(FindingKind::BadVersioning, path, "it is no small regular file")
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => self.unreadable(&path, errno, "reading"),
+        }
+    }
+
+    /// Whether what lies in the private directory is what Fordway makes there.
+    pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
+        let path = private_dir(bucket);
+        let dir = match self.inner.open_to_scan(&path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return self.found(FindingKind::NotOurs, path, "it is no directory");
+            }
+            Err(errno) => return self.unreadable(&path, errno, "opening"),
+        };
+        let guard = self.inner.guard_now(bucket)?;
+        self.owner_in_area(&path, stat(&dir).ok(), guard)?;
+        let mut names = Vec::new();
+        let read = each_entry(&dir, |name, _| {
+            names.push(name_to_text(name).into_owned());
+            Ok(())
+        })?;
+        if let Err(errno) = read {
+            return self.unreadable(&path, errno, "reading");
+        }
+        names.iter().try_for_each(|name| self.private_entry((&dir, &path), name, guard))
+    }
+
+    fn private_entry(&mut self, (dir, path): (&File, &str), name: &str, guard: Option<Guard>) -> Result<()> {
+        let (shown, found) = (join(path, name), stat_in(dir, name).ok());
+        if !is_private_name(name) {
+            return self.found(FindingKind::StrayPrivate, shown, "");
+        }
+        let is_dir = is_private_dir_name(name);
+        match &found {
+            Some(state) if is_dir && !state.is_dir => {
+                return self.found(FindingKind::NotOurs, shown, "it is no directory");
+            }
+            Some(state) if !is_dir && !state.is_file => {
+                return self.found(FindingKind::NotOurs, shown, "it is no regular file");
+            }
+            _ => {}
+        }
+        if name == TMP {
+            self.staged_names(dir, &shown)?;
+        }
+        self.owner_in_area(&shown, found.filter(|_| is_dir || name == VERSIONING), guard)
+    }
+
+    fn staged_names(&mut self, private: &File, path: &str) -> Result<()> {
+        let Ok(dir) = open_child(private, TMP) else { return Ok(()) };
+        let names = names_of(&dir).unwrap_or_default();
+        let mut strays = names.iter().filter(|name| !is_hidden_name(name));
+        strays.try_for_each(|name| self.found(FindingKind::StrayPrivate, join(path, name), ""))
+    }
+
+    fn owner_in_area(&mut self, path: &str, state: Option<FileStat>, guard: Option<Guard>) -> Result<()> {
+        match (state, guard) {
+            (Some(state), Some(guard)) if !guard.trusts(state.user) => {
+                let detail = format!("it belongs to the user with the id {}", state.user);
+                self.found(FindingKind::NotOurs, path, detail)
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Error, ErrorKind, Result, UploadId};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
 use fordway_sys::{EntryKind, Errno, name_to_text, stat};
 
 use super::{Check, FindingKind};
-use crate::layout::{join, uploads_dir};
-use crate::parts::{CLOSED, Role, UPLOAD, role_of};
+use crate::layout::{join, upload_of, uploads_dir};
+use crate::parts::{CLOSED, Part, Role, UPLOAD, part_number, role_of};
 use crate::scan::{each_entry, known_kind, open_child};
 
 impl Check<'_> {
@@ -15,13 +15,13 @@ impl Check<'_> {
         let path = uploads_dir(bucket);
         let dir = match self.inner.open_to_scan(&path) {
             Ok(dir) => dir,
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
         let read = each_entry(&dir, |name, _| {
             self.looked_at_one()?;
             let shown = join(&path, &name_to_text(name));
-            match std::str::from_utf8(name).ok().and_then(|name| UploadId::new(name).ok()) {
+            match std::str::from_utf8(name).ok().and_then(upload_of) {
                 Some(id) => self.upload(bucket, &dir, &shown, &id),
                 None => self.found(FindingKind::StrayPart, shown, "it is no upload"),
             }
@@ -36,14 +36,23 @@ impl Check<'_> {
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return self.found(FindingKind::StrayPart, path, "it is no upload");
             }
-            Err(errno) => return self.unreadable(path, errno, "opening"),
+            Err(errno) => match self.actors.open_as_owner(uploads, id.as_str(), errno) {
+                Ok((dir, owner)) => {
+                    return self.actors.clone().act_as(owner, || self.files_of_upload(bucket, &dir, path));
+                }
+                Err(errno) => return self.unreadable(path, errno, "opening"),
+            },
         };
-        self.record_of_upload(&dir, path)?;
-        let read = each_entry(&dir, |name, kind| {
+        self.files_of_upload(bucket, &dir, path)
+    }
+
+    fn files_of_upload(&mut self, bucket: &Bucket, dir: &File, path: &str) -> Result<()> {
+        self.record_of_upload(dir, path)?;
+        let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
             match std::str::from_utf8(name) {
-                Ok(name) if known_kind(&dir, name, kind) == EntryKind::File => {
-                    self.file_of_upload(bucket, &dir, path, name)
+                Ok(name) if known_kind(dir, name, kind) == EntryKind::File => {
+                    self.file_of_upload(bucket, dir, path, name)
                 }
                 _ => self.stray(join(path, &name_to_text(name))),
             }
@@ -56,6 +65,11 @@ impl Check<'_> {
             Some(Role::Upload) => Ok(()),
             Some(Role::PartBytes) => self.file(bucket, dir, path, name),
             Some(Role::PartRecord) => match self.inner.read_upload(path, name) {
+                Ok(Some((record, _)))
+                    if !part_number(name).is_some_and(|number| Part::is_possible(number, &record)) =>
+                {
+                    self.found(FindingKind::BadUpload, join(path, name), "no part has such a record")
+                }
                 Ok(_) => Ok(()),
                 Err(error) => self.bad_record(join(path, name), &error),
             },
@@ -69,7 +83,7 @@ impl Check<'_> {
             found => found,
         };
         match found {
-            Ok(Some((record, _))) if record.key.is_some() => Ok(()),
+            Ok(Some((record, _))) if record.key.as_ref().is_some_and(|key| Key::new(key).is_ok()) => Ok(()),
             Ok(Some(_)) => self.found(FindingKind::BadUpload, path, "its record names no key"),
             // It ended since the directory was read.
             Ok(None) if stat(dir).is_ok_and(|stat| stat.links == 0) => Ok(()),

@@ -9,6 +9,7 @@ mod tree;
 mod uploads;
 mod versions;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use fordway_store::{Bucket, Result};
@@ -16,7 +17,7 @@ use fordway_store::{Bucket, Result};
 pub use garbage::{Garbage, GarbageKind, GcEvent, GcSummary};
 
 use crate::PosixStore;
-use crate::scan::Area;
+use crate::actors::Actors;
 use sweep::Sweep;
 
 /// What [`PosixStore::collect_garbage`] looks at.
@@ -53,7 +54,8 @@ impl Default for GcOptions {
 }
 
 impl PosixStore {
-    /// Removes what interrupted work left behind, and tells `tell` of each thing.
+    /// Removes what interrupted work left behind, and tells `tell` of each thing. A process that may act as
+    /// other users does so in each bucket as its owner, and on what is another's as that user.
     /// Memory: one open directory for each level of the tree, and about 20 bytes for each old sidecar
     /// file of one bucket. Cost: one `getdents64` for about a thousand entries, and two or three calls
     /// for each directory and each thing removed; where there are old sidecar files, one `newfstatat`
@@ -65,15 +67,10 @@ impl PosixStore {
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let mut sweep = Sweep::new(&self.inner, options, tell);
+        let actors = Rc::new(Actors::new());
+        let mut sweep = Sweep::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
-            // First, so that a rehearsal finds what the real run does: that removes some objects' files.
-            sweep.sidecars(bucket)?;
-            sweep.staged_files(bucket)?;
-            sweep.uploads(bucket)?;
-            for area in Area::all(bucket) {
-                sweep.tree(&area)?;
-            }
+            actors.in_bucket(&self.inner, bucket, || sweep.bucket(bucket))?;
         }
         Ok(sweep.into_summary())
     }

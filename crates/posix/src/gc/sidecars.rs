@@ -135,7 +135,8 @@ impl Sweep<'_> {
         let (kind, size_bytes) = (GarbageKind::Sidecar, size_freed(&stat));
         let garbage = Garbage { kind, path: join(path, &name), size_bytes };
         let inner = self.inner;
-        self.remove(bucket, garbage, || inner.remove_if_same(bucket, meta, &name, &stat)).map(drop)
+        self.remove(bucket, (garbage, stat.user), || inner.remove_if_same(bucket, meta, &name, &stat))
+            .map(drop)
     }
 }
 
@@ -154,7 +155,7 @@ impl Inner {
     /// that of a new object by now. It is moved aside first, so that none is removed unseen.
     fn remove_if_same(&self, bucket: &Bucket, meta: &File, name: &str, seen: &FileStat) -> Result<bool> {
         let failed = |errno| from_errno(errno, "removing");
-        let (aside, hidden) = (self.tmp_dir(bucket)?, hidden_name()?);
+        let ((aside, _shelter), hidden) = (self.staging_dir(bucket)?, hidden_name()?);
         match rename(meta, name, &aside, &hidden) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(false),

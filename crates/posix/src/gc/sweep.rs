@@ -1,6 +1,7 @@
 //! What all searches for garbage share: removing, counting and telling.
 
 use std::fs::File;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, Error, Result};
@@ -8,8 +9,11 @@ use fordway_sys::{Errno, FileStat};
 
 use super::{Garbage, GcEvent, GcOptions, GcSummary};
 use crate::Inner;
+use crate::actors::Actors;
+use crate::area::not_ours;
 use crate::errors::from_errno;
-use crate::scan::{PROGRESS_ENTRIES, each_entry};
+use crate::layout::is_private;
+use crate::scan::{Area, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
 
 const OPERATION: &str = "collect garbage in";
@@ -17,6 +21,7 @@ const OPERATION: &str = "collect garbage in";
 /// A collection that is going on.
 pub(super) struct Sweep<'s> {
     pub(super) inner: &'s Inner,
+    pub(super) actors: Rc<Actors>,
     pub(super) options: &'s GcOptions,
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
@@ -26,25 +31,37 @@ pub(super) struct Sweep<'s> {
 impl<'s> Sweep<'s> {
     pub(super) fn new(
         inner: &'s Inner,
+        actors: Rc<Actors>,
         options: &'s GcOptions,
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Self {
-        Sweep { inner, options, now_ns: now_ns(), tell, summary: GcSummary::default() }
+        Sweep { inner, actors, options, now_ns: now_ns(), tell, summary: GcSummary::default() }
     }
 
     pub(super) fn into_summary(self) -> GcSummary {
         self.summary
     }
 
-    /// Removes `garbage` unless this is only a rehearsal, and tells; says whether it is gone, or
-    /// would be.
+    pub(super) fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+        // First, so that a rehearsal finds what the real run does: that removes some objects' files.
+        self.sidecars(bucket)?;
+        self.staged_files(bucket)?;
+        self.uploads(bucket)?;
+        for area in Area::all(bucket) {
+            self.tree(&area)?;
+        }
+        Ok(())
+    }
+
+    /// Removes `garbage`, which is `owner`'s, unless this is only a rehearsal, and tells; says whether it is
+    /// gone, or would be.
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,
-        garbage: Garbage,
-        remove: impl FnOnce() -> Result<bool>,
+        (garbage, owner): (Garbage, u32),
+        remove: impl Fn() -> Result<bool>,
     ) -> Result<bool> {
-        let removed = if self.options.dry_run { Ok(true) } else { remove() };
+        let removed = if self.options.dry_run { Ok(true) } else { self.actors.or_as(Some(owner), remove) };
         match removed {
             Ok(true) => {
                 self.summary.removed += 1;
@@ -87,7 +104,13 @@ impl<'s> Sweep<'s> {
     }
 
     pub(super) fn failed(&mut self, bucket: &Bucket, errno: Errno, doing: &str, path: &str) -> Result<()> {
-        self.tell_failure(bucket, path, from_errno(errno, doing))
+        let error = match errno {
+            Errno::NOTDIR | Errno::LOOP if is_private(path) => {
+                not_ours(path, "is no directory, or lies behind a link")
+            }
+            errno => from_errno(errno, doing),
+        };
+        self.tell_failure(bucket, path, error)
     }
 
     pub(super) fn tell_failure(&mut self, bucket: &Bucket, path: &str, error: Error) -> Result<()> {

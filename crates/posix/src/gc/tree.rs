@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Key, Result};
-use fordway_sys::{EntryKind, Errno, name_to_text, remove_dir, stat, stat_in};
+use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
 
 use super::sweep::{Sweep, newest_ns, removed, size_freed};
 use super::{Garbage, GarbageKind};
@@ -50,26 +50,54 @@ impl Sweep<'_> {
 
     fn child(&mut self, area: &Area, parent: &File, path: &str, name: &str) -> Result<bool> {
         let Some(path) = path_of_child(area.bucket, path, name) else { return Ok(false) };
-        let dir = match open_child(parent, name) {
-            Ok(dir) => dir,
+        let (dir, owner) = match open_child(parent, name) {
+            Ok(dir) => (dir, None),
             Err(Errno::NOENT) => return Ok(true),
             // A writer has put a file in its place.
             Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
-            Err(errno) => return self.failed(area.bucket, errno, "opening", &path).map(|()| false),
+            Err(errno) => match self.actors.open_as_owner(parent, name, errno) {
+                Ok((dir, owner)) => (dir, Some(owner)),
+                Err(errno) => return self.failed(area.bucket, errno, "opening", &path).map(|()| false),
+            },
         };
         // Before what is below it goes, which is a change of it too.
-        let changed_ns = stat(&dir).map_or(i64::MAX, |stat| newest_ns(&stat));
-        if !self.directory(area, &dir, &path)? || self.is_younger(changed_ns, self.options.empty_dir_age) {
+        let state = stat(&dir).ok();
+        let is_empty = match owner {
+            None => self.directory(area, &dir, &path)?,
+            Some(owner) => self.actors.clone().act_as(owner, || self.directory(area, &dir, &path))?,
+        };
+        match state {
+            Some(state) if is_empty => self.empty_dir(area, (parent, name), path, (&state, owner)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes an empty directory that a put had made; says whether it is gone.
+    fn empty_dir(
+        &mut self,
+        area: &Area,
+        (parent, name): (&File, &str),
+        path: String,
+        (state, looked_at_by): (&FileStat, Option<u32>),
+    ) -> Result<bool> {
+        if self.is_younger(newest_ns(state), self.options.empty_dir_age) {
             return Ok(false);
         }
-        // All below our own directory is ours; elsewhere an empty one may be what somebody wants, or an
-        // object.
         let inner = self.inner;
-        if area.held == Held::Plain && (!is_marked(parent, name) || inner.is_marker(area.bucket, &path)) {
+        // Elsewhere than among our own an empty one may be what somebody wants, or an object.
+        let is_ours = match area.held {
+            Held::Plain => {
+                let look = || Ok(is_marked(parent, name) && !inner.is_marker(area.bucket, &path));
+                looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
+            }
+            Held::Odd | Held::Versions => area.is_our_dir(&path),
+        };
+        if !is_ours {
             return Ok(false);
         }
         let garbage = Garbage { kind: GarbageKind::EmptyDir, path: path.clone(), size_bytes: 0 };
-        self.remove(area.bucket, garbage, || inner.remove_empty_dir(area, (parent, name), &path))
+        let remove = || inner.remove_empty_dir(area, (parent, name), &path);
+        self.remove(area.bucket, (garbage, state.user), remove)
     }
 
     /// Removes an odd file if a plain one has its key: as a delete of the key would, but for the
@@ -83,7 +111,7 @@ impl Sweep<'_> {
             Garbage { kind: GarbageKind::HiddenFile, path: path.to_owned(), size_bytes: size_freed(&stat) };
         let inner = self.inner;
         // Nobody removes the plain file while we hold the key's lock.
-        self.remove(bucket, garbage, || {
+        self.remove(bucket, (garbage, stat.user), || {
             inner.locked(bucket, &key, |contents| match inner.is_file(&plain) {
                 true => inner.remove_at(bucket, &odd(bucket, &key), contents),
                 false => Ok(false),

@@ -7,24 +7,29 @@ use fordway_sys::{Errno, remove_file, stat, stat_in};
 
 use super::sweep::{Sweep, newest_ns, size_freed};
 use super::{Garbage, GarbageKind};
-use crate::delete::remove_tree;
 use crate::errors::from_errno;
-use crate::layout::{join, uploads_dir};
-use crate::parts::{CLOSED, UPLOAD};
+use crate::layout::{join, upload_of, uploads_dir};
+use crate::parts::{CLOSED, UPLOAD, remove_upload_dir};
 use crate::scan::open_child;
 
 impl Sweep<'_> {
     pub(super) fn uploads(&mut self, bucket: &Bucket) -> Result<()> {
         let path = uploads_dir(bucket);
         self.each_below(bucket, &path, |sweep, dir, name| {
-            let Ok(found) = UploadState::of(dir, name) else { return Ok(()) };
+            if upload_of(name).is_none() {
+                return Ok(());
+            }
+            let owner = stat_in(dir, name).ok().map(|state| state.user);
+            let look = || UploadState::of(dir, name).map_err(|errno| from_errno(errno, "looking at"));
+            let Ok(found) = sweep.actors.or_as(owner, look) else { return Ok(()) };
             if !sweep.is_abandoned(&found) {
                 return Ok(());
             }
             let kind = if found.has_record { GarbageKind::Upload } else { GarbageKind::UploadRest };
             let garbage = Garbage { kind, path: join(&path, name), size_bytes: found.size_bytes };
             let is_abandoned = |now: &UploadState| now.newest_ns == found.newest_ns;
-            sweep.remove(bucket, garbage, || remove_upload(dir, name, is_abandoned)).map(drop)
+            let owner = found.owner;
+            sweep.remove(bucket, (garbage, owner), || remove_upload(dir, name, is_abandoned)).map(drop)
         })
     }
 
@@ -40,13 +45,16 @@ struct UploadState {
     newest_ns: i64,
     has_record: bool,
     size_bytes: u64,
+    owner: u32,
 }
 
 impl UploadState {
     /// Errors: `NOENT` if it ended meanwhile, `NOTDIR` for what is no upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
-        let mut found = UploadState { newest_ns: stat(&dir)?.modified_ns, has_record: false, size_bytes: 0 };
+        let state = stat(&dir)?;
+        let mut found =
+            UploadState { newest_ns: state.modified_ns, has_record: false, size_bytes: 0, owner: state.user };
         fordway_sys::read_dir(&dir, |name, _| {
             found.has_record |= name == UPLOAD.as_bytes() || name == CLOSED.as_bytes();
             let stat = std::str::from_utf8(name).ok().and_then(|name| stat_in(&dir, name).ok());
@@ -61,17 +69,13 @@ impl UploadState {
 
 /// Removes an upload that is as it was found. Its record goes first: from then on a late part is
 /// refused, so that no client is told of a part that is then thrown away.
-fn remove_upload(
-    uploads: &File,
-    name: &str,
-    is_unchanged: impl FnOnce(&UploadState) -> bool,
-) -> Result<bool> {
+fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState) -> bool) -> Result<bool> {
     let remove = || {
         if !is_unchanged(&UploadState::of(uploads, name)?) {
             return Ok(false);
         }
         match remove_file(open_child(uploads, name)?, UPLOAD) {
-            Ok(()) | Err(Errno::NOENT) => remove_tree(uploads, name).map(|()| true),
+            Ok(()) | Err(Errno::NOENT) => remove_upload_dir(uploads, name).map(|()| true),
             Err(errno) => Err(errno),
         }
     };

@@ -31,9 +31,9 @@ impl Sweep<'_> {
             Err(error) => return self.tell_failure(bucket, &place, error).map(|()| false),
         }
         let garbage = Garbage { kind: GarbageKind::VersionAlias, path: place.clone(), size_bytes: 0 };
-        self.remove(bucket, garbage, || {
+        self.remove(bucket, (garbage, stat.user), || {
             inner.locked(bucket, &key, |contents| match is_latest(contents)? {
-                true => inner.remove_at(bucket, &Place::of_path(place), contents),
+                true => inner.remove_at(bucket, &Place::of_path(place.clone()), contents),
                 false => Ok(false),
             })
         })

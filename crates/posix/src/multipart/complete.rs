@@ -1,22 +1,21 @@
 //! How uploads end: completed to an object, or aborted.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
 };
-use fordway_sys::{Errno, Mode, OFlags, links_in, lock_file, open_in, remove_file, rename, stat, stat_in};
+use fordway_sys::{Errno, OFlags, links_in, lock_file, remove_file, rename, stat, stat_in};
 
 use super::Upload;
 use crate::Inner;
 use crate::copy::append_range;
-use crate::delete::remove_tree;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{split, upload_dir};
-use crate::parts::{CLOSED, DATA, Part, UPLOAD, all_claims_are_settled};
+use crate::layout::{split, upload_dir, upload_of};
+use crate::locks::not_locked;
+use crate::parts::{CLOSED, DATA, Part, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir};
 use crate::read::Opened;
 use crate::record::Record;
 use crate::stage::{FILE_MODE, Staged};
@@ -119,8 +118,8 @@ impl Inner {
     /// Removes what a completion left that died when `data` had been renamed to the object: it is listed as
     /// an upload, but nobody can complete or abort it any more.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
-        let Ok(plain) = UploadId::new(upload.as_str()) else { return };
-        let dir = upload_dir(bucket, &plain);
+        let Some(ours) = upload_of(upload.as_str()) else { return };
+        let dir = upload_dir(bucket, &ours);
         let is_closed = || {
             let record = self.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
             record.is_some_and(|record| record.key.as_deref() == Some(key.as_str()))
@@ -144,24 +143,26 @@ impl Inner {
 
     /// Takes an upload for oneself. From now on no part is begun.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Taken> {
-        let dir = upload_dir(bucket, &UploadId::new(upload.as_str())?);
+        let missing = || self.missing(bucket, ErrorKind::NoSuchUpload);
+        let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
         let failed = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR => self.missing(bucket, ErrorKind::NoSuchUpload),
             errno => from_errno(errno, "opening the upload"),
         };
         let held = self.dirs.open(&self.root, &dir).map_err(failed)?;
-        let data = open_in(&held, DATA, OFlags::RDWR, Mode::empty()).map_err(failed)?;
-        match lock_file(&data) {
+        self.check_keeping(bucket, &dir)?;
+        let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
+        match lock_file(&data, self.config.lock_patience) {
             // Without locks two completions at once may both succeed, with the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(errno) => return Err(from_errno(errno, "locking the upload")),
+            Err(errno) => return Err(not_locked(errno)),
         }
         let locked = data.try_clone().map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             from_errno(errno, "locking the upload")
         })?;
         let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
-        Ok(Taken { held, data: Some(data), locked, upload, was_closed })
+        Ok(Taken { held, data: Some(data.into()), locked: locked.into(), upload, was_closed })
     }
 
     /// Keeps parts from being begun, and answers what the upload is to become, and whether it was closed
@@ -217,11 +218,8 @@ impl Inner {
         let mut staged = self.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
-            let file = open_in(held, name, OFlags::RDONLY, Mode::empty());
-            let file = File::from(file.map_err(|errno| match errno {
-                Errno::NOENT => Error::new(ErrorKind::InvalidPart, "a part is gone"),
-                errno => from_errno(errno, "opening a part"),
-            })?);
+            let file = open_content(held, name, OFlags::RDONLY)?;
+            let file = file.ok_or_else(|| Error::new(ErrorKind::InvalidPart, "a part is gone"))?;
             let offset = match part.file {
                 Some(_) => 0,
                 None => u64::from(part.info.number - 1) * uniform,
@@ -234,9 +232,12 @@ impl Inner {
     fn remove_upload(&self, dir: &str) -> Result<()> {
         let (parent, name) = split(dir);
         self.dirs.forget(dir);
-        self.open_dir(parent)
-            .and_then(|parent| remove_tree(&parent, name))
-            .map_err(|errno| from_errno(errno, "removing the upload"))
+        self.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(|errno| match errno
+        {
+            // What is not ours stays, and the directory with it.
+            Errno::NOTEMPTY => Ok(()),
+            errno => Err(from_errno(errno, "removing the upload")),
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{upload_dir, uploads_dir};
+use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload};
 use crate::read::system_time;
 use crate::record::Record;
@@ -120,6 +120,7 @@ impl Inner {
     ) -> Result<PartWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
+        self.check_keeping(bucket, &found.dir)?;
         let checksum =
             options.checksum_within(found.record.upload_checksum.map(|(algorithm, _)| algorithm))?;
         Ok(PartWriter {
@@ -158,7 +159,7 @@ impl Inner {
         self.head_bucket(bucket)?;
         let mut uploads = Vec::new();
         for name in self.names_in(&uploads_dir(bucket))? {
-            let Ok(upload) = UploadId::new(name) else { continue };
+            let Some(upload) = upload_of(&name) else { continue };
             match self.summary_of(bucket, upload) {
                 Ok(summary) => uploads.extend(summary),
                 // It hides no other one; `fordway fsck` names it.
@@ -176,17 +177,18 @@ impl Inner {
         // aborted again, so it is shown.
         let open = self.read_upload(&dir, UPLOAD)?;
         let found = open.map_or_else(|| self.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
-        Ok(found.map(|(record, started_ns)| {
-            let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
-            UploadSummary { key, upload, started }
+        // A key that is none is not shown: nobody could complete or abort it by that.
+        Ok(found.and_then(|(record, started_ns)| {
+            let key = record.key.filter(|key| Key::new(key).is_ok())?;
+            Some(UploadSummary { key, upload, started: system_time(started_ns) })
         }))
     }
 
     /// The upload, if it is one of `key`. Errors: `NoSuchUpload`, `NoSuchBucket`.
     fn upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Upload> {
         // An identifier that we did not make may hold anything, even a path.
-        let plain = UploadId::new(upload.as_str())?;
-        match self.find_upload(bucket, &plain)? {
+        let ours = upload_of(upload.as_str());
+        match ours.map_or(Ok(None), |ours| self.find_upload(bucket, &ours))? {
             Some(found) if found.record.key.as_deref() == Some(key.as_str()) => Ok(found),
             _ => Err(self.missing(bucket, ErrorKind::NoSuchUpload)),
         }

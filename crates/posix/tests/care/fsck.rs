@@ -123,11 +123,18 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     rig.write(".fordway/versions/versioned/no-version", "");
     rig.write(".fordway/versions/%zz/0000000000000001-null", "");
     rig.write(".fordway/meta/0x", "");
+    rig.write(".fordway/notes", "");
+    rig.write(".fordway/tmp/notes", "");
+    fs::remove_file(rig.path(".fordway/locks")).unwrap();
+    fs::create_dir(rig.path(".fordway/locks")).unwrap();
     rig.write(".fordway/versioning", "perhaps\n");
     let (summary, found) = check(&rig, true);
     let old = format!("bkt/{}", rig.kept_versions("versioned")[0]);
     let mut expected = vec![
+        ("not-ours", "bkt/.fordway/locks"),
         ("sidecar-name", "bkt/.fordway/meta/0x"),
+        ("stray-private", "bkt/.fordway/notes"),
+        ("stray-private", "bkt/.fordway/tmp/notes"),
         ("bad-versioning", "bkt/.fordway/versioning"),
         ("version-name", "bkt/.fordway/versions/%zz/0000000000000001-null"),
         ("bad-record", old.as_str()),
@@ -138,7 +145,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     ];
     expected.sort_by_key(|(_, path)| *path);
     assert_eq!(kinds_and_paths(&found), expected);
-    assert_eq!((summary.corrupt, summary.notes), (5, 3));
+    assert_eq!((summary.corrupt, summary.notes), (6, 5));
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn damaged_uploads_are_found() {
     rig.put_part("fine", &fine, 1, b"part");
     rig.write(&format!(".fordway/mpu/{torn}/upload", torn = torn.as_str()), "\x07torn");
     rig.write(&format!(".fordway/mpu/{}/1", fine.as_str()), "a number is written with five digits");
-    rig.write(".fordway/mpu/0123abcd/00001", "a part of nothing");
+    rig.write(".fordway/mpu/00000000000000010000000000000001/00001", "a part of nothing");
     rig.write(".fordway/mpu/stray", "");
     let listed = rig.store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads;
     assert_eq!(
@@ -160,8 +167,8 @@ fn damaged_uploads_are_found() {
     let (stray, torn) =
         (format!("bkt/.fordway/mpu/{}/1", fine.as_str()), format!("bkt/.fordway/mpu/{}", torn.as_str()));
     let mut expected = vec![
-        ("upload-rest", "bkt/.fordway/mpu/0123abcd"),
-        ("bad-upload", "bkt/.fordway/mpu/0123abcd/00001"),
+        ("upload-rest", "bkt/.fordway/mpu/00000000000000010000000000000001"),
+        ("bad-upload", "bkt/.fordway/mpu/00000000000000010000000000000001/00001"),
         ("stray-part", stray.as_str()),
         ("bad-upload", torn.as_str()),
         ("stray-part", "bkt/.fordway/mpu/stray"),

@@ -71,16 +71,53 @@ fn assert_collects(rig: &Rig, cutoff: Instant, expected: &[(&str, &str, u64)]) {
 fn staged_files_go_when_they_are_old() {
     let rig = Rig::new();
     rig.put("alive", "x");
-    rig.write(".fordway/tmp/old", "12345");
+    rig.write(".fordway/tmp/0000000000000abc", "12345");
     thread::sleep(APART);
     let cutoff = Instant::now();
     thread::sleep(APART);
-    rig.write(".fordway/tmp/young", "1");
+    rig.write(".fordway/tmp/0000000000000def", "1");
     // A program can set the time of the last write, but this file was made just now.
-    let backdated = File::create(rig.path(".fordway/tmp/backdated")).unwrap();
+    let backdated = File::create(rig.path(".fordway/tmp/00000000000000ed")).unwrap();
     backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/old", 5)]);
+    assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5)]);
     assert_eq!(rig.get("alive").unwrap(), b"x");
+}
+
+/// What has no name that Fordway writes, or is no file, is somebody else's.
+#[test]
+fn what_is_not_ours_stays() {
+    let rig = Rig::new();
+    let upload = rig.start_upload("k");
+    let dir = upload_path(&upload);
+    let dir = dir.strip_prefix("bkt/").unwrap();
+    let foreign = [
+        ".fordway/notes",
+        ".fordway/tmp/notes",
+        ".fordway/tmp/0123456789ABCDEF",
+        ".fordway/tmp/0123456789abcdef0",
+        ".fordway/mpu/notes",
+        ".fordway/mpu/0123abcd/00001",
+        ".fordway/meta/notes",
+        ".fordway/odd/dir/",
+        ".fordway/versions/%zz/",
+        &format!("{dir}/notes"),
+        &format!("{dir}/00001-notes"),
+        &format!("{dir}/00002/deep"),
+    ];
+    for path in foreign {
+        match path.strip_suffix('/') {
+            Some(dir) => fs::create_dir_all(rig.path(dir)).unwrap(),
+            None => drop(rig.write(path, "mine")),
+        }
+    }
+    std::os::unix::fs::symlink("notes", rig.path(".fordway/tmp/0123456789abcdee")).unwrap();
+    thread::sleep(APART);
+    collect(&rig, Duration::ZERO, false);
+    for path in foreign {
+        assert!(rig.path(path).exists(), "{path}");
+    }
+    assert!(rig.path(".fordway/tmp/0123456789abcdee").is_symlink());
+    assert!(!rig.path(dir).join("upload").exists(), "what is ours is gone");
 }
 
 #[test]
@@ -89,16 +126,19 @@ fn uploads_go_when_nothing_arrived_for_long() {
     let (old, running) = (rig.start_upload("old"), rig.start_upload("running"));
     rig.put_part("old", &old, 1, b"1234567");
     rig.put_part("running", &running, 1, b"first");
-    rig.write(".fordway/mpu/rest/00001", "123");
+    rig.write(".fordway/mpu/00000000000000010000000000000001/00001", "123");
     let files = rig.path(&format!(".fordway/mpu/{}", old.as_str())).read_dir().unwrap();
     let old_bytes = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
     thread::sleep(APART);
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.put_part("running", &running, 2, b"second");
-    rig.write(".fordway/mpu/young/00001", "of an upload that is just being made");
+    rig.write(".fordway/mpu/00000000000000020000000000000002/00001", "of an upload that is just being made");
     let old = upload_path(&old);
-    let mut expected = [("upload", old.as_str(), old_bytes), ("upload-rest", "bkt/.fordway/mpu/rest", 3)];
+    let mut expected = [
+        ("upload", old.as_str(), old_bytes),
+        ("upload-rest", "bkt/.fordway/mpu/00000000000000010000000000000001", 3),
+    ];
     expected.sort_by_key(|(_, path, _)| *path);
     assert_collects(&rig, cutoff, &expected);
 
@@ -132,7 +172,9 @@ fn empty_directories_that_we_made_go() {
     // As a crash between the removal of a file and of its directories leaves it.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
-    fs::create_dir_all(rig.path(".fordway/odd/long%")).unwrap();
+    let long = format!(".fordway/odd/{}%", "long".repeat(60));
+    fs::create_dir_all(rig.path(&long)).unwrap();
+    let long = format!("bkt/{long}");
     // An object that is an empty directory.
     rig.put("folder/", "");
     assert!(rig.path("folder").is_dir());
@@ -142,7 +184,7 @@ fn empty_directories_that_we_made_go() {
     rig.put("young/key", "x");
     fs::remove_file(rig.path("young/key")).unwrap();
     let expected = [
-        ("empty-dir", "bkt/.fordway/odd/long%", 0),
+        ("empty-dir", long.as_str(), 0),
         ("empty-dir", "bkt/left", 0),
         ("empty-dir", "bkt/left/deep", 0),
         ("empty-dir", "bkt/left/deep/down", 0),
@@ -270,7 +312,7 @@ fn links_are_not_followed() {
 fn whoever_is_told_can_end_it() {
     let rig = Rig::new();
     for n in 0..3 {
-        rig.write(&format!(".fordway/tmp/{n}"), "");
+        rig.write(&format!(".fordway/tmp/{n:016x}"), "");
     }
     thread::sleep(APART);
     let options = GcOptions { staged_age: Duration::ZERO, ..Default::default() };

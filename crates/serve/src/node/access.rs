@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use fordway_store::{Error, ErrorKind, Result, Store};
-use fordway_sys::{Peer, act_as, peer_of, user_id};
+use fordway_sys::{Helper, Peer, act_as, peer_of, user_id};
 
 use crate::OpenStore;
 
@@ -36,6 +36,10 @@ impl Access {
     /// Opens the store of the gateway's own user. Errors: those of opening it.
     pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
+        if user_id() == 0 {
+            // Threads that act as clients for good cannot make what is to be a bucket's owner's.
+            Helper::start();
+        }
         Ok(Access { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Writer};
+use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
+use fordway_sys::with_lock_patience;
 
 use super::error::Outcome;
+use super::locked::{PATIENCE, Pauses};
 use crate::users::User;
 
 /// What takes as long as this is worth another thread, which costs some 20 µs.
@@ -20,6 +22,16 @@ pub(super) async fn apart<T: Send + 'static>(
     work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
     on_its_own(move || work(&*user.store)).await
+}
+
+/// As [`apart`], of work that takes locks. What one user holds up by locks is that user's own: no more than
+/// half of the threads wait for them at a time. Errors: those of `work`.
+pub(super) async fn change_apart<T: Send + 'static>(
+    user: Arc<User>,
+    work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    let _room = user.share.clone().acquire_owned().await;
+    on_its_own(move || with_lock_patience(PATIENCE, || work(&*user.store))).await
 }
 
 async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send + 'static) -> Outcome<T> {
@@ -37,17 +49,37 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Publishes what went to `writer`. Errors: those of that.
+    /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: those of that.
     pub(super) async fn publish(&self, writer: Box<dyn Writer>, expected: Expected) -> Outcome<PutResult> {
+        let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
+        loop {
+            match self.try_publish(writer, expected.clone()).await? {
+                Ok(made) => return Ok(made),
+                Err(Uncommitted::Failed(error)) => return Err(error.into()),
+                Err(Uncommitted::Locked(back, error)) => {
+                    if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                        return Err(error.into());
+                    }
+                    writer = back;
+                }
+            }
+        }
+    }
+
+    async fn try_publish(
+        &self,
+        writer: Box<dyn Writer>,
+        expected: Arc<Expected>,
+    ) -> Outcome<Result<PutResult, Uncommitted>> {
         let commit = move || {
             let started = Instant::now();
-            let made = writer.commit(&expected);
+            let made = with_lock_patience(Duration::ZERO, || writer.try_commit(&expected));
             Ok((made, started.elapsed()))
         };
         let is_long = u128::from(self.typical_us.load(Ordering::Relaxed)) >= LONG.as_micros();
         let (made, took) = if is_long { on_its_own(commit).await? } else { commit()? };
         self.took(took);
-        Ok(made?)
+        Ok(made)
     }
 
     /// One that goes missing among several threads does not matter.

@@ -1,7 +1,7 @@
 //! Copies within the store.
 
 use fordway_store::{Bucket, Conditions, CopyOptions, Error, ErrorKind, GetOptions, Key, Store, VersionId};
-use http::StatusCode;
+use http::{Extensions, StatusCode};
 use s3s::S3Request;
 use s3s::dto::{
     CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective, Range,
@@ -14,12 +14,13 @@ use super::convert::{
 };
 use super::error::{Failure, Outcome, message};
 use super::objects::byte_range;
+use super::source::SourceBucket;
 
 pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Outcome<CopyObjectOutput> {
     let (mut input, headers) = (request.input, request.headers);
     refuse_unsupported!(input)?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
-    let (from_bucket, from_key, version) = copy_source(&input.copy_source)?;
+    let (from_bucket, from_key, version) = copy_source(&input.copy_source, &request.extensions)?;
     let replaces = |directive: Option<&str>| directive == Some(MetadataDirective::REPLACE);
     let replaces_metadata = replaces(input.metadata_directive.as_ref().map(MetadataDirective::as_str));
     let replaces_tags = replaces(input.tagging_directive.as_ref().map(TaggingDirective::as_str));
@@ -60,11 +61,14 @@ fn as_invalid_request(error: Error) -> Failure {
 }
 
 /// The object that a copy reads, and the version of it that is named.
-pub(super) fn copy_source(source: &CopySource) -> Outcome<(Bucket, Key, Option<VersionId>)> {
+pub(super) fn copy_source(
+    source: &CopySource,
+    extensions: &Extensions,
+) -> Outcome<(Bucket, Key, Option<VersionId>)> {
     match source {
         CopySource::Bucket { bucket, key, version_id } => {
-            let (bucket, key) = names(bucket, key)?;
-            Ok((bucket, key, version(version_id.as_deref())?))
+            let bucket = SourceBucket::of(extensions, bucket)?;
+            Ok((bucket, Key::new(&**key)?, version(version_id.as_deref())?))
         }
         _ => {
             Err(Error::new(ErrorKind::NotImplemented, "copy from /bucket/key; there are no access points")

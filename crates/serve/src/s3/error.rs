@@ -3,7 +3,7 @@
 use fordway_store::{Error, ErrorKind};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
@@ -35,6 +35,11 @@ impl Failure {
         failure
     }
 
+    /// Whether somebody held a lock, so that it may be done again.
+    pub(super) fn is_lock_timeout(&self) -> bool {
+        self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
+    }
+
     /// Adds a header to the answer.
     pub(super) fn add_header(&mut self, name: HeaderName, value: HeaderValue) {
         let mut headers = self.0.headers().cloned().unwrap_or_else(|| {
@@ -52,10 +57,14 @@ impl From<Error> for Failure {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         // What is not offered is the client's affair, and what is done again nobody's.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
-        if is_ours && !is_to_be_done_again() {
+        let is_locked = error.kind() == ErrorKind::LockTimeout;
+        if is_ours && !is_locked && !is_to_be_done_again() {
             tracing::error!(%error, "a request failed");
         }
         let mut failure = Failure::new(code, status, message(&error));
+        if is_locked {
+            failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         if error.is_at_delete_marker() {
             failure.add_header(DELETE_MARKER_HEADER, HeaderValue::from_static("true"));
         }

@@ -11,10 +11,12 @@ mod delete;
 mod describe;
 mod error;
 mod list;
+mod locked;
 mod look_up;
 mod multipart;
 mod objects;
 mod ranges;
+mod source;
 mod tagging;
 mod upload;
 mod uploads;
@@ -37,10 +39,11 @@ pub(crate) use attributes::BareTag;
 pub(crate) use objects::DEFAULT_TYPE;
 
 use absent::absent;
-use apart::{Pace, apart};
+use apart::{Pace, apart, change_apart};
 use convert::names;
 pub(crate) use describe::{describe, printable};
 use error::{Failure, Outcome};
+use locked::until_unlocked;
 use look_up::look_up;
 use ranges::SeveralRanges;
 
@@ -53,7 +56,9 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
     let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
-    let mut builder = builder(&config.region, admission, domains.clone());
+    let mut copies = builder(&config.region, Admission::Peers, domains.clone(), None);
+    copies.set_host(domains.clone());
+    let mut builder = builder(&config.region, admission, domains.clone(), Some(copies.build()));
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
@@ -61,10 +66,16 @@ pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domain
 
 /// The service that answers requests without a signature of whoever is an extension of them.
 pub(crate) fn service_for_peers(region: &str) -> S3Service {
-    builder(region, Admission::Peers, Domains::none()).build()
+    let copies = builder(region, Admission::Peers, Domains::none(), None).build();
+    builder(region, Admission::Peers, Domains::none(), Some(copies)).build()
 }
 
-fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBuilder {
+fn builder(
+    region: &str,
+    admission: Admission,
+    domains: Domains,
+    copies: Option<S3Service>,
+) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
@@ -74,7 +85,7 @@ fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBui
         S3ServiceBuilder::new(Frontend { region: region.to_owned(), publishing: Pace::default() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(SeveralRanges { admission: admission.clone(), domains });
+    builder.set_route(SeveralRanges { admission: admission.clone(), domains, copies });
     builder.set_access(admission);
     builder
 }
@@ -164,7 +175,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::delete(&*user.store, request.input.bucket))
+        plain(until_unlocked(|| buckets::delete(&*user.store, request.input.bucket.clone())).await)
     }
 
     async fn get_bucket_location(
@@ -276,7 +287,7 @@ impl S3 for Frontend {
         request: S3Request<PutObjectTaggingInput>,
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::put(&*user.store, request.input))
+        plain(until_unlocked(|| tagging::put(&*user.store, request.input.clone())).await)
     }
 
     async fn delete_object_tagging(
@@ -284,7 +295,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectTaggingInput>,
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::delete(&*user.store, request.input))
+        plain(until_unlocked(|| tagging::delete(&*user.store, request.input.clone())).await)
     }
 
     async fn get_object_attributes(
@@ -347,7 +358,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let user = caller(&request)?;
-        plain(delete::one(&*user.store, request.input))
+        plain(until_unlocked(|| delete::one(&*user.store, request.input.clone())).await)
     }
 
     async fn delete_objects(
@@ -355,7 +366,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| delete::many(store, request.input)).await)
+        plain(change_apart(user, |store| delete::many(store, request.input)).await)
     }
 
     async fn copy_object(
@@ -363,7 +374,7 @@ impl S3 for Frontend {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| copy::copy(store, request)).await)
+        plain(change_apart(user, |store| copy::copy(store, request)).await)
     }
 
     async fn create_multipart_upload(
@@ -387,7 +398,7 @@ impl S3 for Frontend {
         request: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::copy_part(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::copy_part(store, request)).await)
     }
 
     async fn complete_multipart_upload(
@@ -395,7 +406,7 @@ impl S3 for Frontend {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::complete(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::complete(store, request.input)).await)
     }
 
     async fn abort_multipart_upload(
@@ -403,7 +414,7 @@ impl S3 for Frontend {
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::abort(store, request.input)).await)
+        plain(change_apart(user, |store| multipart::abort(store, request.input)).await)
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {

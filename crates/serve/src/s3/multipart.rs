@@ -56,11 +56,15 @@ pub(super) fn create(
     })
 }
 
-pub(super) fn copy_part(store: &dyn Store, input: UploadPartCopyInput) -> Outcome<UploadPartCopyOutput> {
+pub(super) fn copy_part(
+    store: &dyn Store,
+    request: S3Request<UploadPartCopyInput>,
+) -> Outcome<UploadPartCopyOutput> {
+    let input = request.input;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let upload = UploadId::new(input.upload_id)?;
     let number = part_number(input.part_number)?;
-    let (from_bucket, from_key, version) = copy_source(&input.copy_source)?;
+    let (from_bucket, from_key, version) = copy_source(&input.copy_source, &request.extensions)?;
     let conditions = read_conditions(
         input.copy_source_if_match,
         input.copy_source_if_none_match,

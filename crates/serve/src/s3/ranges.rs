@@ -8,12 +8,13 @@ use fordway_wire::byteranges::{Frame, parse_ranges};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use s3s::route::S3Route;
+use s3s::service::S3Service;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
 use super::convert::{conditions_of, version};
 use super::describe::describe;
 use super::error::{Failure, Outcome};
-use super::{DEFAULT_TYPE, caller};
+use super::{DEFAULT_TYPE, caller, source};
 use crate::answer::Reply;
 use crate::content::{Parts, Source};
 use crate::domains::Domains;
@@ -21,27 +22,38 @@ use crate::identity::Admission;
 use crate::monitor::Operation;
 use crate::payload::Payload;
 
-/// Takes reads of several ranges before the S3 layer, which does not know them, refuses them.
+/// Takes reads of several ranges before the S3 layer, which does not know them, refuses them; and copies
+/// from buckets whose names it does not know.
 pub(super) struct SeveralRanges {
     pub(super) admission: Admission,
     pub(super) domains: Domains,
+    /// Answers such copies; `None` where these come from here.
+    pub(super) copies: Option<S3Service>,
 }
 
 #[async_trait::async_trait]
 impl S3Route for SeveralRanges {
     fn is_match(&self, method: &Method, uri: &Uri, headers: &HeaderMap, _: &mut Extensions) -> bool {
+        if self.copies.is_some() && source::is_from_other_name(method, headers) {
+            return true;
+        }
         let wanted = ranges_of(headers);
         method == Method::GET && wanted.len() > 1 && is_plain(headers) && version_of(uri).is_some()
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
         let user = self.admission.admit_request(request)?;
-        Admission::take_note(&mut request.extensions, &user, Operation::GET_OBJECT, || None);
+        if request.method == Method::GET {
+            Admission::take_note(&mut request.extensions, &user, Operation::GET_OBJECT, || None);
+        }
         request.extensions.insert(user);
         Ok(())
     }
 
     async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        if let Some(copies) = self.copies.as_ref().filter(|_| request.method == Method::PUT) {
+            return source::copy(copies, request).await;
+        }
         let user = caller(&request)?;
         self.get(&*user.store, &request).map_err(|Failure(error)| error)
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
     ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, Uncommitted, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, Role};
 
@@ -31,7 +31,12 @@ impl Confined {
             Some(peer) => Some(Arc::new(Role::new(&peer).map_err(not_allowed)?)),
             None => None,
         };
-        let inner = play(role.as_deref(), &**open).map_err(|error| {
+        // Whoever is given some buckets is given no others by a link that somebody has put into one of them.
+        let open = || match (open()?, &entry.buckets) {
+            (store, Some(_)) => Ok(store.within_buckets()?.unwrap_or(store)),
+            (store, None) => Ok(store),
+        };
+        let inner = play(role.as_deref(), open).map_err(|error: Error| {
             let why = format!("the user {:?} cannot open the directory: {}", entry.name, error.detail());
             Error::new(error.kind(), why).caused_by(error)
         })?;
@@ -75,10 +80,14 @@ impl Confined {
 
     fn confine(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
         match &self.role {
-            Some(role) => Box::new(ConfinedWriter { inner: Some(writer), role: role.clone() }),
+            Some(role) => confined(writer, role.clone()),
             None => writer,
         }
     }
+}
+
+fn confined(writer: Box<dyn Writer>, role: Arc<Role>) -> Box<dyn Writer> {
+    Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
 /// Does `work` in the role, if there is one.
@@ -260,6 +269,18 @@ impl Writer for ConfinedWriter {
         let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
         let writer = self.inner.take().ok_or_else(ended)?;
         play(Some(&self.role), || writer.commit(expected))
+    }
+
+    fn try_commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+        let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
+        let writer = self.inner.take().ok_or_else(ended).map_err(Uncommitted::Failed)?;
+        let done = play(Some(&self.role), || Ok(writer.try_commit(expected))).map_err(Uncommitted::Failed)?;
+        done.map_err(|why| match why {
+            Uncommitted::Locked(writer, error) => {
+                Uncommitted::Locked(confined(writer, self.role.clone()), error)
+            }
+            failed => failed,
+        })
     }
 }
 

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use fordway_store::{Error, ErrorKind, Result, Store};
+use tokio::sync::Semaphore;
 
 use crate::Identity;
 use crate::http1::Verifier;
+use crate::workers::READERS_MAX;
 use confined::Confined;
 use file::{Entry, Stamp};
 
@@ -29,7 +31,12 @@ pub(crate) struct User {
     pub(crate) store: Arc<dyn Store>,
     /// What requests are signed with; `None` for who is known without.
     pub(crate) keys: Option<Keys>,
+    /// Room for this user's work on threads that all share, so that the others find some free.
+    pub(crate) share: Arc<Semaphore>,
 }
+
+/// The most threads that one user's work takes of those that wait for devices and locks.
+const SHARE: usize = READERS_MAX / 2;
 
 /// What a user signs with.
 pub(crate) struct Keys {
@@ -41,12 +48,13 @@ pub(crate) struct Keys {
 impl User {
     fn new(name: String, keys: Identity, store: Arc<dyn Store>) -> Arc<Self> {
         let keys = Keys { secret_key: keys.secret_key.clone(), verifier: Verifier::new(keys) };
-        Arc::new(User { name, store, keys: Some(keys) })
+        Arc::new(User { name, store, keys: Some(keys), share: Arc::new(Semaphore::new(SHARE)) })
     }
 
     /// One whom the kernel has named.
     pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(User { name: uid.to_string(), store, keys: None })
+        let share = Arc::new(Semaphore::new(SHARE));
+        Arc::new(User { name: uid.to_string(), store, keys: None, share })
     }
 }
 

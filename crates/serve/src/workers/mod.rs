@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use movable::Movable;
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
-const READERS_MAX: usize = 32;
+pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
     /// The number of the thread, of those that serve.

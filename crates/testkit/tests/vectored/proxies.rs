@@ -9,7 +9,7 @@ use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store as _};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 
-use crate::servers::{Server, program, start_nginx};
+use crate::servers::{Server, start_nginx};
 use crate::{expected, file, read, session, spread};
 
 /// What `me:secret` becomes in a header.
@@ -181,7 +181,10 @@ fn objects_are_read_by_way_of_a_proxy() {
 /// Apache httpd as a proxy that wants a login: what our own test proxy understands may be our own mistake.
 #[test]
 fn apache_forwards_and_tunnels() {
-    let (Some(apache), Some(nginx)) = (program("apache2"), program("nginx")) else { return };
+    let (Some(apache), Some(nginx)) = (fordway_needs::program("apache2"), fordway_needs::program("nginx"))
+    else {
+        return;
+    };
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let secure = start_nginx(&nginx, |dir, port| {
         std::fs::write(format!("{dir}/cert"), made.cert.pem()).unwrap();

@@ -1,7 +1,7 @@
 //! Servers as they are: nginx, Apache httpd, lighttpd, XRootD, and our own gateway.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,19 +70,6 @@ impl Server {
     }
 }
 
-/// Where a server is; Debian has them outside of PATH.
-#[allow(clippy::print_stderr, reason = "a test that is skipped says so")]
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    let found = dirs.map(|dir| dir.join(name)).find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: {name} is not installed");
-        assert!(std::env::var_os("CI").is_none(), "CI is meant to have {name}");
-    }
-    found
-}
-
 /// Ranges by chance, and as many as a call has; the second time nothing is refused any more.
 fn holds_for(server: &Server, most_ranges: usize) {
     let content = file();
@@ -127,7 +114,7 @@ pub(crate) fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> Stri
 
 #[test]
 fn nginx() {
-    let Some(program) = program("nginx") else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     let server = start_nginx(&program, |_, port| format!("listen 127.0.0.1:{port};"));
     holds_for(&server, 1_000);
     // nginx closes a connection after 1,000 requests, whatever is under way on it.
@@ -140,7 +127,7 @@ fn nginx() {
 
 #[test]
 fn nginx_with_tls() {
-    let Some(program) = program("nginx") else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let server = start_nginx(&program, |dir, port| {
         std::fs::write(format!("{dir}/cert"), made.cert.pem()).unwrap();
@@ -206,7 +193,7 @@ fn our_gateway() {
 
 #[test]
 fn apache() {
-    let Some(program) = program("apache2") else { return };
+    let Some(program) = fordway_needs::program("apache2") else { return };
     let server = Server::start(&program, &["-X", "-f", "CONFIG"], |dir, port| {
         format!(
             "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\n\
@@ -220,7 +207,7 @@ fn apache() {
 
 #[test]
 fn lighttpd() {
-    let Some(program) = program("lighttpd") else { return };
+    let Some(program) = fordway_needs::program("lighttpd") else { return };
     let server = Server::start(&program, &["-D", "-f", "CONFIG"], |dir, port| {
         format!(
             "server.document-root = \"{dir}/files\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\n\
@@ -242,7 +229,7 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
 /// where it keeps none, and states neither ETag nor time.
 #[test]
 fn xrootd() {
-    let Some(program) = program("xrootd") else { return };
+    let Some(program) = fordway_needs::program("xrootd") else { return };
     let is_root = fordway_sys::user_id() == 0;
     let mut arguments = vec!["-c", "CONFIG", "-I", "v4", "-n", "test", "-p", "PORT", "-l", "DIR/own/log"];
     if is_root {

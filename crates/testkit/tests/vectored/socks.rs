@@ -9,7 +9,7 @@ use fordway_testkit::hostile::HostileServer;
 use fordway_testkit::hostile::Script;
 use fordway_testkit::socks::{SocksRules, SocksServer};
 
-use crate::servers::{program, start_nginx};
+use crate::servers::start_nginx;
 use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
@@ -81,7 +81,7 @@ fn refusals_say_why() {
 /// TLS is between us and the server: the proxy sees nothing, and a token may go.
 #[test]
 fn tls_goes_through() {
-    let Some(program) = program("nginx") else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     let server = start_nginx(&program, |dir, port| {
         certify(std::path::Path::new(dir));
         format!(

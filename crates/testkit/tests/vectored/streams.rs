@@ -14,7 +14,7 @@ use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::servers::{program, start_nginx};
+use crate::servers::start_nginx;
 use crate::shared::read_in_many_threads;
 use crate::{expected, file, open_in, patient, read, session, some_ranges, spread};
 
@@ -212,7 +212,7 @@ fn a_server_that_knows_nothing_else_is_asked_by_it() {
 /// nginx with TLS, which chooses in the handshake. It says goodbye after 1,000 requests of a connection.
 #[test]
 fn nginx_by_http2() {
-    let Some(program) = program("nginx") else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     let server = start_nginx(&program, |dir, port| {
         certify(Path::new(dir));
         format!(
@@ -240,7 +240,7 @@ fn nginx_by_http2() {
 /// Debian's nginx knows it in the clear too, on a port that speaks nothing else.
 #[test]
 fn nginx_by_prior_knowledge_with_lists_and_without() {
-    let Some(program) = program("nginx") else { return };
+    let Some(program) = fordway_needs::program("nginx") else { return };
     for (most, directive) in [(1_000, ""), (1, "max_ranges 1;")] {
         let server = start_nginx(&program, |_, port| format!("listen 127.0.0.1:{port} http2; {directive}"));
         let by_http2 = session(|options| {

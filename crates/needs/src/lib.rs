@@ -1,0 +1,93 @@
+//! What a test needs of the machine: root, a program, a kernel feature.
+//!
+//! libtest knows no skipped test: one that returns early counts as passed. So a test that cannot run here calls
+//! [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records, counts
+//! such tests as skipped, names them with their reasons, and fails in CI unless `.ci/may-skip` expects them.
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Names the file that records are appended to; without it, [`skip`] writes to standard error alone.
+pub const RECORD_VARIABLE: &str = "FORDWAY_SKIPPED_TESTS";
+
+/// Records that the calling test, or a part of it, does not run here. `reason` says what is missing, and which package
+/// or command supplies it. The caller returns from its test.
+#[allow(clippy::print_stderr, reason = "a skipped test says so")]
+pub fn skip(reason: impl Display) {
+    let reason = reason.to_string().replace('\n', " ");
+    eprintln!("skipped: {reason}");
+    if let Some(path) = std::env::var_os(RECORD_VARIABLE) {
+        record(Path::new(&path), &format!("{}\t{reason}\n", test_name()));
+    }
+}
+
+/// One `write` with `O_APPEND`: records of programs that run at once do not mix.
+fn record(path: &Path, line: &str) {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+    // A skip that nobody learns of is what this crate exists to prevent.
+    written.unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
+}
+
+/// `program::module::test`; libtest names the thread of each test after it.
+fn test_name() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let stem = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let name = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _hash)| name);
+    format!("{name}::{}", std::thread::current().name().unwrap_or("unnamed thread"))
+}
+
+/// Whether this process is root; records a skip if not. `purpose` completes "only root can ...".
+pub fn root(purpose: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip(format_args!("only root can {purpose}"));
+    }
+    is_root
+}
+
+/// The path of `program`, which may lie outside of PATH, as Debian's servers do; records a skip if it is not installed.
+pub fn program(program: &str) -> Option<PathBuf> {
+    let found = find(program);
+    if found.is_none() {
+        skip(format_args!("{program} is not installed; `make setup` installs what tests use"));
+    }
+    found
+}
+
+/// Whether all of `programs` are installed; records a skip that names the first that is not.
+pub fn programs(programs: &[&str]) -> bool {
+    programs.iter().all(|name| program(name).is_some())
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let server_dirs = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(server_dirs).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_named_as_libtest_names_it() {
+        assert_eq!(test_name(), "fordway_needs::tests::a_test_is_named_as_libtest_names_it");
+    }
+
+    #[test]
+    fn records_are_appended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("skipped");
+        record(&path, "a\tb\n");
+        record(&path, "c\td\n");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "a\tb\nc\td\n");
+    }
+
+    #[test]
+    fn programs_are_found_where_debian_puts_them() {
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+    }
+}

@@ -1,0 +1,116 @@
+//! Care for the files of many users by a process that may act as all of them: each is looked at, and
+//! removed, with the rights of its owner and no more. What one user leads root to by a name or a link is
+//! then nothing that the user could not have done alone.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::rc::Rc;
+
+use foldhash::HashMap;
+use fordway_store::{Bucket, ErrorKind, Result};
+use fordway_sys::{
+    Errno, Mode, OFlags, Role, file_user, may_act_as_others, open_in, peer_of_user, stat, stat_in,
+};
+
+use crate::Inner;
+use crate::errors::from_errno;
+
+/// The users that were acted as so far.
+pub(crate) struct Actors {
+    /// Whether the process may act as others at all; if not, it is itself.
+    may: bool,
+    roles: RefCell<HashMap<u32, Rc<Role>>>,
+}
+
+impl Actors {
+    pub(crate) fn new() -> Self {
+        Actors { may: may_act_as_others(), roles: RefCell::default() }
+    }
+
+    /// Does `work` as the user `uid`, without any capability; as the process itself where that is all it can.
+    pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.may {
+            return work();
+        }
+        let failed = |errno| from_errno(errno, "acting as the owner of what is looked at");
+        let role = self.role(uid).map_err(failed)?;
+        role.play(work).map_err(failed)?
+    }
+
+    /// Does `work` in `bucket` as its owner. Errors: `NoSuchBucket`.
+    pub(crate) fn in_bucket<T>(
+        &self,
+        inner: &Inner,
+        bucket: &Bucket,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        inner.require_bucket(bucket)?;
+        let of = inner
+            .open_dir(bucket.as_str())
+            .and_then(stat)
+            .map_err(|e| from_errno(e, "opening the bucket"))?;
+        self.act_as(of.user, work)
+    }
+
+    /// Does `work`, and where that is denied, does it as `owner`, the owner of what it is on.
+    pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
+        match (work(), owner) {
+            (Err(error), Some(owner))
+                if error.kind() == ErrorKind::AccessDenied && self.is_another(owner) =>
+            {
+                self.act_as(owner, work)
+            }
+            (done, _) => done,
+        }
+    }
+
+    /// Opens the directory `name` of `parent` that was denied to the caller, as its owner, and says who that
+    /// is: what is in it is then to be looked at as that user. Errors: `denied` where that does not help.
+    pub(crate) fn open_as_owner(
+        &self,
+        parent: &File,
+        name: &str,
+        denied: Errno,
+    ) -> Result<(File, u32), Errno> {
+        let owner = self.owner_where_denied(parent, name, denied).ok_or(denied)?;
+        // The owner need not be allowed to search `parent`.
+        let held = open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let open = || open_in(&held, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let opened = self.act_as(owner, || open().map_err(|errno| from_errno(errno, "opening")));
+        opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
+    }
+
+    /// Does `open`, of `name` in `dir`, and where that is denied, does it as the owner of that.
+    pub(crate) fn or_as_owner<T>(
+        &self,
+        dir: &File,
+        name: &str,
+        open: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let denied = match open() {
+            Err(errno) => errno,
+            done => return done,
+        };
+        let owner = self.owner_where_denied(dir, name, denied).ok_or(denied)?;
+        self.act_as(owner, || Ok(open())).map_err(|_| denied)?
+    }
+
+    fn owner_where_denied(&self, dir: &File, name: &str, denied: Errno) -> Option<u32> {
+        let is_denied = matches!(denied, Errno::ACCESS | Errno::PERM);
+        let owner = is_denied.then(|| stat_in(dir, name).ok()).flatten()?.user;
+        self.is_another(owner).then_some(owner)
+    }
+
+    fn is_another(&self, user: u32) -> bool {
+        self.may && user != file_user()
+    }
+
+    fn role(&self, uid: u32) -> Result<Rc<Role>, Errno> {
+        if let Some(role) = self.roles.borrow().get(&uid) {
+            return Ok(role.clone());
+        }
+        let role = Rc::new(Role::new(&peer_of_user(uid))?);
+        self.roles.borrow_mut().insert(uid, role.clone());
+        Ok(role)
+    }
+}

@@ -1,0 +1,351 @@
+//! What Fordway keeps beside the objects of a bucket, `.fordway`, is made here, and told from what others
+//! put in its place.
+//!
+//! Whoever may write to a bucket may write to its `.fordway`, so nothing there is believed because of its
+//! name. Links are not followed (see [`crate::tree`]); only regular files are read, and no more of them
+//! than Fordway writes; only what was just made is given a mode or a group. In a bucket with the sticky bit
+//! one writer may not touch what is another's, so there owners count as well: directories are made as the
+//! bucket's owner where the process may act as others, and where they are a third user's, nothing of one's
+//! own is kept in them.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, Peer, act_for, file_user, is_in_group, make_dir, name_to_text, open_in,
+    read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+};
+
+use crate::Inner;
+use crate::dirs::Dir;
+use crate::errors::from_errno;
+use crate::layout::{is_hidden_name, is_upload_dir, private_dir, tmp_dir};
+use crate::stage::{DIR_MODE, FILE_MODE, MAX_RACES, give_way, hidden_name};
+
+/// The bit of a directory in which everybody may remove what is their own only.
+const STICKY: u32 = 0o1000;
+/// The bits that a bucket's directory hands on to what is made for all of its writers.
+const HANDED_ON: u32 = 0o1777;
+/// The mode of a directory that is one writer's own.
+const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o700);
+
+/// Who is trusted with the directories of a bucket that has the sticky bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guard {
+    owner: u32,
+}
+
+impl Guard {
+    /// That of a bucket whose directory has the state `of`; `None` where all writers are alike.
+    pub(crate) fn of(of: &FileStat) -> Option<Self> {
+        (of.mode & STICKY != 0).then_some(Guard { owner: of.user })
+    }
+
+    /// Whether `user` may remove what others keep in the bucket anyway.
+    pub(crate) fn trusts(&self, user: u32) -> bool {
+        user == self.owner || user == 0
+    }
+}
+
+/// A directory of one's own among staged files, removed when dropped.
+pub(crate) struct Shelter {
+    parent: Dir,
+    name: String,
+}
+
+impl Drop for Shelter {
+    fn drop(&mut self) {
+        // What cannot be removed is left to `gc`.
+        let _ = remove_dir(&self.parent, &self.name);
+    }
+}
+
+impl Inner {
+    /// The state of the bucket's own directory.
+    fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
+        self.open_dir(bucket.as_str()).and_then(stat)
+    }
+
+    /// Makes the directory `name`, which has the path `path`, in `parent`; says whether it is new.
+    pub(crate) fn make_private_dir(
+        &self,
+        bucket: &Bucket,
+        parent: &File,
+        (path, name): (&str, &str),
+    ) -> Result<bool, Errno> {
+        let of = self.bucket_state(bucket)?;
+        let (group, mode) = (of.group, mode_of_dir(&of, path));
+        let name = name.to_owned();
+        let make = move |parent: &OwnedFd| make_shared_dir(parent, &name, group, mode);
+        // An upload is its starter's.
+        let is_own = is_upload_dir(path) && file_user() != 0;
+        if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
+    }
+
+    /// Opens the file `name` of the bucket's private area, which is empty for ever, to write; makes it where
+    /// it is missing. Errors: `AccessDenied` for what is no regular file.
+    pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
+        let dir = private_dir(bucket);
+        let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let parent = self.parent_of(bucket, &dir)?;
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let opened = match open_in(&parent, name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => self.make_shared_file(bucket, &parent, name),
+                done => done,
+            };
+            match opened {
+                Ok(file) if stat(&file).map_err(failed)?.is_file => return Ok(file.into()),
+                Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
+                    return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
+                }
+                Err(Errno::EXIST) => {}
+                // Who tries to remove the bucket has removed its directory.
+                Err(Errno::NOENT) => self.dirs.forget(&dir),
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    fn make_shared_file(&self, bucket: &Bucket, parent: &Dir, name: &'static str) -> Result<OwnedFd, Errno> {
+        let of = self.bucket_state(bucket)?;
+        let (group, mode) = (of.group, of.mode & 0o666);
+        as_keeper(&of, parent, move |parent| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
+            let file = open_in(parent, name, flags, FILE_MODE)?;
+            hand_on(&file, group, mode, 0o666);
+            Ok(file)
+        })
+    }
+
+    /// The directory for staged files, made where it is missing; with it, one of the caller's own in it
+    /// where a third user could put another file in the place of a staged one.
+    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(Dir, Option<Shelter>)> {
+        let path = tmp_dir(bucket);
+        let dir = self.parent_of(bucket, &path)?;
+        match self.guard(bucket)? {
+            Some(guard) if self.first_untrusted(guard, &path)?.is_some() => {
+                let (own, shelter) = shelter_in(dir)?;
+                Ok((own, Some(shelter)))
+            }
+            _ => Ok((dir, None)),
+        }
+    }
+
+    /// Who is trusted in the bucket's private area, which exists. Cost: none as a rule.
+    pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+        let contents = self.contents_for_write(bucket)?;
+        match contents.exists {
+            true => Ok(contents.guard),
+            // It was made since.
+            false => self.guard_now(bucket),
+        }
+    }
+
+    /// As [`Inner::guard`], where there may be no private area.
+    pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+        let of =
+            self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
+        Ok(Guard::of(&of))
+    }
+
+    /// Whether the caller may keep things of their own in the directory at `path` of the private area.
+    /// Errors: `AccessDenied` where a third user could remove them.
+    pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
+        // What is staged is sheltered instead.
+        if path == tmp_dir(bucket) {
+            return Ok(());
+        }
+        let Some(guard) = self.guard(bucket)? else { return Ok(()) };
+        if is_upload_dir(path) {
+            return self.check_uploader(path);
+        }
+        match self.first_untrusted(guard, path)? {
+            // The table of locks and the like are of use all the same.
+            Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
+            None => Ok(()),
+            Some((at, user)) => Err(not_ours(
+                &at,
+                &format!("belongs to the user with the id {user}, who could remove what others keep there"),
+            )),
+        }
+    }
+
+    /// Errors: `AccessDenied` for the upload of another user.
+    fn check_uploader(&self, path: &str) -> Result<()> {
+        let failed = |errno| from_errno(errno, "opening the upload");
+        let owner = self.open_dir(path).and_then(stat).map_err(failed)?.user;
+        let caller = file_user();
+        if caller == owner || caller == 0 {
+            return Ok(());
+        }
+        let why = format!("the upload was started by the user with the id {owner}; start one of your own");
+        Err(Error::new(ErrorKind::AccessDenied, why))
+    }
+
+    /// The first directory on the way to `path` that is neither the caller's nor of one who is trusted, and
+    /// whose it is.
+    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, u32)>> {
+        let caller = file_user();
+        let bucket_end = path.find('/').unwrap_or(path.len());
+        let ends =
+            path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end).chain([path.len()]);
+        for end in ends {
+            let at = &path[..end];
+            let owner =
+                self.open_dir(at).and_then(stat).map_err(|e| from_errno(e, "opening the directory"))?.user;
+            if owner != caller && !guard.trusts(owner) {
+                return Ok(Some((at.to_owned(), owner)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The content of a small file, opened without waiting, and its state; `None` for what Fordway did not
+/// write: no regular file, or one of more than `most` bytes. Memory: as much as the file has.
+pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>, FileStat)>, Errno> {
+    let state = stat(&file)?;
+    let Ok(size) = usize::try_from(state.size) else { return Ok(None) };
+    if !state.is_file || size > most {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    read_into_spare(&file, &mut bytes, 0, size)?;
+    Ok(Some((bytes, state)))
+}
+
+/// Why `path` is not used, and what to do.
+pub(crate) fn not_ours(path: &str, why: &str) -> Error {
+    let next = "have the bucket's owner remove it, or run `fordway fsck --migrate` as root";
+    Error::new(ErrorKind::AccessDenied, format!("{path} {why}; {next}"))
+}
+
+/// Runs `make` in `parent` as the bucket's owner, if that is to be and can be; else as the caller.
+fn as_keeper<T: Send + 'static>(
+    of: &FileStat,
+    parent: impl AsFd,
+    make: impl Fn(&OwnedFd) -> Result<T, Errno> + Send + Clone + 'static,
+) -> Result<T, Errno> {
+    let parent = owned(parent)?;
+    let caller = file_user();
+    let may_ask = caller == 0 || (of.mode & STICKY != 0 && may_write(of));
+    if caller == of.user || !may_ask {
+        return make(&parent);
+    }
+    let owner = Peer { uid: of.user, gid: of.group, groups: Vec::new() };
+    let (handed, act) = (owned(&parent)?, make.clone());
+    match act_for(&owner, move || act(&handed)) {
+        Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
+        Ok(Ok(made)) => Ok(made),
+        // The process may not act as others, or the owner may not write there.
+        Ok(Err(_)) | Err(_) => make(&parent),
+    }
+}
+
+/// Whether a user who is not its owner may write to the directory, as far as its mode tells.
+fn may_write(of: &FileStat) -> bool {
+    of.mode & 0o002 != 0 || (of.mode & 0o020 != 0 && is_in_group(of.group))
+}
+
+fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
+    dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
+}
+
+/// What a directory of the private area may be used for, by whom: as the bucket, but an upload in a bucket
+/// with the sticky bit is written to by its starter alone.
+pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
+    match of.mode & STICKY != 0 && is_upload_dir(path) {
+        true => of.mode & 0o755,
+        false => of.mode & HANDED_ON,
+    }
+}
+
+/// Makes the directory, if it is missing, and gives it what the bucket hands on; says whether it is new.
+fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
+    if !make_dir(parent, name, DIR_MODE)? {
+        return Ok(false);
+    }
+    // One that is not empty, or somebody else's, was put in its place meanwhile.
+    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+        && stat(&dir).is_ok_and(|made| made.user == file_user())
+        && is_empty(&dir)
+    {
+        hand_on(&dir, group, mode, HANDED_ON);
+    }
+    Ok(true)
+}
+
+fn is_empty(dir: &OwnedFd) -> bool {
+    let mut has_any = false;
+    let again = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    again.and_then(|dir| read_dir(dir, |_, _| has_any = true)).is_ok() && !has_any
+}
+
+/// Gives what was just made the group and, within `mask`, the mode that all writers of the bucket need,
+/// whatever the umask is. Where that is not allowed it stays as it was made.
+fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
+    let Ok(now) = stat(made) else { return };
+    if now.group != group {
+        let _ = set_group(made, group);
+    }
+    let wanted = now.mode & !mask | mode & mask;
+    if wanted != now.mode {
+        let _ = set_mode(made, wanted);
+    }
+}
+
+/// Makes a directory in `tmp` that nobody else may enter.
+fn shelter_in(tmp: Dir) -> Result<(Dir, Shelter)> {
+    let failed = |errno| from_errno(errno, "making a directory for a staged file");
+    let name = hidden_name()?;
+    make_dir(&tmp, &name, OWN_DIR_MODE).map_err(failed)?;
+    let shelter = Shelter { parent: tmp, name };
+    let dir = open_in(&shelter.parent, &shelter.name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+    let dir = File::from(dir.map_err(failed)?);
+    let state = stat(&dir).map_err(failed)?;
+    if state.user != file_user() || state.mode & 0o077 != 0 {
+        return Err(not_ours(
+            "a directory in .fordway/tmp",
+            "was put in the place of one that was just made",
+        ));
+    }
+    Ok((Dir::new(dir), shelter))
+}
+
+/// Removes a file or link; a directory stays.
+pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
+    match remove_file(dir, name) {
+        Err(Errno::NOENT | Errno::ISDIR) => Ok(()),
+        Err(Errno::PERM) if stat_in(dir, name).is_ok_and(|state| state.is_dir) => Ok(()),
+        done => done,
+    }
+}
+
+/// The names in a directory, from its first one on.
+pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
+    let mut names = Vec::new();
+    let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    read_dir(dir, |name, _| names.push(name_to_text(name).into_owned()))?;
+    Ok(names)
+}
+
+/// Removes a staged file, or the directory that shelters one.
+pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
+    remove_if_file(dir, name)?;
+    match open_in(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(shelter) => {
+            let names = names_of(&shelter)?;
+            names
+                .iter()
+                .filter(|name| is_hidden_name(name))
+                .try_for_each(|name| remove_if_file(&shelter, name))?;
+            remove_dir(dir, name)
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,86 @@
+//! Which version of the format a root has: `ROOT/.fordway/format`, which is missing in roots of the first.
+//!
+//! The number rises when programs that do not know it would damage what later ones write. Such programs
+//! refuse the root; those from before the file existed are kept out by the version byte of records.
+
+use std::path::Path;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Errno, Links, Mode, OFlags, Root, make_dir, open_in, rename, stat, write_all_at};
+
+use crate::area::read_small;
+use crate::errors::from_errno;
+use crate::layout::PRIVATE_DIR;
+use crate::stage::hidden_name;
+
+/// The version that this program writes. In it, what lies beside the objects of a bucket with the sticky bit
+/// has that too, and belongs to the bucket's owner.
+pub(crate) const VERSION: u32 = 2;
+
+const FORMAT: &str = "format";
+/// What the file begins with.
+const NAME: &str = "fordway ";
+/// More than the file ever holds.
+const FORMAT_BYTES: usize = 64;
+
+/// The version of the format that the root says; 1 where it says nothing.
+/// Errors: `Corrupt` for words that are none of ours, `NotImplemented` for a later version.
+pub(crate) fn check(root: &Root, path: &Path) -> Result<u32> {
+    let Some(text) = read(root).map_err(|errno| from_errno(errno, "reading .fordway/format of the root"))?
+    else {
+        return Ok(1);
+    };
+    let version =
+        std::str::from_utf8(&text).ok().and_then(|text| text.trim_end().strip_prefix(NAME)?.parse().ok());
+    let path = path.display();
+    match version {
+        Some(version @ 1..=VERSION) => Ok(version),
+        Some(version) => {
+            let why = format!(
+                "{path} has version {version} of the format, and this program knows up to {VERSION}; use the Fordway \
+                 that wrote it, or a later one"
+            );
+            Err(Error::new(ErrorKind::NotImplemented, why))
+        }
+        None => {
+            let why = format!(
+                "{path}/{PRIVATE_DIR}/{FORMAT} says no version of the format; restore it, or remove it"
+            );
+            Err(Error::new(ErrorKind::Corrupt, why))
+        }
+    }
+}
+
+/// What the file holds; `None` where there is none that the root's owner, or root, has made: in a root that
+/// everybody may write to, anybody could.
+fn read(root: &Root) -> Result<Option<Vec<u8>>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let open = |path: &str, flags| root.open_from(root.dir(), path, Links::None, flags, Mode::empty());
+    let owner = stat(root.dir())?.user;
+    let is_trusted = |user: u32| user == owner || user == 0;
+    let dir = match open(PRIVATE_DIR, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(dir) if is_trusted(stat(&dir)?.user) => dir,
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    match open_in(&dir, FORMAT, flags, Mode::empty()) {
+        Ok(file) if is_trusted(stat(&file)?.user) => {
+            Ok(Some(read_small(&file, FORMAT_BYTES)?.map_or(Vec::new(), |(text, _)| text)))
+        }
+        Ok(_) | Err(Errno::NOENT | Errno::NXIO | Errno::LOOP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Says that the root has this program's version. Errors: those of the file system.
+pub(crate) fn write(root: &Root) -> Result<()> {
+    let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
+    make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let dir = open_in(root.dir(), PRIVATE_DIR, flags, Mode::empty()).map_err(failed)?;
+    let name = hidden_name()?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let file = open_in(&dir, &name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+    write_all_at(&file, format!("{NAME}{VERSION}\n").as_bytes(), 0).map_err(failed)?;
+    rename(&dir, &name, &dir, FORMAT).map_err(failed)
+}

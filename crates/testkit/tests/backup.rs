@@ -1,0 +1,250 @@
+//! Copies of a root as backups make them, and what is there when one of them takes the root's place.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore, Severity};
+use fordway_store::{
+    Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected,
+    GetOptions, Key, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadId, Versioning,
+    VersionsQuery,
+};
+
+fn bucket(name: &str) -> Bucket {
+    Bucket::new(name).unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+/// Tags that do not fit into an attribute.
+fn many_tags() -> Tags {
+    (0..10).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect()
+}
+
+/// The objects of the bucket `plain`: with an MD5, without, with a checksum, with a record kept apart.
+const KEYS: [&str; 8] = ["a/md5", "a/fast", "bare", "x//odd", "apart", "also-apart", "empty/", "summed"];
+
+/// What a root can hold, in the middle of an upload.
+struct Original {
+    upload: UploadId,
+    parts: Vec<CompletedPart>,
+}
+
+impl Original {
+    fn make(root: &Path) -> Self {
+        let store = PosixStore::open(root, PosixConfig::default()).unwrap();
+        let plain = bucket("plain");
+        store.create_bucket(&plain).unwrap();
+        for name in KEYS {
+            let body = if name == "empty/" { "" } else { name };
+            store.put(&plain, &key(name), body.as_bytes(), &options_of(name)).unwrap();
+        }
+        make_versions(&store);
+        let upload = store.create_upload(&plain, &key("up"), &PutOptions::default()).unwrap();
+        let parts = (1..=2).map(|number| put_part(&store, &upload, number)).collect();
+        Original { upload, parts }
+    }
+}
+
+fn options_of(name: &str) -> PutOptions {
+    let mut options = PutOptions::default();
+    match name {
+        "a/md5" => options.etag_policy = Some(ETagPolicy::Md5),
+        "a/fast" => {
+            let metadata = Metadata { content_type: Some("text/x".to_owned()), ..Default::default() };
+            options.metadata = metadata.into();
+        }
+        "summed" => options.checksum = Some(ChecksumAlgorithm::Sha256),
+        "apart" | "also-apart" => {
+            (options.tags, options.etag_policy) = (many_tags(), Some(ETagPolicy::Md5));
+        }
+        "x//odd" => options.tags = Tags::from([("name".to_owned(), "value".to_owned())]),
+        _ => {}
+    }
+    options
+}
+
+fn make_versions(store: &PosixStore) {
+    let versioned = bucket("versioned");
+    store.create_bucket(&versioned).unwrap();
+    store.set_versioning(&versioned, Versioning::Enabled).unwrap();
+    for name in ["k", "k//odd"] {
+        for body in ["one", "two", "three"] {
+            let options =
+                PutOptions { etag_policy: Some(ETagPolicy::Md5), tags: many_tags(), ..Default::default() };
+            store.put(&versioned, &key(name), body.as_bytes(), &options).unwrap();
+        }
+    }
+    store.delete(&versioned, &key("k//odd"), &DeleteOptions::default()).unwrap();
+}
+
+/// Puts a part of the length that all have.
+fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart {
+    let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+    let mut part = store.part_writer(&bucket("plain"), &key("up"), upload, number, &options).unwrap();
+    part.write(&vec![number as u8; MIN_PART_BYTES as usize]).unwrap();
+    CompletedPart { number, etag: part.commit(&Expected::default()).unwrap().etag, checksum: None }
+}
+
+/// All that S3 tells of the two buckets but for the ETags of bare objects and times.
+fn told(store: &PosixStore) -> Vec<String> {
+    let plain = bucket("plain");
+    let tell = |name: &&str| {
+        let info = store.head(&plain, &key(name), &GetOptions::default()).unwrap();
+        let tags = store.tags(&plain, &key(name), None).unwrap();
+        let etag = (*name != "bare").then_some(info.etag);
+        let body = read(store, &plain, name);
+        format!("{name} {etag:?} {:?} {:?} {tags:?} {body}", info.metadata, info.checksum)
+    };
+    let mut all: Vec<String> = KEYS.iter().map(tell).collect();
+    let versioned = bucket("versioned");
+    let versions = store.list_versions(&versioned, &VersionsQuery::default()).unwrap().versions;
+    all.extend(versions.iter().map(|version| {
+        let get = GetOptions::version(version.version.clone());
+        let object = store.get(&versioned, &key(&version.key), &get).ok();
+        let body = object.map(|object| object.content.into_vec().unwrap());
+        let tags = store.tags(&versioned, &key(&version.key), Some(&version.version)).ok();
+        format!("{} {:?} {} {body:?} {tags:?}", version.key, version.version, version.is_latest)
+    }));
+    all
+}
+
+fn read(store: &PosixStore, bucket: &Bucket, name: &str) -> String {
+    let object = store.get(bucket, &key(name), &GetOptions::default()).unwrap();
+    String::from_utf8(object.content.into_vec().unwrap()).unwrap()
+}
+
+/// What a check finds that is worse than a note.
+fn damage(store: &PosixStore) -> Vec<String> {
+    let mut found = Vec::new();
+    let options = FsckOptions { buckets: Vec::new(), read: true };
+    let checked = store.check(&options, &mut |event| {
+        if let FsckEvent::Found(finding) = event
+            && finding.kind.severity() != Severity::Note
+        {
+            found.push(format!("{} {}", finding.kind.name(), finding.path));
+        }
+        Ok(())
+    });
+    checked.unwrap();
+    found
+}
+
+fn migrate(store: &PosixStore) -> Vec<&'static str> {
+    let mut done = Vec::new();
+    let migrated = store.migrate(&[], &mut |migrated| {
+        done.push(migrated.done);
+        Ok(())
+    });
+    migrated.unwrap();
+    done
+}
+
+fn copy(command: &str, from: &Path, to: &Path) -> bool {
+    let script = command.replace("FROM", from.to_str().unwrap()).replace("TO", to.to_str().unwrap());
+    Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
+}
+
+/// Whether the file system of the tests has attributes, without which there are none to copy.
+fn has_attributes(dir: &Path) -> bool {
+    let file = fs::File::create(dir.join("probe")).unwrap();
+    fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
+}
+
+/// Makes a copy with `command`, and looks at it once it was migrated.
+fn comes_back(program: &str, command: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    if fordway_needs::program(program).is_none() {
+        return;
+    }
+    if !has_attributes(dir.path()) {
+        return fordway_needs::skip("the file system of temporary files has no attributes");
+    }
+    let (root, restored) = (dir.path().join("root"), dir.path().join("restored"));
+    fs::create_dir(&root).unwrap();
+    fs::create_dir(&restored).unwrap();
+    let original = Original::make(&root);
+    let before = told(&PosixStore::open(&root, PosixConfig::default()).unwrap());
+    assert!(copy(command, &root, &restored));
+    let store = PosixStore::open(&restored, PosixConfig::default()).unwrap();
+    assert!(!damage(&store).is_empty(), "records kept apart are called by inodes, which are others now");
+    let done = migrate(&store);
+    assert!(done.contains(&"bound to its metadata again") && done.contains(&"written"), "{done:?}");
+    assert_eq!(damage(&store), [""; 0]);
+    assert_eq!(told(&store), before);
+    assert_eq!(migrate(&store), [""; 0], "a second time there is nothing to do");
+    // Whoever was sending an upload goes on with it.
+    let mut parts = original.parts;
+    parts.push(put_part(&store, &original.upload, 3));
+    let complete = CompleteOptions::default();
+    store.complete_upload(&bucket("plain"), &key("up"), &original.upload, &parts, &complete).unwrap();
+    let body = read(&store, &bucket("plain"), "up");
+    assert_eq!(body.len() as u64, 3 * MIN_PART_BYTES);
+    assert!(body.bytes().enumerate().all(|(at, byte)| u64::from(byte) == at as u64 / MIN_PART_BYTES + 1));
+}
+
+#[test]
+fn rsync_keeps_everything() {
+    comes_back("rsync", "rsync -aHAX FROM/ TO/");
+}
+
+#[test]
+fn tar_with_attributes_keeps_everything() {
+    let attributes = "--xattrs --xattrs-include='user.*'";
+    comes_back("tar", &format!("tar {attributes} -C FROM -cf - . | tar {attributes} -C TO -xpf -"));
+}
+
+/// Without attributes and times: keys and content stay, old versions and uploads among them; metadata, tags
+/// and stored ETags are lost.
+#[test]
+fn a_plain_copy_keeps_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, restored) = (dir.path().join("root"), dir.path().join("restored"));
+    fs::create_dir(&root).unwrap();
+    let original = Original::make(&root);
+    assert!(copy("cp -r FROM TO", &root, &restored));
+    let store = PosixStore::open(&restored, PosixConfig::default()).unwrap();
+    migrate(&store);
+    assert_eq!(damage(&store), [""; 0]);
+    let plain = bucket("plain");
+    for name in KEYS.iter().filter(|name| **name != "empty/") {
+        assert_eq!(read(&store, &plain, name), *name);
+        assert_eq!(store.tags(&plain, &key(name), None).unwrap(), Tags::new());
+        let info = store.head(&plain, &key(name), &GetOptions::default()).unwrap();
+        assert!(info.metadata.is_empty() && info.etag.as_md5().is_none(), "{name}");
+    }
+    let versions = store.list_versions(&bucket("versioned"), &VersionsQuery::default()).unwrap().versions;
+    // The latest one of `k` is the version `null` now; the delete marker and the old ones have their names.
+    assert_eq!(versions.iter().filter(|version| version.content.is_some()).count(), 6);
+    assert_eq!(versions.iter().filter(|version| version.version.is_null()).count(), 1);
+    let complete = CompleteOptions::default();
+    store.complete_upload(&plain, &key("up"), &original.upload, &original.parts, &complete).unwrap();
+    assert_eq!(read(&store, &plain, "up").len() as u64, 2 * MIN_PART_BYTES);
+}
+
+/// A root of a later version is refused, in words that say what to do; one of this version is not.
+#[test]
+fn a_root_of_a_later_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || PosixStore::open(dir.path(), PosixConfig::default());
+    let format = dir.path().join(".fordway/format");
+    migrate(&open().unwrap());
+    assert_eq!(fs::read_to_string(&format).unwrap(), "fordway 2\n");
+    open().unwrap();
+    fs::write(&format, "fordway 3\n").unwrap();
+    let error = open().map(drop).expect_err("it is of a later version");
+    assert_eq!(error.kind(), fordway_store::ErrorKind::NotImplemented);
+    assert!(
+        error.to_string().contains("version 3") && error.to_string().contains("knows up to 2"),
+        "{error}"
+    );
+    fs::write(&format, "what?").unwrap();
+    let error = open().map(drop).expect_err("it says nothing");
+    assert_eq!(error.kind(), fordway_store::ErrorKind::Corrupt);
+    fs::remove_file(&format).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &format).unwrap();
+    open().unwrap();
+}

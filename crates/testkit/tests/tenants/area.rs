@@ -1,0 +1,437 @@
+//! Buckets that several users write to.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, lchown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use fordway_posix::{PosixConfig, PosixStore};
+
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, PartOptions,
+    PutOptions, Store, Versioning, VersionsQuery,
+};
+
+use crate::ground::{
+    ALICE, BOB, Ground, Lane, TEAM, as_user, bucket, chmod, denied, is_root, key, put, read,
+};
+
+/// A key whose encoded form takes several names.
+fn long_key() -> String {
+    format!("long//{}", "x".repeat(600))
+}
+
+/// What one user stores in a bucket with the sticky bit is that user's, wherever it lies, whoever came first.
+#[test]
+fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
+    if !is_root() {
+        return;
+    }
+    for lane in [Lane::Http, Lane::Node] {
+        for first in [ALICE, BOB] {
+            let ground = Ground::new();
+            let shared = ground.bucket("shared", 0, 0o1777);
+            // Whoever comes first makes the private area.
+            ground.on(lane, first, |store| {
+                put(store, &shared, "first//key", b"f").unwrap();
+                put(store, &shared, "plain", b"p").unwrap();
+                put(store, &shared, "plain", b"q").unwrap();
+                store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
+            });
+            let keys = ["a//b".to_owned(), long_key(), "plain".to_owned(), "dir/in".to_owned()];
+            ground.on(lane, ALICE, |store| {
+                keys.iter().for_each(|name| put(store, &shared, name, b"alice").unwrap());
+                keys.iter().for_each(|name| put(store, &shared, name, b"alice's").unwrap());
+            });
+            ground.on(lane, BOB, |store| {
+                for name in &keys {
+                    denied(name, put(store, &shared, name, b"bob"));
+                    denied(name, store.delete(&shared, &key(name), &DeleteOptions::default()));
+                    assert_eq!(read(store, &shared, name).unwrap(), b"alice's", "{name}");
+                }
+            });
+            assert_bob_cannot(&ground, "shared/.fordway");
+            for dir in ["", "/odd", "/tmp"] {
+                let state = fs::metadata(ground.path(&format!("shared/.fordway{dir}"))).unwrap();
+                assert_eq!((state.uid(), state.mode() & 0o7777), (0, 0o1777), "{lane:?} {dir}");
+            }
+            assert_eq!(ground.owner("shared/.fordway/locks"), 0);
+            assert_eq!(ground.owner("shared/.fordway/odd/a%2F%2Fb"), ALICE);
+            assert_eq!(ground.check(), []);
+        }
+    }
+}
+
+/// Tries to remove and to replace all that is Alice's below `dir`, by POSIX.
+#[track_caller]
+fn assert_bob_cannot(ground: &Ground, dir: &str) {
+    let mut all = vec![ground.path(dir)];
+    while let Some(path) = all.pop() {
+        let state = fs::symlink_metadata(&path).unwrap();
+        if state.is_dir() {
+            all.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        if state.uid() == BOB {
+            continue;
+        }
+        as_user(BOB, || {
+            fs::rename(&path, path.with_extension("away")).expect_err("it is not Bob's to rename");
+            assert!(fs::remove_file(&path).is_err() && fs::remove_dir(&path).is_err(), "{}", path.display());
+        });
+    }
+}
+
+#[test]
+fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
+    if !is_root() {
+        return;
+    }
+    for lane in [Lane::Http, Lane::Node] {
+        let ground = Ground::new();
+        let shared = ground.bucket("shared", 0, 0o1777);
+        ground
+            .on(lane, BOB, |store| denied("versioning", store.set_versioning(&shared, Versioning::Enabled)));
+        ground.embedded().set_versioning(&shared, Versioning::Enabled).unwrap();
+        // Bob is the first to make directories, a delete marker for what will be Alice's key among them.
+        ground.on(lane, BOB, |store| {
+            for name in ["k", "k//odd"] {
+                store.delete(&shared, &key(name), &DeleteOptions::default()).unwrap();
+            }
+            let upload = store.create_upload(&shared, &key("bobs"), &PutOptions::default()).unwrap();
+            store.abort_upload(&shared, &key("bobs"), &upload).unwrap();
+        });
+        let upload = ground.on(lane, ALICE, |store| {
+            for name in ["k", "k//odd"] {
+                put(store, &shared, name, b"old").unwrap();
+                put(store, &shared, name, b"new").unwrap();
+            }
+            let upload = store.create_upload(&shared, &key("up"), &PutOptions::default()).unwrap();
+            let mut part =
+                store.part_writer(&shared, &key("up"), &upload, 1, &PartOptions::default()).unwrap();
+            part.write(b"alice's part").unwrap();
+            let made = part.commit(&Expected::default()).unwrap();
+            (upload, [CompletedPart { number: 1, etag: made.etag, checksum: None }])
+        });
+        let (upload, parts) = upload;
+        ground.on(lane, BOB, |store| {
+            let all = store.list_versions(&shared, &VersionsQuery::default()).unwrap().versions;
+            let hers = all.iter().filter(|version| version.content.is_some());
+            assert_eq!(hers.clone().count(), 4);
+            for version in hers {
+                let delete = DeleteOptions { version: Some(version.version.clone()), ..Default::default() };
+                denied(&version.key, store.delete(&shared, &key(&version.key), &delete));
+            }
+            denied("delete", store.delete(&shared, &key("k"), &DeleteOptions::default()));
+            denied("overwrite", put(store, &shared, "k", b"bob"));
+            let part = store.part_writer(&shared, &key("up"), &upload, 1, &PartOptions::default());
+            denied(
+                "part",
+                part.and_then(|mut part| {
+                    part.write(b"bob's part")?;
+                    part.commit(&Expected::default())
+                }),
+            );
+            let complete = CompleteOptions::default();
+            denied("complete", store.complete_upload(&shared, &key("up"), &upload, &parts, &complete));
+            denied("abort", store.abort_upload(&shared, &key("up"), &upload));
+        });
+        assert_bob_cannot(&ground, "shared/.fordway");
+        ground.on(lane, ALICE, |store| {
+            store.complete_upload(&shared, &key("up"), &upload, &parts, &CompleteOptions::default()).unwrap();
+            assert_eq!(read(store, &shared, "up").unwrap(), b"alice's part");
+            let old = |name: &str| {
+                let query = VersionsQuery { prefix: name.to_owned(), ..Default::default() };
+                let all = store.list_versions(&shared, &query).unwrap().versions;
+                let old =
+                    all.iter().filter(|version| version.key == name && version.content.is_some()).nth(1);
+                store.get(&shared, &key(name), &GetOptions::version(old.unwrap().version.clone())).unwrap()
+            };
+            for name in ["k", "k//odd"] {
+                assert_eq!(old(name).content.into_vec().unwrap(), b"old");
+            }
+        });
+        assert_eq!(ground.check(), []);
+    }
+}
+
+/// Says whose program this process is, and on which root, where it is one of a tenant's.
+const TENANT: &str = "FORDWAY_TEST_TENANT";
+
+/// Runs this test program again as a process of `uid` that does `act` of [`a_tenants_process`].
+fn run_as(uid: u32, act: &str, root: &Path) {
+    // Where it was built, that user need not be allowed to look.
+    let program = root.parent().unwrap().join("program");
+    if !program.exists() {
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    }
+    let mut command = Command::new(program);
+    command.args(["--exact", "area::a_tenants_process", "--nocapture"]);
+    command.env(TENANT, format!("{act} {}", root.display())).uid(uid).gid(uid);
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{act}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Does what [`run_as`] asks for, and nothing otherwise.
+#[test]
+fn a_tenants_process() {
+    let Ok(task) = std::env::var(TENANT) else { return };
+    let (act, root) = task.split_once(' ').unwrap();
+    let (store, shared) =
+        (PosixStore::open(Path::new(root), PosixConfig::default()).unwrap(), bucket("shared"));
+    match act {
+        "makes" => {
+            put(&store, &shared, "bob//key", b"b").unwrap();
+            put(&store, &shared, "bobs", b"b").unwrap();
+            put(&store, &shared, "bobs", b"c").unwrap();
+        }
+        "uses" => {
+            put(&store, &shared, "plain", b"a").unwrap();
+            put(&store, &shared, "plain", b"b").unwrap();
+            denied("odd key", put(&store, &shared, "alice//key", b"a"));
+            assert_eq!(read(&store, &shared, "bob//key").unwrap(), b"b");
+            store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Programs without a gateway of root's cannot give directories to the bucket's owner: where a third user
+/// could remove what one keeps, nothing is kept; plain keys are written all the same.
+#[test]
+fn without_root_a_third_users_area_is_not_used() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.bucket("shared", 0, 0o1777);
+    run_as(BOB, "makes", &ground.path(""));
+    assert_eq!(ground.owner("shared/.fordway/odd"), BOB);
+    run_as(ALICE, "uses", &ground.path(""));
+    assert_eq!(fs::read_dir(ground.path("shared/.fordway/tmp")).unwrap().count(), 0, "nothing is left there");
+    let found = ground.check();
+    assert!(found.contains(&("not-ours".to_owned(), "shared/.fordway/odd".to_owned())), "{found:?}");
+}
+
+/// The owner of a bucket comes first: what its private area is made of is the owner's.
+#[test]
+fn what_root_makes_in_a_bucket_is_the_owners() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let alices = ground.bucket("alice", ALICE, 0o755);
+    let root = ground.embedded();
+    put(&root, &alices, "x//y", b"r").unwrap();
+    put(&root, &alices, "k", b"r").unwrap();
+    put(&root, &alices, "k", b"s").unwrap();
+    for path in ["", "/odd", "/tmp", "/locks"] {
+        assert_eq!(ground.owner(&format!("alice/.fordway{path}")), ALICE, "{path}");
+    }
+    // So she can go on by herself.
+    ground.on(Lane::Embedded, ALICE, |store| {
+        put(store, &alices, "k", b"alice").unwrap();
+        put(store, &alices, "x//y", b"alice").unwrap();
+        store.delete(&alices, &key("x//y"), &DeleteOptions::default()).unwrap();
+    });
+}
+
+/// All who may write to a bucket of a group share its area, whatever their umask, and none besides.
+#[test]
+fn a_group_shares_its_buckets_area() {
+    if !is_root() {
+        return;
+    }
+    for lane in Lane::ALL {
+        let ground = Ground::new();
+        let team = ground.bucket("team", ALICE, 0o770);
+        std::os::unix::fs::chown(ground.path("team"), None, Some(TEAM)).unwrap();
+        ground.on(lane, BOB, |store| {
+            for name in ["k", "x//y"] {
+                put(store, &team, name, b"bob").unwrap();
+                put(store, &team, name, b"bob's").unwrap();
+            }
+        });
+        ground.on(lane, ALICE, |store| {
+            for name in ["k", "x//y", "own//key"] {
+                put(store, &team, name, b"alice").unwrap();
+                assert_eq!(read(store, &team, name).unwrap(), b"alice");
+            }
+        });
+        for path in ["", "/odd", "/tmp", "/locks"] {
+            let state = fs::metadata(ground.path(&format!("team/.fordway{path}"))).unwrap();
+            assert_eq!((state.gid(), state.mode() & 0o007), (TEAM, 0), "{lane:?} {path}");
+        }
+    }
+}
+
+/// Words of a third user's say nothing of a bucket with the sticky bit but what can do no harm.
+#[test]
+fn a_third_users_words_are_not_believed() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", ALICE, 0o1777);
+    ground.on(Lane::Http, ALICE, |store| put(store, &shared, "k//odd", b"x").unwrap());
+    ground.write("shared/.fordway/versioning", BOB, 0o644, "Suspended\n");
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    ground.on(Lane::Http, ALICE, |store| {
+        assert_eq!(
+            store.versioning(&shared).unwrap(),
+            Versioning::Enabled,
+            "what is kept can be removed later"
+        );
+        store.set_versioning(&shared, Versioning::Suspended).unwrap();
+        assert_eq!(store.versioning(&shared).unwrap(), Versioning::Suspended);
+    });
+}
+
+/// A link in a bucket, which is anybody's to make, leads a user with some buckets only nowhere else.
+#[test]
+fn for_a_limited_user_no_link_leads_to_another_bucket() {
+    if !is_root() {
+        return;
+    }
+    for limits in ["buckets=['pub']\n", "buckets=['pub']\nread_only=true\n", "buckets=['pu*', 'link']\n"] {
+        for uid in [BOB, 0] {
+            let user = "[[user]]\nname='guest'\naccess_key='guest'\nsecret_key='secret'\n";
+            let ground = Ground::with_user(&format!("{user}uid={uid}\ngid={uid}\n{limits}"));
+            let (public, private) = (ground.bucket("pub", BOB, 0o755), ground.bucket("private", BOB, 0o755));
+            ground.write("private/dir/secret", BOB, 0o644, "secret");
+            ground.write("pub/dir/open", BOB, 0o644, "open");
+            for (link, target) in [
+                ("pub/up", ".."),
+                ("pub/file", "../private/dir/secret"),
+                ("pub/dir/far", "../../private/dir"),
+                ("pub/abs", "/etc"),
+                ("pub/within", "dir"),
+                ("pub/within-file", "dir/open"),
+                ("link", "private"),
+            ] {
+                symlink(target, ground.path(link)).unwrap();
+            }
+            let guest = ground.client("guest");
+            let ways = ["up/private/dir/secret", "up/pub/dir/open", "file", "dir/far/secret", "abs/passwd"];
+            for way in ways {
+                for options in [GetOptions::default(), GetOptions::range(fordway_store::ByteRange::From(0))] {
+                    denied(way, guest.get(&public, &key(way), &options));
+                }
+                denied(way, guest.head(&public, &key(way), &GetOptions::default()));
+                denied(way, guest.copy((&public, &key(way)), &public, &key("copy"), &Default::default()));
+                if !way.ends_with("file") {
+                    denied(way, put(&guest, &public, way, b"guest"));
+                    denied(way, guest.delete(&public, &key(way), &DeleteOptions::default()));
+                    denied(
+                        way,
+                        guest
+                            .create_upload(&public, &key(way), &PutOptions::default())
+                            .and_then(|_| put(&guest, &public, way, b"guest")),
+                    );
+                }
+            }
+            assert_eq!(read(&guest, &public, "within/open").unwrap(), b"open");
+            assert_eq!(read(&guest, &public, "within-file").unwrap(), b"open");
+            let names = |bucket: &Bucket| -> Vec<String> {
+                let page = guest.list(bucket, &Default::default()).unwrap();
+                page.entries.iter().map(|entry| entry.name().to_owned()).collect()
+            };
+            assert!(names(&public).iter().all(|name| !name.contains("secret")), "{:?}", names(&public));
+            denied("another bucket", guest.list(&private, &Default::default()));
+            let link = guest.list(&bucket("link"), &Default::default());
+            assert!(link.is_err(), "a bucket that is a link is none of theirs");
+            assert_eq!(fs::read(ground.path("private/dir/secret")).unwrap(), b"secret");
+            // For who is not limited links lead anywhere beneath the root.
+            assert_eq!(read(&ground.client("bob"), &public, "up/private/dir/secret").unwrap(), b"secret");
+            let missing = read(&guest, &public, "dir/none").expect_err("it is not there");
+            assert_eq!(missing.kind(), ErrorKind::NoSuchKey);
+        }
+    }
+}
+
+/// A root of before, in whose sticky bucket a third user made the area, is used as far as that is safe, and
+/// wholly once root has migrated it.
+#[test]
+fn an_old_root_is_migrated() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", 0, 0o1777);
+    for path in ["odd/alice%2F%2Fkey", "odd/bob%2F%2Fkey", "locks", "tmp/0123456789abcdef"] {
+        ground.write(
+            &format!("shared/.fordway/{path}"),
+            BOB,
+            0o666,
+            if path.starts_with("odd") { "old" } else { "" },
+        );
+    }
+    ground.write("shared/.fordway/notes/mine", BOB, 0o600, "what Fordway never makes");
+    for path in ["", "odd", "tmp"] {
+        chmod(&ground.path(&format!("shared/.fordway/{path}")), 0o777);
+    }
+    lchown(ground.path("shared/.fordway/odd/alice%2F%2Fkey"), Some(ALICE), Some(ALICE)).unwrap();
+    ground.on(Lane::Http, ALICE, |store| {
+        assert_eq!(read(store, &shared, "alice//key").unwrap(), b"old");
+        put(store, &shared, "plain", b"a").unwrap();
+        put(store, &shared, "plain", b"b").unwrap();
+        store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
+        denied("odd key", put(store, &shared, "alice//key", b"new"));
+    });
+    let mut done = Vec::new();
+    let migrated = ground.embedded().migrate(&[], &mut |migrated| {
+        done.push(migrated.path);
+        Ok(())
+    });
+    migrated.unwrap();
+    for path in ["", "/odd", "/tmp", "/locks"] {
+        let state = fs::metadata(ground.path(&format!("shared/.fordway{path}"))).unwrap();
+        assert_eq!((state.uid(), state.mode() & 0o1000 != 0), (0, path != "/locks"), "{path}");
+        assert!(done.contains(&format!("shared/.fordway{path}")), "{done:?}");
+    }
+    assert_eq!(ground.owner("shared/.fordway/notes"), BOB);
+    assert_eq!(ground.owner("shared/.fordway/odd/alice%2F%2Fkey"), ALICE);
+    for lane in Lane::ALL {
+        ground.on(lane, ALICE, |store| put(store, &shared, "alice//key", b"new").unwrap());
+        ground.on(lane, BOB, |store| denied("odd key", put(store, &shared, "alice//key", b"bob")));
+    }
+    assert!(ground.check().iter().all(|(kind, _)| kind == "stray-private"), "{:?}", ground.check());
+}
+
+/// Where a user may not go, nobody goes in that user's name.
+#[test]
+fn a_bucket_that_its_owner_may_not_reach_is_reported() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    ground.bucket("alice", ALICE, 0o755);
+    ground.write("alice/.fordway/tmp/0123456789abcdef", ALICE, 0o600, "staged");
+    chmod(&ground.path(""), 0o700);
+    let summary = ground.collect();
+    assert!(summary.failed > 0 && summary.removed == 0);
+    assert!(ground.check().iter().any(|(kind, _)| kind == "unreadable"));
+    assert!(ground.path("alice/.fordway/tmp/0123456789abcdef").exists());
+    chmod(&ground.path(""), 0o755);
+    assert_eq!(ground.collect().removed, 1);
+}
+
+/// What an administrator has closed to the owner of a bucket, `gc` finds as the owner of that.
+#[test]
+fn a_directory_of_another_user_is_looked_at_as_that_user() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", ALICE, 0o1777);
+    ground.on(Lane::Http, BOB, |store| put(store, &shared, "bob/deep/key", b"x").unwrap());
+    fs::remove_file(ground.path("shared/bob/deep/key")).unwrap();
+    ground.write("shared/closed/file", BOB, 0o600, "x");
+    for path in ["shared/bob", "shared/bob/deep", "shared/closed"] {
+        chmod(&ground.path(path), 0o700);
+    }
+    assert_eq!(ground.check(), []);
+    assert_eq!(ground.collect().removed, 2, "the directories that Bob's put had made");
+    assert!(!ground.path("shared/bob").exists());
+    assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
+}

@@ -1,0 +1,102 @@
+"""A fit knows when it does not fit, and when its table is not what it says."""
+
+from pathlib import Path
+
+import model_data as data
+import numpy as np
+import pandas as pd
+import pytest
+from model_data import model, refused, write
+
+SIZES = 2 ** np.arange(0, 24, 2)
+
+
+def table(times_us: np.ndarray, sizes: np.ndarray = SIZES) -> pd.DataFrame:
+    return pd.DataFrame({"obj_size_B": sizes, "lat_avg_us": times_us})
+
+
+def line(sizes: np.ndarray, seed: int = 1) -> np.ndarray:
+    noise = 1 + 0.01 * np.random.default_rng(seed).standard_normal(len(sizes))
+    return (100 + sizes / 1_000) * noise
+
+
+def test_two_protocols_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = np.tile(SIZES, 2)
+    times = np.where(np.arange(len(sizes)) < len(SIZES), line(sizes), 100_000 + line(sizes, 2))
+    found = model(capsys, "fit", write(tmp_path / "a.csv", table(times, sizes)), "--model", "linear")
+    assert found["reliable"] is False
+    assert all(each["doubt"] for each in found["coefficients"])
+    assert any("of two kinds, around" in each for each in found["warnings"])
+    alone = model(capsys, "fit", write(tmp_path / "b.csv", table(line(SIZES))), "--model", "linear")
+    assert alone["reliable"] is True
+    assert alone["warnings"] == []
+
+
+def test_a_model_that_is_far_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(3)
+    times = np.exp(random.uniform(np.log(100), np.log(100_000), 40))
+    sizes = np.arange(1, 41) * 1_000
+    path = write(tmp_path / "a.csv", table(times, sizes))
+    found = model(capsys, "fit", path, "--model", "linear", "--method", "ols")
+    assert found["reliable"] is False
+    assert any("half of the rows are off by more than" in each for each in found["warnings"])
+
+
+def test_repetitions_that_agree_with_each_other_and_not_with_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = np.repeat(SIZES, 4)
+    bumpy = line(sizes) * np.where(np.log2(sizes) % 4 == 0, 1.0, 1.4)
+    path = write(tmp_path / "a.csv", table(bumpy, sizes))
+    found = model(capsys, "fit", path, "--model", "linear")
+    assert found["reliable"] is False
+    assert any("lack of fit" in each for each in found["warnings"])
+
+
+def test_times_that_fall_with_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = line(SIZES)[::-1]
+    path = write(tmp_path / "a.csv", table(times))
+    found = model(capsys, "fit", path, "--model", "linear", "--method", "ols")
+    assert found["reliable"] is False
+    assert any("times fall as sizes grow" in each for each in found["warnings"])
+
+
+def test_seconds_in_a_column_of_microseconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "fit", write(tmp_path / "a.csv", table(line(SIZES) / 1e6)), "--model", "linear")
+    assert "check its unit" in said
+
+
+def test_more_than_memory_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = line(SIZES) / 1e3
+    times[-1] = 0.1
+    said = refused(capsys, "fit", write(tmp_path / "a.csv", table(times)), "--model", "linear")
+    assert "more than any memory copies" in said
+
+
+@pytest.mark.parametrize("round_times", [True, False])
+def test_swapped_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str], round_times: bool) -> None:
+    times = line(SIZES).round() if round_times else line(SIZES)
+    swapped = pd.DataFrame({"obj_size_B": times, "lat_avg_us": SIZES})
+    assert "swap the two columns" in refused(
+        capsys, "fit", write(tmp_path / "a.csv", swapped), "--model", "linear"
+    )
+
+
+def test_two_columns_of_times_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table(line(SIZES))
+    rows["latency_mean_us"] = 1.02 * rows["lat_avg_us"]
+    assert model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "linear")["rows"] == len(SIZES)
+    rows["latency_mean_us"] = 2 * rows["lat_avg_us"]
+    said = refused(capsys, "fit", write(tmp_path / "b.csv", rows), "--model", "linear")
+    assert "lat_avg_us and latency_mean_us differ" in said
+
+
+def test_a_row_without_counters_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = data.by_size().astype({"client_CUC_cycles": float})
+    rows.loc[4, "client_CUC_cycles"] = np.nan
+    found = model(capsys, "fit", write(tmp_path / "a.csv", rows), "--model", "frequency")
+    assert found["rows"] == len(rows) - 1
+    assert any("1 row(s) without all counters" in each and "row 5" in each for each in found["warnings"])
+    rows.loc[: len(rows) // 2, "client_CUC_cycles"] = np.nan
+    said = refused(capsys, "fit", write(tmp_path / "b.csv", rows), "--model", "frequency")
+    assert "frequency is not known" in said
