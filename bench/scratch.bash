@@ -2,7 +2,7 @@
 # time limit. Not executable, so that `make bench` does not run it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-fordway=$root/target/release/fordway
+fordway=${FORDWAY:-$root/target/release/fordway}
 # What one comparison may take, and how much room the largest of them needs.
 limit_s=600 room_mib=1024
 

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, DeleteOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{
+    Bucket, DeleteOptions, Expected, Key, ListQuery, PartOptions, PartsQuery, PutOptions, Store, UploadId,
+};
 
 /// Says that it is over when it goes out of scope, also by a panic.
 struct Over<'o>(&'o AtomicBool);
@@ -45,4 +47,63 @@ fn a_directory_that_goes_while_it_is_read_has_no_more_entries() {
             assert_eq!((names[0], names[names.len() - 1]), ("a/first", "z/last"), "round {round}");
         }
     });
+}
+
+fn one_upload() -> (tempfile::TempDir, PosixStore, (Bucket, Key, UploadId)) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    store.create_bucket(&bucket).unwrap();
+    let upload = store.create_upload(&bucket, &key, &PutOptions::default()).unwrap();
+    (dir, store, (bucket, key, upload))
+}
+
+fn put_part(store: &PosixStore, (bucket, key, upload): &(Bucket, Key, UploadId), number: u16) {
+    let mut part = store.part_writer(bucket, key, upload, number, &PartOptions::default()).unwrap();
+    part.write(b"x").unwrap();
+    part.commit(&Expected::default()).unwrap();
+}
+
+/// Numbers near each other and far apart, whatever the page.
+#[test]
+fn pages_of_parts_join_to_the_whole() {
+    let (_dir, store, target) = one_upload();
+    let (bucket, key, upload) = &target;
+    let numbers: Vec<u16> =
+        (1..=30).chain([31 + 63, 31 + 63 + 65, 400, 5_000, 5_002, 9_999, 10_000]).collect();
+    for number in &numbers {
+        put_part(&store, &target, *number);
+    }
+    for max_parts in [1, 2, 7, 1_000] {
+        let (mut found, mut after) = (Vec::new(), 0);
+        loop {
+            let query = PartsQuery { after, max_parts };
+            let page = store.list_parts(bucket, key, upload, &query).unwrap();
+            assert!(page.parts.len() <= max_parts);
+            found.extend(page.parts.iter().map(|part| part.number));
+            let Some(last) = found.last().copied().filter(|_| page.truncated) else { break };
+            after = last;
+        }
+        assert_eq!(found, numbers, "{max_parts}");
+    }
+    let none = store.list_parts(bucket, key, upload, &PartsQuery { after: 3, max_parts: 0 }).unwrap();
+    assert!(none.parts.is_empty() && none.truncated);
+}
+
+#[test]
+fn a_page_of_one_part_costs_no_more_where_there_are_thousands() {
+    let (_dir, store, target) = one_upload();
+    let (bucket, key, upload) = &target;
+    (1..=2_000).for_each(|number| put_part(&store, &target, number));
+    let fastest = |query: &PartsQuery| {
+        let timed = |_| {
+            let started = std::time::Instant::now();
+            store.list_parts(bucket, key, upload, query).unwrap();
+            started.elapsed()
+        };
+        (0..5).map(timed).min().unwrap()
+    };
+    let all = fastest(&PartsQuery { max_parts: 10_000, ..Default::default() });
+    let one = fastest(&PartsQuery { max_parts: 1, ..Default::default() });
+    assert!(one * 50 < all, "{one:?} for one of them, {all:?} for all");
 }

@@ -2,15 +2,15 @@
 //! is a rename; see [`crate::parts`] for what lies on disk meanwhile.
 
 mod complete;
+mod page;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ChecksumType, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
-    ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
-    multipart_etag,
+    ObjectPart, PartInfo, PartOptions, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary,
+    UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
 use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
 
@@ -153,21 +153,6 @@ impl Inner {
             content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
         Box::new(writer).commit(&Expected::default())
-    }
-
-    pub(crate) fn list_parts(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        upload: &UploadId,
-        query: &PartsQuery,
-    ) -> Result<PartListing> {
-        let (parts, _) = self.parts_in(&self.upload(bucket, key, upload)?.dir)?;
-        let mut parts: Vec<PartInfo> = parts.into_iter().map(|part| part.info).collect();
-        parts.retain(|part| part.number > query.after);
-        let truncated = parts.len() > query.max_parts;
-        parts.truncate(query.max_parts);
-        Ok(PartListing { parts, truncated })
     }
 
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {

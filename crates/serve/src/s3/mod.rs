@@ -262,8 +262,11 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let user = caller(&request)?;
         let (owner, input) = (owner(&user), request.input);
-        let exists = object_exists(&*user.store, &input.bucket, &input.key, input.version_id.as_deref());
-        plain(exists.map(|()| GetObjectAclOutput {
+        look_up(user, move |store| {
+            object_exists(store, &input.bucket, &input.key, input.version_id.as_deref())
+        })
+        .await?;
+        plain(Ok(GetObjectAclOutput {
             grants: Some(buckets::full_control(&owner)),
             owner: Some(owner),
             request_charged: None,
@@ -275,7 +278,8 @@ impl S3 for Frontend {
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::get(&*user.store, request.input))
+        let input = request.input;
+        look_up(user, move |store| tagging::get(store, input.clone())).await.map(S3Response::new)
     }
 
     async fn put_object_tagging(
@@ -299,7 +303,8 @@ impl S3 for Frontend {
         request: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
         let user = caller(&request)?;
-        attributes::get(&*user.store, request.input).map_err(|Failure(error)| error)
+        let described = apart(user, |store| attributes::get(store, request.input)).await;
+        described.map_err(|Failure(error)| error)
     }
 
     async fn list_objects(
@@ -414,7 +419,7 @@ impl S3 for Frontend {
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         let user = caller(&request)?;
-        plain(multipart::list_parts(&*user.store, request.input))
+        plain(apart(user, |store| multipart::list_parts(store, request.input)).await)
     }
 
     async fn list_multipart_uploads(
@@ -422,6 +427,6 @@ impl S3 for Frontend {
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         let user = caller(&request)?;
-        plain(uploads::list(&*user.store, request.input))
+        plain(apart(user, |store| uploads::list(store, request.input)).await)
     }
 }
