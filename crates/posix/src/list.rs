@@ -73,7 +73,13 @@ impl Inner {
         let top = odd_dir(bucket);
         while let Some(below) = dirs.pop() {
             let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
-            let Some(dir) = self.open_to_list(&path)? else { continue };
+            let dir = match self.open_to_list(&path) {
+                Ok(Some(dir)) => dir,
+                Ok(None) => continue,
+                // What one user has closed, or led elsewhere, hides nothing of another's.
+                Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => continue,
+                Err(error) => return Err(error),
+            };
             let read = read_dir(dir, |name, kind| {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
@@ -259,7 +265,11 @@ impl Walk<'_> {
     fn next_odd(&mut self) -> Result<Flow> {
         let Some(key) = self.odd.next() else { return Ok(Flow::On) };
         let place = odd(self.bucket, &key);
-        let describe = || self.inner.summary_by_open(self.bucket, &place, key.as_str());
+        let describe = || match self.inner.summary_by_open(self.bucket, &place, key.as_str()) {
+            // A link, which is no object there, or a file that is closed in a way that hides even its state.
+            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
+            described => described,
+        };
         self.page.offer(key.as_str(), describe).map(Flow::from)
     }
 

@@ -8,7 +8,7 @@ use fordway_sys::{Errno, FileStat, Mode, OFlags, file_user, open_in, set_group, 
 
 use super::Migrated;
 use crate::Inner;
-use crate::area::{mode_of_dir, names_of};
+use crate::area::{Guard, mode_of_dir, names_of};
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, private_dir,
@@ -30,6 +30,12 @@ impl Inner {
         let path = private_dir(bucket);
         match self.open_to_scan(&path) {
             Ok(dir) => self.migrate_dir(&of, (&dir, &path), 0, tell),
+            // In a bucket for many, whoever came first could keep the others out by it.
+            Err(Errno::NOENT) if Guard::of(&of).is_some() => {
+                self.parent_of(bucket, &path)?;
+                self.open_shared_file(bucket, LOCKS)?;
+                tell(Migrated { path, done: "made for all who write to the bucket" })
+            }
             // What is no directory is told of by a check.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "opening .fordway")),

@@ -163,7 +163,7 @@ impl Inner {
             match self.summary_of(bucket, upload) {
                 Ok(summary) => uploads.extend(summary),
                 // It hides no other one; `fordway fsck` names it.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -207,8 +207,9 @@ impl Inner {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            Ok(()) | Err(Errno::NOENT) => Ok(names),
-            Err(errno) => Err(from_errno(errno, "reading the uploads")),
+            // What is no directory is not ours, and holds nothing.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
+            Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fordway_store::{
-    Bucket, Key, ListQuery, Result, Step, VersionCollector, VersionId, VersionListing, VersionSummary,
-    VersionsQuery,
+    Bucket, ErrorKind, Key, ListQuery, Result, Step, VersionCollector, VersionId, VersionListing,
+    VersionSummary, VersionsQuery,
 };
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, read_dir};
 
@@ -57,7 +57,11 @@ impl Inner {
     }
 
     fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<Step> {
-        page.offer(key, || self.versions_to_show(bucket, key))
+        page.offer(key, || match self.versions_to_show(bucket, key) {
+            // Of a key that is closed to the caller nothing is shown, and the others are.
+            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(Vec::new()),
+            versions => versions,
+        })
     }
 
     /// All versions of a key, from the newest to the oldest.
@@ -115,7 +119,11 @@ impl Inner {
             let key = key.as_str().to_owned();
             return Ok(Some(VersionSummary { key, version, is_latest: false, modified, content: None }));
         }
-        let opened = self.open_file(bucket, &archived_place(bucket, key, found))?;
+        let opened = match self.open_file(bucket, &archived_place(bucket, key, found)) {
+            // Anybody may put a closed file there: it hides no other version.
+            Err(error) if error.kind() == ErrorKind::AccessDenied => None,
+            opened => opened?,
+        };
         Ok(opened.map(|opened| summary(key, version, opened)))
     }
 
@@ -127,7 +135,9 @@ impl Inner {
             let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
             let dir = match self.root.open_beneath(&path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
                 Ok(dir) => dir,
-                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => continue,
+                // What one user has closed, or led elsewhere, hides nothing of another's.
+                Err(Errno::ACCESS | Errno::LOOP) if !below.is_empty() => continue,
                 Err(errno) => return Err(from_errno(errno, "opening the versions")),
             };
             let read = read_dir(dir, |name, kind| {

@@ -1,7 +1,7 @@
 //! Buckets that several users write to.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, lchown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -434,4 +434,75 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(ground.collect().removed, 2, "the directories that Bob's put had made");
     assert!(!ground.path("shared/bob").exists());
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
+}
+
+/// Whatever a user of a shared bucket puts beside what others keep there, they find what is theirs.
+#[test]
+fn nothing_that_is_planted_hides_what_is_anothers() {
+    if !is_root() {
+        return;
+    }
+    for lane in Lane::ALL {
+        let ground = Ground::new();
+        let shared = ground.bucket("shared", 0, 0o1777);
+        ground.embedded().set_versioning(&shared, Versioning::Enabled).unwrap();
+        let upload = ground.on(lane, ALICE, |store| {
+            for body in ["old", "new"] {
+                put(store, &shared, "a//b", body.as_bytes()).unwrap();
+                put(store, &shared, "k", body.as_bytes()).unwrap();
+            }
+            store.create_upload(&shared, &key("up"), &PutOptions::default()).unwrap()
+        });
+        plant_everything(&ground);
+        ground.on(lane, ALICE, |store| {
+            let listed = store.list(&shared, &Default::default()).unwrap();
+            let names: Vec<&str> = listed.entries.iter().map(|entry| entry.name()).collect();
+            assert!(names.contains(&"a//b") && names.contains(&"k"), "{lane:?} {names:?}");
+            let versions = store.list_versions(&shared, &VersionsQuery::default()).unwrap().versions;
+            assert_eq!(versions.iter().filter(|version| version.key == "a//b").count(), 2, "{lane:?}");
+            let uploads = store.list_uploads(&shared, &Default::default()).unwrap().uploads;
+            assert!(uploads.iter().any(|found| found.upload == upload), "{lane:?} {uploads:?}");
+            for name in ["a//b", "k"] {
+                assert_eq!(read(store, &shared, name).unwrap(), b"new");
+                put(store, &shared, name, b"newest").unwrap();
+                store.delete(&shared, &key(name), &DeleteOptions::default()).unwrap();
+            }
+            store.abort_upload(&shared, &key("up"), &upload).unwrap();
+        });
+    }
+}
+
+/// Puts links, closed files and directories, and FIFOs of Bob's wherever Bob may.
+fn plant_everything(ground: &Ground) {
+    let long = format!("{}%", "x".repeat(240));
+    for dir in ["", "/odd", "/versions", "/mpu", "/tmp", "/meta", "/versions/k", "/versions/a%2F%2Fb"] {
+        let dir = ground.path(&format!("shared/.fordway{dir}"));
+        if !dir.exists() {
+            continue;
+        }
+        as_user(BOB, || {
+            let upload = "0123456789abcdef0123456789abcdef";
+            for name in ["link", upload, "0000000000000001-null", "0123456789abcdef"] {
+                let _ = symlink("../../../secret", dir.join(name));
+            }
+            symlink("..", dir.join(format!("z{}", &long[1..]))).unwrap();
+            fs::write(dir.join("closed"), "x").unwrap();
+            fs::write(dir.join("0000000000000002-null"), "x").unwrap();
+            for closed in [dir.join(&long), dir.join(upload.replace('0', "1"))] {
+                fs::create_dir(&closed).unwrap();
+                fs::set_permissions(closed, PermissionsExt::from_mode(0)).unwrap();
+            }
+            for closed in ["closed", "0000000000000002-null"] {
+                fs::set_permissions(dir.join(closed), PermissionsExt::from_mode(0)).unwrap();
+            }
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                dir.join("fifo"),
+                rustix::fs::FileType::Fifo,
+                rustix::fs::Mode::from_raw_mode(0o666),
+                0,
+            )
+            .unwrap();
+        });
+    }
 }
