@@ -20,7 +20,7 @@ use fordway_sys::{
 use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{is_hidden_name, is_upload_dir, private_dir, tmp_dir};
+use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, MAX_RACES, give_way, hidden_name};
 
 /// The bit of a directory in which everybody may remove what is their own only.
@@ -165,7 +165,7 @@ impl Inner {
     /// Errors: `AccessDenied` where a third user could remove them.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
         // What is staged is sheltered instead.
-        if path == tmp_dir(bucket) {
+        if is_tmp_dir(path) {
             return Ok(());
         }
         let Some(guard) = self.guard(bucket)? else { return Ok(()) };
