@@ -498,10 +498,10 @@ fn plant_everything(ground: &Ground) {
             fs::write(dir.join("0000000000000002-null"), "x").unwrap();
             for closed in [dir.join(&long), dir.join(upload.replace('0', "1"))] {
                 fs::create_dir(&closed).unwrap();
-                fs::set_permissions(closed, PermissionsExt::from_mode(0)).unwrap();
+                fs::set_permissions(closed, PermissionsExt::from_mode(0o000)).unwrap();
             }
             for closed in ["closed", "0000000000000002-null"] {
-                fs::set_permissions(dir.join(closed), PermissionsExt::from_mode(0)).unwrap();
+                fs::set_permissions(dir.join(closed), PermissionsExt::from_mode(0o000)).unwrap();
             }
             rustix::fs::mknodat(
                 rustix::fs::CWD,
