@@ -20,7 +20,7 @@ use fordway_sys::{
 use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{is_hidden_name, is_upload_dir, private_dir, tmp_dir};
+use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, MAX_RACES, give_way, hidden_name};
 
 /// The bit of a directory in which everybody may remove what is their own only.
@@ -45,6 +45,15 @@ impl Guard {
     /// Whether `user` may remove what others keep in the bucket anyway.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
+    }
+
+    /// Why a third user could remove what `caller` keeps in the directory with the state `dir`, if one could.
+    pub(crate) fn danger(&self, dir: &FileStat, caller: u32) -> Option<String> {
+        if dir.user != caller && !self.trusts(dir.user) {
+            return Some(format!("belongs to the user with the id {}", dir.user));
+        }
+        let is_open_to_all = dir.mode & 0o022 != 0 && dir.mode & STICKY == 0;
+        is_open_to_all.then(|| "may be written to by others and lacks the sticky bit".to_owned())
     }
 }
 
@@ -156,7 +165,7 @@ impl Inner {
     /// Errors: `AccessDenied` where a third user could remove them.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
         // What is staged is sheltered instead.
-        if path == tmp_dir(bucket) {
+        if is_tmp_dir(path) {
             return Ok(());
         }
         let Some(guard) = self.guard(bucket)? else { return Ok(()) };
@@ -167,10 +176,7 @@ impl Inner {
             // The table of locks and the like are of use all the same.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
-            Some((at, user)) => Err(not_ours(
-                &at,
-                &format!("belongs to the user with the id {user}, who could remove what others keep there"),
-            )),
+            Some((at, why)) => Err(unsafe_place(&at, &why)),
         }
     }
 
@@ -186,19 +192,18 @@ impl Inner {
         Err(Error::new(ErrorKind::AccessDenied, why))
     }
 
-    /// The first directory on the way to `path` that is neither the caller's nor of one who is trusted, and
-    /// whose it is.
-    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, u32)>> {
+    /// The first directory on the way to `path` in which a third user could remove what the caller keeps, and
+    /// why.
+    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, String)>> {
         let caller = file_user();
         let bucket_end = path.find('/').unwrap_or(path.len());
-        let ends =
-            path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end).chain([path.len()]);
-        for end in ends {
+        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end);
+        for end in ends.chain([path.len()]) {
             let at = &path[..end];
-            let owner =
-                self.open_dir(at).and_then(stat).map_err(|e| from_errno(e, "opening the directory"))?.user;
-            if owner != caller && !guard.trusts(owner) {
-                return Ok(Some((at.to_owned(), owner)));
+            let state = self.open_dir(at).and_then(stat);
+            let state = state.map_err(|errno| from_errno(errno, "opening the directory"))?;
+            if let Some(why) = guard.danger(&state, caller) {
+                return Ok(Some((at.to_owned(), why)));
             }
         }
         Ok(None)
@@ -220,8 +225,18 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
 
 /// Why `path` is not used, and what to do.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
-    let next = "have the bucket's owner remove it, or run `fordway fsck --migrate` as root";
-    Error::new(ErrorKind::AccessDenied, format!("{path} {why}; {next}"))
+    let next = "Fordway does not make such a thing; have the bucket's owner remove it";
+    Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
+}
+
+/// Why nothing of the caller's is kept at `path`, and what to do.
+fn unsafe_place(path: &str, why: &str) -> Error {
+    let next =
+        "have root run `fordway fsck ROOT --migrate`, which gives it to the bucket's owner and sets its mode";
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!("{path} {why}, so others could remove what is kept there; {next}"),
+    )
 }
 
 /// Runs `make` in `parent` as the bucket's owner, if that is to be and can be; else as the caller.

@@ -211,6 +211,12 @@ pub(crate) fn is_private_dir_name(name: &str) -> bool {
     [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
 }
 
+/// Whether `path` is that of a bucket's directory of staged files.
+pub(crate) fn is_tmp_dir(path: &str) -> bool {
+    path.strip_suffix(TMP)
+        .is_some_and(|above| above.ends_with("/.fordway/") && above.matches('/').count() == 2)
+}
+
 /// Whether `path` is that of the directory of one upload.
 pub(crate) fn is_upload_dir(path: &str) -> bool {
     let name = path.split_once('/').and_then(|(_, below)| below.strip_prefix(".fordway/mpu/"));

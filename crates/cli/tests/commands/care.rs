@@ -29,21 +29,21 @@ fn rot(path: PathBuf) {
 #[test]
 fn gc_says_what_it_would_do_and_then_does_it() {
     let (rig, _) = rig_with_a_bucket();
-    rig.write("root/bkt/.fordway/tmp/old", "1234");
+    rig.write("root/bkt/.fordway/tmp/0123456789abcdef", "1234");
     std::thread::sleep(Duration::from_millis(50));
-    let line = "remove staged-file: bkt/.fordway/tmp/old (4 Bytes)";
+    let line = "remove staged-file: bkt/.fordway/tmp/0123456789abcdef (4 Bytes)";
     let ran = rig.run(&["gc", "DIR/root"]).ok();
     assert_eq!(ran.stdout.lines().next_back().unwrap().split(" of ").next(), Some("removed 0"));
 
     let old = ["--older-than", "0s", "--uploads-older-than", "0s"];
     let ran = rig.run(&[&["gc", "DIR/root", "--dry-run"], &old[..]].concat()).ok();
     assert!(ran.stdout.starts_with(&format!("(dry run) {line}\n(dry run) removed 1 of ")), "{}", ran.stdout);
-    assert!(rig.path("root/bkt/.fordway/tmp/old").exists());
+    assert!(rig.path("root/bkt/.fordway/tmp/0123456789abcdef").exists());
 
     let ran = rig.run(&[&["gc", "DIR/root", "--bucket", "bkt"], &old[..]].concat()).ok();
     assert!(ran.stdout.starts_with(&format!("{line}\nremoved 1 of ")), "{}", ran.stdout);
     assert!(ran.stdout.ends_with(" entries, 4 Bytes freed\n"), "{}", ran.stdout);
-    assert!(!rig.path("root/bkt/.fordway/tmp/old").exists());
+    assert!(!rig.path("root/bkt/.fordway/tmp/0123456789abcdef").exists());
     assert_eq!(std::fs::read(rig.path("root/bkt/k")).unwrap(), b"content");
 }
 

@@ -105,12 +105,9 @@ impl Check<'_> {
     }
 
     fn owner_in_area(&mut self, path: &str, state: Option<FileStat>, guard: Option<Guard>) -> Result<()> {
-        match (state, guard) {
-            (Some(state), Some(guard)) if !guard.trusts(state.user) => {
-                let detail = format!("it belongs to the user with the id {}", state.user);
-                self.found(FindingKind::NotOurs, path, detail)
-            }
-            _ => Ok(()),
-        }
+        let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
+        // The owner's own eyes: what is another's is dangerous to all.
+        let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
+        danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }
 }

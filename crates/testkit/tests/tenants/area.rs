@@ -10,7 +10,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, PartOptions,
-    PutOptions, Store, Versioning, VersionsQuery,
+    PutOptions, Store, UploadId, Versioning, VersionsQuery,
 };
 
 use crate::ground::{
@@ -82,6 +82,30 @@ fn assert_bob_cannot(ground: &Ground, dir: &str) {
     }
 }
 
+/// Bob removes, replaces and continues what Alice keeps in the bucket, and may do none of it.
+fn tries_all_that_is_alices(store: &dyn Store, shared: &Bucket, upload: &UploadId, parts: &[CompletedPart]) {
+    let all = store.list_versions(shared, &VersionsQuery::default()).unwrap().versions;
+    let hers = all.iter().filter(|version| version.content.is_some());
+    assert_eq!(hers.clone().count(), 4);
+    for version in hers {
+        let delete = DeleteOptions { version: Some(version.version.clone()), ..Default::default() };
+        denied(&version.key, store.delete(shared, &key(&version.key), &delete));
+    }
+    denied("delete", store.delete(shared, &key("k"), &DeleteOptions::default()));
+    denied("overwrite", put(store, shared, "k", b"bob"));
+    let part = store.part_writer(shared, &key("up"), upload, 1, &PartOptions::default());
+    denied(
+        "part",
+        part.and_then(|mut part| {
+            part.write(b"bob's part")?;
+            part.commit(&Expected::default())
+        }),
+    );
+    let complete = CompleteOptions::default();
+    denied("complete", store.complete_upload(shared, &key("up"), upload, parts, &complete));
+    denied("abort", store.abort_upload(shared, &key("up"), upload));
+}
+
 #[test]
 fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
     if !is_root() {
@@ -114,28 +138,7 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
             (upload, [CompletedPart { number: 1, etag: made.etag, checksum: None }])
         });
         let (upload, parts) = upload;
-        ground.on(lane, BOB, |store| {
-            let all = store.list_versions(&shared, &VersionsQuery::default()).unwrap().versions;
-            let hers = all.iter().filter(|version| version.content.is_some());
-            assert_eq!(hers.clone().count(), 4);
-            for version in hers {
-                let delete = DeleteOptions { version: Some(version.version.clone()), ..Default::default() };
-                denied(&version.key, store.delete(&shared, &key(&version.key), &delete));
-            }
-            denied("delete", store.delete(&shared, &key("k"), &DeleteOptions::default()));
-            denied("overwrite", put(store, &shared, "k", b"bob"));
-            let part = store.part_writer(&shared, &key("up"), &upload, 1, &PartOptions::default());
-            denied(
-                "part",
-                part.and_then(|mut part| {
-                    part.write(b"bob's part")?;
-                    part.commit(&Expected::default())
-                }),
-            );
-            let complete = CompleteOptions::default();
-            denied("complete", store.complete_upload(&shared, &key("up"), &upload, &parts, &complete));
-            denied("abort", store.abort_upload(&shared, &key("up"), &upload));
-        });
+        ground.on(lane, BOB, |store| tries_all_that_is_alices(store, &shared, &upload, &parts));
         assert_bob_cannot(&ground, "shared/.fordway");
         ground.on(lane, ALICE, |store| {
             store.complete_upload(&shared, &key("up"), &upload, &parts, &CompleteOptions::default()).unwrap();
@@ -378,6 +381,11 @@ fn an_old_root_is_migrated() {
         store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
         denied("odd key", put(store, &shared, "alice//key", b"new"));
     });
+    // Also where the owner had made it, as long as everybody may remove what is in it.
+    for path in ["", "odd"] {
+        lchown(ground.path(&format!("shared/.fordway/{path}")), Some(0), Some(0)).unwrap();
+    }
+    ground.on(Lane::Http, ALICE, |store| denied("odd key", put(store, &shared, "alice//key", b"new")));
     let mut done = Vec::new();
     let migrated = ground.embedded().migrate(&[], &mut |migrated| {
         done.push(migrated.path);
@@ -490,10 +498,10 @@ fn plant_everything(ground: &Ground) {
             fs::write(dir.join("0000000000000002-null"), "x").unwrap();
             for closed in [dir.join(&long), dir.join(upload.replace('0', "1"))] {
                 fs::create_dir(&closed).unwrap();
-                fs::set_permissions(closed, PermissionsExt::from_mode(0)).unwrap();
+                fs::set_permissions(closed, PermissionsExt::from_mode(0o000)).unwrap();
             }
             for closed in ["closed", "0000000000000002-null"] {
-                fs::set_permissions(dir.join(closed), PermissionsExt::from_mode(0)).unwrap();
+                fs::set_permissions(dir.join(closed), PermissionsExt::from_mode(0o000)).unwrap();
             }
             rustix::fs::mknodat(
                 rustix::fs::CWD,
