@@ -92,7 +92,7 @@ impl Body for Watched {
             }
             Some(Err(_)) | None => {}
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
