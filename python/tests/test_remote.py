@@ -74,7 +74,7 @@ for read in (
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50, 2**63 - 1])
 def test_a_size_alone_takes_no_memory(size: int) -> None:
-    """A server that says it has so much and brings a few bytes: errors, and no process that ends for want of memory."""
+    """A server that says it has so much and brings a few bytes: that is an error, and takes no memory."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_boast, args=(listener, size), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/f"

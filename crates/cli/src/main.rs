@@ -1,6 +1,6 @@
 //! The `fordway` binary: reads the command line, makes its surroundings, and runs it.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,7 +35,12 @@ fn stop_on_signals(interrupt: Interrupt) {
             let is_taken = signal == SIGHUP && interrupt.hang_up();
             if !is_taken && interrupt.raise() {
                 for kept in interrupt.leave() {
-                    eprintln!("fordway: {}; give the same command again to go on from there", kept.display());
+                    let kept = kept.display();
+                    // Nobody can be told where nobody listens.
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "fordway: {kept} is kept; give the same command again to go on from there"
+                    );
                 }
                 std::process::exit(Exit::Interrupted as i32);
             }

@@ -77,7 +77,6 @@ fn what_nobody_takes_is_not_kept_in_memory() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 after_mib = resident_mib(&gateway).saturating_sub(before_mib);
             }
-            println!("windows {windows:?}: {before_mib} MiB, +{besieged_mib} MiB, then +{after_mib} MiB");
             assert!(
                 besieged_mib <= BESIEGED_MIB_MAX,
                 "{windows:?}: {besieged_mib} MiB more than {before_mib}"

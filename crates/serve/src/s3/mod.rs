@@ -151,7 +151,8 @@ impl S3 for Frontend {
         request: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
         let user = caller(&request)?;
-        plain(buckets::list(&*user.store, &owner(&user), request.input))
+        let owner = owner(&user);
+        plain(apart(user, move |store| buckets::list(store, &owner, request.input)).await)
     }
 
     async fn create_bucket(
@@ -167,7 +168,8 @@ impl S3 for Frontend {
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::head(&*user.store, &self.region, request.input.bucket))
+        let (region, bucket) = (self.region.clone(), request.input.bucket);
+        look_up(user, move |store| buckets::head(store, &region, bucket.clone())).await.map(S3Response::new)
     }
 
     async fn delete_bucket(
@@ -183,7 +185,10 @@ impl S3 for Frontend {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         let user = caller(&request)?;
-        plain(buckets::location(&*user.store, &self.region, request.input.bucket))
+        let (region, bucket) = (self.region.clone(), request.input.bucket);
+        look_up(user, move |store| buckets::location(store, &region, bucket.clone()))
+            .await
+            .map(S3Response::new)
     }
 
     async fn get_bucket_versioning(
@@ -191,7 +196,8 @@ impl S3 for Frontend {
         request: S3Request<GetBucketVersioningInput>,
     ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
         let user = caller(&request)?;
-        plain(versions::get(&*user.store, request.input.bucket))
+        let bucket = request.input.bucket;
+        look_up(user, move |store| versions::get(store, bucket.clone())).await.map(S3Response::new)
     }
 
     async fn put_bucket_versioning(
