@@ -134,6 +134,7 @@ pub struct Gateway {
     users: Arc<Users>,
     service: s3s::service::S3Service,
     fast_lane: FastLane,
+    domains: Domains,
     monitor: Arc<Monitor>,
     metrics: Option<TcpListener>,
     #[cfg(feature = "http3")]
@@ -162,7 +163,7 @@ impl Gateway {
         let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
         let users = Arc::new(users);
         let service = s3::service(users.clone(), &config, domains.clone());
-        let fast_lane = FastLane::new(users.clone(), domains);
+        let fast_lane = FastLane::new(users.clone(), domains.clone());
         let ((reload, words), stop) = (words(), Stop::new());
         Ok(Gateway {
             listener,
@@ -171,6 +172,7 @@ impl Gateway {
             users,
             service,
             fast_lane,
+            domains,
             monitor,
             metrics,
             #[cfg(feature = "http3")]
@@ -242,6 +244,7 @@ impl Gateway {
         let shared = Arc::new(Shared {
             service: self.service,
             fast_lane: self.fast_lane,
+            domains: self.domains,
             users: self.users,
             monitor: self.monitor,
             #[cfg(feature = "http3")]

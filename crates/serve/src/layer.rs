@@ -28,6 +28,7 @@ impl S3Layer {
         let shared = Shared {
             service: s3::service(users.clone(), &config, Domains::none()),
             fast_lane: FastLane::new(users.clone(), Domains::none()),
+            domains: Domains::none(),
             users,
             monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
             http3: None,

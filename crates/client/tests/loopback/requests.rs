@@ -165,6 +165,7 @@ fn copies_name_their_source_and_conditions() {
         source_version: Some(VersionId::new("v/1").unwrap()),
         source_conditions: Conditions::only_if(ETag::new("s")),
         conditions: Conditions::create_only(),
+        checksum: Some(fordway_store::ChecksumAlgorithm::XxHash3),
     };
     let copied =
         server.store(|_| {}).copy((&bucket(), &key("a b+c")), &bucket(), &key("l"), &options).unwrap();
@@ -175,6 +176,7 @@ fn copies_name_their_source_and_conditions() {
     assert_eq!(seen[0].header("x-amz-tagging-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-metadata-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-copy-source-if-match"), Some("\"s\""));
+    assert_eq!(seen[0].header("x-amz-checksum-algorithm"), Some("XXHASH3"));
     assert_eq!(seen[0].header("if-none-match"), Some("*"));
 }
 

@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ChecksumType, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
-    ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
-    multipart_etag,
+    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ObjectPart, PartInfo,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
+    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
 use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
 
@@ -87,7 +86,6 @@ impl Inner {
     ) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
-        let checksum_type = |algorithm| options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -96,7 +94,7 @@ impl Inner {
         let record = Record {
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
-            upload_checksum: options.checksum.map(|algorithm| (algorithm, checksum_type(algorithm))),
+            upload_checksum: options.checksum_plan(),
             key: Some(key.as_str().to_owned()),
             etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
             ..Default::default()
@@ -120,8 +118,7 @@ impl Inner {
     ) -> Result<PartWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
-        let checksum =
-            options.checksum_within(found.record.upload_checksum.map(|(algorithm, _)| algorithm))?;
+        let checksum = options.checksum_within(found.record.upload_checksum.map(|plan| plan.algorithm))?;
         Ok(PartWriter {
             inner: self.clone(),
             bucket: bucket.clone(),
@@ -161,12 +158,13 @@ impl Inner {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        let (parts, _) = self.parts_in(&self.upload(bucket, key, upload)?.dir)?;
+        let upload = self.upload(bucket, key, upload)?;
+        let (parts, _) = self.parts_in(&upload.dir)?;
         let mut parts: Vec<PartInfo> = parts.into_iter().map(|part| part.info).collect();
         parts.retain(|part| part.number > query.after);
         let truncated = parts.len() > query.max_parts;
         parts.truncate(query.max_parts);
-        Ok(PartListing { parts, truncated })
+        Ok(PartListing { parts, truncated, checksum: upload.record.upload_checksum })
     }
 
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
@@ -193,7 +191,7 @@ impl Inner {
         let found = open.map_or_else(|| self.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
         Ok(found.map(|(record, started_ns)| {
             let (key, started) = (record.key.unwrap_or_default(), system_time(started_ns));
-            UploadSummary { key, upload, started }
+            UploadSummary { key, upload, started, checksum: record.upload_checksum }
         }))
     }
 
@@ -232,7 +230,7 @@ impl Upload {
         let checksum = self.record.upload_checksum;
         Record {
             etag: Some(multipart_etag(self.etag_policy(), chosen)),
-            checksum: checksum.and_then(|(algorithm, kind)| multipart_checksum(algorithm, kind, chosen)),
+            checksum: checksum.and_then(|plan| multipart_checksum(plan.algorithm, plan.kind, chosen)),
             parts: ObjectPart::of(chosen),
             metadata: self.record.metadata.clone(),
             tags: self.record.tags.clone(),

@@ -48,6 +48,7 @@ impl Http {
             region: REGION.to_owned(),
             limits,
             fast_lane: FastLane::new(users.clone(), Domains::none()),
+            domains: Domains::none(),
             users,
             monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
             tls: None,

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Bucket, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, Store};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::dto::{
-    CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
-    Object, ObjectStorageClass, Owner,
+    ChecksumAlgorithm, ChecksumType, CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput,
+    ListObjectsV2Input, ListObjectsV2Output, Object, ObjectStorageClass, Owner,
 };
 
 use super::convert::{count, etag, page_size, size, timestamp};
@@ -128,6 +128,10 @@ fn entries(listing: Listing, encoding: Encoding, owner: Option<&Owner>) -> (Vec<
                 last_modified: timestamp(object.modified),
                 storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
                 owner: owner.cloned(),
+                checksum_algorithm: object
+                    .checksum
+                    .map(|plan| vec![ChecksumAlgorithm::from_static(plan.algorithm.name())]),
+                checksum_type: object.checksum.map(|plan| ChecksumType::from_static(plan.kind.name())),
                 ..Default::default()
             }),
         }

@@ -5,6 +5,7 @@ mod absent;
 mod apart;
 mod attributes;
 mod buckets;
+mod completion;
 mod convert;
 mod copy;
 mod delete;
@@ -13,8 +14,9 @@ mod error;
 mod list;
 mod look_up;
 mod multipart;
-mod objects;
 mod ranges;
+mod reads;
+mod routes;
 mod tagging;
 mod upload;
 mod uploads;
@@ -33,19 +35,16 @@ use crate::GatewayConfig;
 use crate::domains::Domains;
 use crate::identity::{Admission, KnownKeys};
 use crate::users::{User, Users};
-pub(crate) use attributes::BareTag;
-pub(crate) use objects::DEFAULT_TYPE;
+pub(crate) use convert::stated_checksum;
+pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
 use apart::{Pace, apart};
 use convert::names;
-pub(crate) use describe::{describe, printable};
+pub(crate) use describe::{describe, is_plain};
 use error::{Failure, Outcome};
-use look_up::look_up;
-use ranges::SeveralRanges;
+use routes::ObjectRoutes;
 
-/// The most bytes of an XML document: 10,000 parts with a checksum each take about 2 MiB.
-const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
@@ -66,15 +65,15 @@ pub(crate) fn service_for_peers(region: &str) -> S3Service {
 
 fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
-    limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
+    // The gate limits documents.
+    limits.xml_max_body_size = usize::MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder =
-        S3ServiceBuilder::new(Frontend { region: region.to_owned(), publishing: Pace::default() });
+    let mut builder = S3ServiceBuilder::new(Frontend { region: region.to_owned() });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(SeveralRanges { admission: admission.clone(), domains });
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing: Pace::default() });
     builder.set_access(admission);
     builder
 }
@@ -102,7 +101,6 @@ impl NameValidation for StoreNames {
 /// own words on why), but for those that may take long.
 struct Frontend {
     region: String,
-    publishing: Pace,
 }
 
 /// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
@@ -309,26 +307,6 @@ impl S3 for Frontend {
         plain(apart(user, move |store| list::list_v2(store, &owner, request.input)).await)
     }
 
-    async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
-        let user = caller(&request)?;
-        let input = request.input;
-        look_up(user, move |store| objects::get(store, input.clone())).await
-    }
-
-    async fn head_object(
-        &self,
-        request: S3Request<HeadObjectInput>,
-    ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let user = caller(&request)?;
-        let input = request.input;
-        look_up(user, move |store| objects::head(store, input.clone())).await
-    }
-
-    async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        let user = caller(&request)?;
-        plain(upload::put(&*user.store, request, &self.publishing).await)
-    }
-
     /// Forms sent by browsers are not offered.
     async fn post_object(
         &self,
@@ -353,46 +331,6 @@ impl S3 for Frontend {
         plain(apart(user, |store| delete::many(store, request.input)).await)
     }
 
-    async fn copy_object(
-        &self,
-        request: S3Request<CopyObjectInput>,
-    ) -> S3Result<S3Response<CopyObjectOutput>> {
-        let user = caller(&request)?;
-        plain(apart(user, |store| copy::copy(store, request)).await)
-    }
-
-    async fn create_multipart_upload(
-        &self,
-        request: S3Request<CreateMultipartUploadInput>,
-    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        let user = caller(&request)?;
-        plain(multipart::create(&*user.store, request))
-    }
-
-    async fn upload_part(
-        &self,
-        request: S3Request<UploadPartInput>,
-    ) -> S3Result<S3Response<UploadPartOutput>> {
-        let user = caller(&request)?;
-        plain(upload::put_part(&*user.store, request, &self.publishing).await)
-    }
-
-    async fn upload_part_copy(
-        &self,
-        request: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        let user = caller(&request)?;
-        plain(apart(user, |store| multipart::copy_part(store, request.input)).await)
-    }
-
-    async fn complete_multipart_upload(
-        &self,
-        request: S3Request<CompleteMultipartUploadInput>,
-    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        let user = caller(&request)?;
-        plain(apart(user, |store| multipart::complete(store, request.input)).await)
-    }
-
     async fn abort_multipart_upload(
         &self,
         request: S3Request<AbortMultipartUploadInput>,
@@ -403,7 +341,7 @@ impl S3 for Frontend {
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         let user = caller(&request)?;
-        plain(multipart::list_parts(&*user.store, request.input))
+        multipart::list_parts(&*user.store, &owner(&user), request.input).map_err(|Failure(error)| error)
     }
 
     async fn list_multipart_uploads(
@@ -411,6 +349,6 @@ impl S3 for Frontend {
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         let user = caller(&request)?;
-        plain(uploads::list(&*user.store, request.input))
+        uploads::list(&*user.store, &owner(&user), request.input).map_err(|Failure(error)| error)
     }
 }

@@ -1,0 +1,91 @@
+//! The end of a multipart upload.
+
+use std::sync::Arc;
+
+use fordway_store::{
+    ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind, PutResult, Store, UploadId,
+};
+use fordway_wire::s3_xml::{AnswerDocument, completed_parts};
+use http::{HeaderMap, StatusCode, Uri};
+use s3s::{Body, S3Request, S3Response};
+
+use super::apart::apart;
+use super::convert::{
+    CONDITIONS, VERSION_ID, add_text, conditions_in, document, names, parameter, quoted, stated_checksum,
+};
+use super::error::{Failure, Outcome, unreadable_body};
+use crate::users::User;
+
+pub(super) async fn complete(
+    user: Arc<User>,
+    names: (String, String),
+    mut request: S3Request<Body>,
+) -> Outcome<S3Response<Body>> {
+    // Its size is limited already.
+    let document = request.input.store_all_limited(usize::MAX).await;
+    let document = document.map_err(|error| unreadable_body(&*error))?;
+    let made = apart(user, move |store| {
+        let wanted = Wanted::read(&names, &request.headers, &request.uri)?;
+        let parts = completed_parts(&document).map_err(malformed)?;
+        wanted.complete(store, &parts).map(|made| (names, made))
+    });
+    let ((bucket, key), made) = made.await?;
+    Ok(answer(&bucket, &key, &made))
+}
+
+fn malformed(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InvalidArgument => Error::new(ErrorKind::BadDigest, error.detail()).into(),
+        _ => Failure::new("MalformedXML", StatusCode::BAD_REQUEST, error.detail().to_owned()),
+    }
+}
+
+/// What a completion asks for in its head.
+struct Wanted {
+    bucket: fordway_store::Bucket,
+    key: fordway_store::Key,
+    upload: UploadId,
+    options: CompleteOptions,
+}
+
+impl Wanted {
+    fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> Outcome<Self> {
+        let (bucket, key) = names(bucket, key)?;
+        let upload = UploadId::new(parameter(uri, "uploadId").unwrap_or_default())?;
+        let checksum = stated_checksum(headers)?;
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if let Some(kind) = text("x-amz-checksum-type") {
+            ChecksumType::from_name(kind).ok_or_else(|| unknown_type(kind))?;
+        }
+        let not_a_size =
+            || Error::new(ErrorKind::InvalidArgument, "x-amz-mp-object-size is not a number of bytes");
+        let size = text("x-amz-mp-object-size").map(|size| size.parse().map_err(|_| not_a_size()));
+        let options = CompleteOptions {
+            checksum,
+            size: size.transpose()?,
+            conditions: conditions_in(headers, &CONDITIONS)?,
+        };
+        Ok(Wanted { bucket, key, upload, options })
+    }
+
+    fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
+        Ok(store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options)?)
+    }
+}
+
+fn unknown_type(kind: &str) -> Error {
+    let detail = format!("x-amz-checksum-type {kind:?} is neither FULL_OBJECT nor COMPOSITE");
+    Error::new(ErrorKind::InvalidArgument, detail)
+}
+
+fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
+    let mut result = AnswerDocument::new("CompleteMultipartUploadResult");
+    result.element("Location", &format!("/{bucket}/{key}"));
+    result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
+    result.checksum_with_type(made.checksum.as_ref());
+    let mut response = document(result);
+    if let Some(version) = &made.version {
+        add_text(&mut response.headers, VERSION_ID, version.as_str());
+    }
+    response
+}

@@ -1,0 +1,185 @@
+//! What is asked is done or refused, over each version of HTTP and with presigned URLs: the operation is known
+//! before anything of a request is believed.
+
+mod client;
+
+use client::http2::{Http2, run};
+use client::tls::Certificate;
+use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
+use fordway_store::{Bucket, GetOptions, ListQuery, Store, VersionsQuery};
+
+/// Requests that a lenient router takes for a plain put, delete or creation.
+fn traps() -> Vec<Call<'static>> {
+    let annotated = "annotation&annotationName=a";
+    vec![
+        Call::on("PUT", "k").query("renameObject").header("x-amz-rename-source", "/other"),
+        Call::on("PUT", "k").header("x-amz-rename-source", "/other"),
+        Call::on("PUT", "k").query("encryption").body("<ObjectEncryption/>"),
+        Call::on("PUT", "k").query(annotated).body("an annotation"),
+        Call::on("PUT", "k").query("partNumber=1").body("a part"),
+        Call::on("PUT", "k").query("nonesuch").body("x"),
+        Call::on("DELETE", "k").query(annotated),
+        Call::on("DELETE", "k").query("acl"),
+        Call::on("DELETE", "k").query("uploads"),
+        Call::on("DELETE", "k").query("partNumber=1"),
+        Call::on("DELETE", "k").header("x-amz-nonesuch", "1"),
+        Call::new("DELETE", "/empty").query("abac"),
+        Call::new("DELETE", "/empty").query("logging"),
+        Call::new("DELETE", "/empty").query("versioning"),
+        Call::new("PUT", "/fresh").query("metadataTable"),
+        Call::new("PUT", "/fresh").query("object-lock"),
+    ]
+}
+
+fn fixture(fixture: Fixture) -> Fixture {
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    fixture.client.send(&Call::on("PUT", "k").body("precious")).ok();
+    fixture
+}
+
+#[track_caller]
+fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
+    let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
+    assert_eq!(answer.error(), (501, "NotImplemented".to_owned()), "{said}");
+    let found = fixture.store.get(&bucket(), &key("k"), &GetOptions::default()).expect(&said);
+    assert_eq!(found.content.into_vec().unwrap(), b"precious", "{said}");
+    assert_eq!(fixture.store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), 1, "{said}");
+    let names = fixture.store.list_buckets().unwrap().into_iter().map(|bucket| bucket.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), [BUCKET, "empty"], "{said}");
+}
+
+#[test]
+fn over_http_1() {
+    let fixture = fixture(serve());
+    for call in traps() {
+        check(&call, &fixture.client.send(&call), &fixture);
+    }
+}
+
+#[test]
+fn over_http_2() {
+    let fixture = fixture(serve());
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        for call in traps() {
+            check(&call, &http2.send(&call).await, &fixture);
+        }
+    });
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn over_http_3() {
+    use client::http3::Http3;
+
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| {
+        config.tls = Some(certificate.load());
+        config.http3 = true;
+    });
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        http3.send(&Call::on("PUT", "k").body("precious")).await.ok();
+        for call in traps() {
+            check(&call, &http3.send(&call).await, &fixture);
+        }
+    });
+}
+
+#[test]
+fn over_http_2_and_tls() {
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| config.tls = Some(certificate.load()));
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    run(async {
+        let http2 = Http2::connect_tls(&fixture.client, &certificate).await;
+        http2.send(&Call::on("PUT", "k").body("precious")).await.ok();
+        for call in traps() {
+            check(&call, &http2.send(&call).await, &fixture);
+        }
+    });
+}
+
+/// The value of a presigned URL is its query, and whoever has it may add to it what is not signed.
+#[test]
+fn with_presigned_urls() {
+    let fixture = fixture(serve());
+    let path = format!("/{BUCKET}/k");
+    for (method, further) in [("PUT", "&encryption"), ("DELETE", "&acl"), ("DELETE", "&partNumber=1")] {
+        let query = fixture.client.presigned(method, &path, 60);
+        let host = fixture.client.address;
+        let request =
+            format!("{method} {path}?{query}{further} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = fixture.client.send_raw(method, &request);
+        check(&Call::new(method, path.clone()).query(further), &answer, &fixture);
+    }
+}
+
+/// Nothing that a plain read has beside it comes past the gate.
+#[test]
+fn on_the_fast_lane() {
+    let fixture = fixture(serve());
+    for method in ["GET", "HEAD"] {
+        let odd = [
+            Call::on(method, "k").query("nonesuch"),
+            Call::on(method, "k").header("x-amz-nonesuch", "1"),
+            Call::on(method, "k").header("x-amz-server-side-encryption-customer-key", "1"),
+        ];
+        for call in odd {
+            let answer = fixture.client.send(&call);
+            assert_eq!(answer.status, 501, "{method} {} {:?}", call.query, call.headers);
+        }
+    }
+}
+
+#[test]
+fn what_is_harmless_goes_on_working() {
+    let fixture = fixture(serve());
+    let send = |call: Call<'_>| fixture.client.send(&call).ok();
+    send(Call::on("GET", "k").query("x-id=GetObject"));
+    send(Call::on("GET", "k").header("x-amz-request-payer", "requester"));
+    send(Call::on("GET", "k").query("x-note=for-the-log&response-content-type=text%2Fplain"));
+    send(Call::on("PUT", "j").query("x-id=PutObject").header("x-amz-acl", "private").body("x"));
+    send(Call::on("PUT", "j").header("x-amz-storage-class", "STANDARD").body("x"));
+    send(
+        Call::on("DELETE", "j")
+            .query("x-id=DeleteObject")
+            .header("x-amz-bypass-governance-retention", "true"),
+    );
+    send(
+        Call::new("GET", format!("/{BUCKET}")).query("encoding-type=url&list-type=2&metadata=true&prefix=a"),
+    );
+}
+
+/// An empty name of a version must not come to mean the latest.
+#[test]
+fn a_version_without_a_name() {
+    let fixture = fixture(serve());
+    for call in [Call::on("DELETE", "k").query("versionId="), Call::on("GET", "k").query("versionId=")] {
+        assert_eq!(fixture.client.send(&call).error(), (400, "InvalidArgument".to_owned()));
+    }
+    let listed = fixture.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap();
+    assert_eq!(listed.versions.len(), 1);
+}
+
+#[test]
+fn documents_are_what_their_heads_say() {
+    let fixture = fixture(serve());
+    let delete = "<Delete><Object><Key>k</Key></Object></Delete>";
+    let call = || Call::new("POST", format!("/{BUCKET}")).query("delete=").body(delete);
+    let code = |call: Call<'_>| fixture.client.send(&call).error();
+    let other = "0".repeat(64);
+    for call in [call().payload(&other), Call::new("PUT", "/fresh").payload(&other)] {
+        assert_eq!(code(call), (400, "XAmzContentSHA256Mismatch".to_owned()));
+    }
+    let (wrong_md5, short_md5) = ("AAAAAAAAAAAAAAAAAAAAAA==", "AAAA");
+    assert_eq!(code(call().header("content-md5", wrong_md5)), (400, "BadDigest".to_owned()));
+    assert_eq!(code(call().header("content-md5", short_md5)), (400, "InvalidDigest".to_owned()));
+    assert_eq!(code(call().header("x-amz-checksum-crc32", "AAAAAA==")), (400, "BadDigest".to_owned()));
+    let large = Call::new("POST", format!("/{BUCKET}")).query("delete=").body(vec![b' '; 5 << 20]);
+    assert_eq!(code(large), (400, "MaxMessageLengthExceeded".to_owned()));
+    assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_ok());
+    assert!(fixture.store.head_bucket(&Bucket::new("fresh").unwrap()).is_err());
+    fixture.client.send(&call()).ok();
+}
