@@ -14,7 +14,7 @@ use crate::caller::Caller;
 use crate::content::Parts;
 use crate::domains::Domains;
 use crate::http1::FastLane;
-use crate::monitor::{Monitor, Trace};
+use crate::monitor::{Monitor, RequestId, Trace};
 use crate::payload::Payload;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
@@ -82,6 +82,33 @@ impl Reply {
 
 /// Answers a request, of which `trace` takes note; what goes wrong is part of the answer.
 pub(crate) async fn answer(
+    shared: &Shared,
+    caller: &Caller,
+    request: Request<s3s::Body>,
+    trace: Arc<Trace>,
+) -> Response<Reply> {
+    let id = trace.id;
+    let response = answered(shared, caller, request, trace).await;
+    match response.status().is_client_error() || response.status().is_server_error() {
+        true => response.map(|reply| with_ids(reply, id, shared.monitor.ids.host())),
+        false => response,
+    }
+}
+
+/// Says in an error document which request it answers.
+fn with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
+    const END: &[u8] = b"</Error>";
+    let Reply::Document(document) = reply else { return reply };
+    let Some(text) = document.bytes().filter(|text| text.ends_with(END)) else {
+        return Reply::Document(document);
+    };
+    let mut named = text[..text.len() - END.len()].to_vec();
+    let ids = format!("<RequestId>{}</RequestId><HostId>{host}</HostId></Error>", id.as_str());
+    named.extend_from_slice(ids.as_bytes());
+    Reply::Document(named.into())
+}
+
+async fn answered(
     shared: &Shared,
     caller: &Caller,
     mut request: Request<s3s::Body>,

@@ -17,7 +17,7 @@ use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
+use crate::monitor::{self, AccessLog, Health, Monitor};
 use crate::watch::{Reload, Watch, Words, words};
 use crate::workers::{Workers, new_runtime, no_thread};
 use crate::{Tls, Users, connection, s3};
@@ -160,7 +160,7 @@ impl Gateway {
         let http3 = listen_http3(address, &config)?;
         let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
-        let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
+        let monitor = Arc::new(Monitor::new(log));
         let users = Arc::new(users);
         let service = s3::service(users.clone(), &config, domains.clone());
         let fast_lane = FastLane::new(users.clone(), domains.clone());

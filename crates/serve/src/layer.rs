@@ -10,7 +10,7 @@ use crate::answer::{Limits, Shared};
 use crate::caller::Caller;
 use crate::domains::Domains;
 use crate::http1::FastLane;
-use crate::monitor::{Metrics, Monitor};
+use crate::monitor::Monitor;
 use crate::{GatewayConfig, Users, multiplexed, s3};
 
 /// Answers requests without content as a gateway does that was asked over HTTP/2 or HTTP/3, from the head on.
@@ -30,7 +30,7 @@ impl S3Layer {
             fast_lane: FastLane::new(users.clone(), Domains::none()),
             domains: Domains::none(),
             users,
-            monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
+            monitor: Arc::new(Monitor::new(None)),
             http3: None,
             tls: None,
             limits: Limits::from(&config),

@@ -183,3 +183,75 @@ fn documents_are_what_their_heads_say() {
     assert!(fixture.store.head_bucket(&Bucket::new("fresh").unwrap()).is_err());
     fixture.client.send(&call()).ok();
 }
+
+/// What a bucket is made with is done or refused.
+#[test]
+fn new_buckets_lie_here_and_have_names_of_s3() {
+    let fixture = serve();
+    let create = |name: &str, region: &str| {
+        let document = match region {
+            "" => String::new(),
+            region => format!(
+                "<CreateBucketConfiguration><LocationConstraint>{region}</LocationConstraint>\
+                 </CreateBucketConfiguration>"
+            ),
+        };
+        fixture.client.send(&Call::new("PUT", format!("/{name}")).body(document))
+    };
+    for region in ["eu-west-1", "nowhere"] {
+        assert_eq!(create("fresh", region).error(), (400, "InvalidLocationConstraint".to_owned()));
+    }
+    for name in ["a_b", "Abc", &"a".repeat(64), "a..b"] {
+        assert_eq!(create(name, "").error(), (400, "InvalidBucketName".to_owned()), "{name}");
+    }
+    assert_eq!(fixture.store.list_buckets().unwrap().len(), 1);
+    create("fresh", "us-east-1").ok();
+    create(&"a".repeat(63), "").ok();
+    let there = fixture.client.send(&Call::new("GET", "/").query("bucket-region=us-east-1")).ok();
+    assert_eq!(there.elements("Name").len(), 3);
+    let elsewhere = fixture.client.send(&Call::new("GET", "/").query("bucket-region=eu-west-1")).ok();
+    assert_eq!(elsewhere.elements("Name").len(), 0);
+}
+
+#[test]
+fn a_bucket_of_somebody_else_is_not_touched() {
+    let fixture = fixture(serve());
+    let me = fixture.client.send(&Call::new("GET", "/")).ok().element("ID").unwrap();
+    let asked = |method, owner: &str| {
+        fixture.client.send(&Call::on(method, "k").header("x-amz-expected-bucket-owner", owner))
+    };
+    for method in ["GET", "PUT", "DELETE"] {
+        assert_eq!(asked(method, "somebody-else").error(), (403, "AccessDenied".to_owned()), "{method}");
+    }
+    assert_eq!(asked("GET", &me).ok().text(), "precious");
+}
+
+/// Readers of XML fold a carriage return that stands for itself, and refuse other control characters.
+#[test]
+fn keys_come_back_as_they_are() {
+    let fixture = fixture(serve());
+    for path in ["a%0Db", "a%0D%0Ab"] {
+        fixture.client.send(&Call::on("PUT", path).body("x")).ok();
+        let listed = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("list-type=2")).ok();
+        assert!(!listed.text().contains('\r') && listed.text().contains("&#xd;"), "{}", listed.text());
+        let document = format!(
+            "<Delete><Object><Key>{}</Key></Object></Delete>",
+            path.replace("%0D", "&#13;").replace("%0A", "&#10;")
+        );
+        let deleted = Call::new("POST", format!("/{BUCKET}")).query("delete=").body(document);
+        let deleted = fixture.client.send(&deleted).ok();
+        let key = path.replace("%0D", "&#xd;").replace("%0A", "&#xa;");
+        assert_eq!(deleted.element("Key").as_deref(), Some(key.as_str()));
+    }
+    fixture.client.send(&Call::on("PUT", "a%01b").body("x")).ok();
+    for reference in ["&#1;", "&#0;", "\u{1}"] {
+        let keys = format!("<Object><Key>k</Key></Object><Object><Key>a{reference}b</Key></Object>");
+        let call = Call::new("POST", format!("/{BUCKET}")).query("delete=");
+        let answer = fixture.client.send(&call.body(format!("<Delete>{keys}</Delete>")));
+        assert_eq!(answer.error(), (400, "MalformedXML".to_owned()), "{reference:?}");
+    }
+    let missing = fixture.client.send(&Call::on("GET", "none%01"));
+    assert!(missing.status == 404 && !missing.text().contains('\u{1}'), "{}", missing.text());
+    let left = fixture.store.list(&bucket(), &ListQuery::default()).unwrap();
+    assert_eq!(left.entries.len(), 2, "a part of the batch was deleted");
+}

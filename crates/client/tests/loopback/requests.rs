@@ -303,3 +303,31 @@ fn ranges_with_an_end_cost_no_head() {
     );
     assert!(seen.iter().all(|seen| seen.connection == 0 && seen.header("if-match").is_none()));
 }
+
+/// A bucket that lacks a configuration is there.
+#[test]
+fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
+    let unknown = error(404, "NoSuchPublicAccessBlockConfiguration", "");
+    let server = Server::answering(vec![unknown, error(404, "NoSuchBucket", ""), answer(404, "", "")]);
+    let store = server.store(|_| {});
+    let versioning = || store.versioning(&bucket()).unwrap_err();
+    let error = versioning();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("NoSuchPublicAccessBlockConfiguration"), "{error}");
+    assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
+    assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
+}
+
+/// The name by which the service's operator finds the request, with a document and without one.
+#[test]
+fn an_error_names_its_request() {
+    let told = error(403, "AccessDenied", "<RequestId>R1</RequestId>");
+    let bare = b"HTTP/1.1 404 No\r\nx-amz-request-id: R2\r\ncontent-length: 9\r\n\r\n".to_vec();
+    let server = Server::answering(vec![told, bare]);
+    let store = server.store(|_| {});
+    let head = || store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap_err().to_string();
+    let get = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap_err().to_string();
+    assert!(get.contains("request R1"), "{get}");
+    let head = head();
+    assert!(head.contains("request R2"), "{head}");
+}

@@ -15,7 +15,7 @@ use fordway_wire::s3_xml::AnswerDocument;
 use fordway_wire::tagging;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use percent_encoding::percent_decode_str;
-use s3s::dto::{self, ETagCondition, Timestamp};
+use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{Body, S3Response};
 
 use super::error::Outcome;
@@ -53,21 +53,6 @@ pub(super) fn page_size(wanted: Option<i32>, max: usize) -> Outcome<usize> {
         Error::new(ErrorKind::InvalidArgument, "the number of entries wanted cannot be negative")
     })?;
     Ok(wanted.min(max))
-}
-
-/// A count as S3 sends it.
-pub(super) fn count(value: usize) -> Option<i32> {
-    i32::try_from(value).ok()
-}
-
-/// A size in bytes as S3 sends it.
-pub(super) fn size(bytes: u64) -> Option<i64> {
-    i64::try_from(bytes).ok()
-}
-
-/// A tag as S3 sends it.
-pub(super) fn etag(tag: &ETag) -> Option<dto::ETag> {
-    Some(dto::ETag::Strong(tag.as_str().to_owned()))
 }
 
 /// A time as S3 sends it.

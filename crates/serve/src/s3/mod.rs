@@ -52,25 +52,25 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
     let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
-    let mut builder = builder(&config.region, admission, domains.clone());
+    let mut builder = builder(Some(&config.region), admission, domains.clone());
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
 }
 
 /// The service that answers requests without a signature of whoever is an extension of them.
-pub(crate) fn service_for_peers(region: &str) -> S3Service {
-    builder(region, Admission::Peers, Domains::none()).build()
+pub(crate) fn service_for_peers() -> S3Service {
+    builder(None, Admission::Peers, Domains::none()).build()
 }
 
-fn builder(region: &str, admission: Admission, domains: Domains) -> S3ServiceBuilder {
+fn builder(region: Option<&str>, admission: Admission, domains: Domains) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     // The gate limits documents.
     limits.xml_max_body_size = usize::MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder = S3ServiceBuilder::new(Frontend { region: region.to_owned() });
+    let mut builder = S3ServiceBuilder::new(Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
     builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing: Pace::default() });
@@ -100,7 +100,14 @@ impl NameValidation for StoreNames {
 /// S3 in front of the store of whoever calls. Calls block the thread they come in on (see the crate's
 /// own words on why), but for those that may take long.
 struct Frontend {
-    region: String,
+    /// `None` where requests are not signed for one.
+    region: Option<String>,
+}
+
+impl Frontend {
+    fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or("us-east-1")
+    }
 }
 
 /// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
@@ -138,7 +145,7 @@ impl S3 for Frontend {
         request: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
         let user = caller(&request)?;
-        plain(buckets::list(&*user.store, &owner(&user), request.input))
+        plain(buckets::list(&*user.store, &owner(&user), self.region.as_deref(), request.input))
     }
 
     async fn create_bucket(
@@ -146,7 +153,7 @@ impl S3 for Frontend {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::create(&*user.store, request.input))
+        plain(buckets::create(&*user.store, self.region.as_deref(), request.input))
     }
 
     async fn head_bucket(
@@ -154,7 +161,7 @@ impl S3 for Frontend {
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::head(&*user.store, &self.region, request.input.bucket))
+        plain(buckets::head(&*user.store, self.region(), request.input.bucket))
     }
 
     async fn delete_bucket(
@@ -170,7 +177,7 @@ impl S3 for Frontend {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         let user = caller(&request)?;
-        plain(buckets::location(&*user.store, &self.region, request.input.bucket))
+        plain(buckets::location(&*user.store, self.region(), request.input.bucket))
     }
 
     async fn get_bucket_versioning(
@@ -262,7 +269,7 @@ impl S3 for Frontend {
         request: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let user = caller(&request)?;
-        plain(tagging::get(&*user.store, request.input))
+        tagging::get(&*user.store, request.input).map_err(|Failure(error)| error)
     }
 
     async fn put_object_tagging(
@@ -295,7 +302,9 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<ListObjectsOutput>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        plain(apart(user, move |store| list::list_v1(store, &owner, request.input)).await)
+        apart(user, move |store| list::list_v1(store, &owner, request.input))
+            .await
+            .map_err(|Failure(error)| error)
     }
 
     async fn list_objects_v2(
@@ -304,7 +313,9 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        plain(apart(user, move |store| list::list_v2(store, &owner, request.input)).await)
+        apart(user, move |store| list::list_v2(store, &owner, request.input))
+            .await
+            .map_err(|Failure(error)| error)
     }
 
     /// Forms sent by browsers are not offered.
@@ -328,7 +339,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| delete::many(store, request.input)).await)
+        apart(user, |store| delete::many(store, request.input)).await.map_err(|Failure(error)| error)
     }
 
     async fn abort_multipart_upload(

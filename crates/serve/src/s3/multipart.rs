@@ -18,6 +18,7 @@ use super::convert::{
 };
 use super::copy::{add_versions, copied, copy_source, copy_source_options};
 use super::error::Outcome;
+use super::list::write_owner;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -141,8 +142,7 @@ fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
 /// What is the same of an upload in every listing.
 pub(super) fn write_upload(document: &mut AnswerDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
     for element in ["Initiator", "Owner"] {
-        document.open(element).maybe("ID", owner.id.as_deref());
-        document.maybe("DisplayName", owner.display_name.as_deref()).close();
+        write_owner(document, element, owner);
     }
     document.element("StorageClass", "STANDARD");
     if let Some(ChecksumPlan { algorithm, kind }) = checksum {
