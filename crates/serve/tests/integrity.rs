@@ -65,7 +65,7 @@ fn a_checksum_in_a_trailer() {
     let right = format!("x-amz-checksum-crc32:{CRC32}\r\n");
     assert_eq!(put("hallo", &right).error(), (400, "BadDigest".to_owned()));
     assert_eq!(put("hello", "").error(), (400, "InvalidArgument".to_owned()));
-    assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidArgument".to_owned()));
+    assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidRequest".to_owned()));
     nothing_stored(&fixture);
     assert_eq!(put("hello", &right).ok().header("x-amz-checksum-crc32"), Some(CRC32));
     let stored = fixture.client.send(&Call::on("GET", "k")).ok();

@@ -110,7 +110,7 @@ fn a_checksum_of_the_wrong_type_is_refused() {
         fixture.client.send(&call.header("x-amz-checksum-type", kind))
     };
     for (algorithm, kind) in [("SHA256", "FULL_OBJECT"), ("CRC64NVME", "COMPOSITE"), ("CRC32", "OTHER")] {
-        assert_eq!(start(algorithm, kind).error(), (400, "InvalidArgument".to_owned()), "{algorithm} {kind}");
+        assert_eq!(start(algorithm, kind).error(), (400, "InvalidRequest".to_owned()), "{algorithm} {kind}");
     }
 }
 

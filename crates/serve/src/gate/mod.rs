@@ -179,7 +179,7 @@ fn check_header(
 ) -> Result<(), Refusal> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map_or("", |value| value.to_str().unwrap_or_default());
-    if values.next().is_some() && !name.as_str().starts_with("x-amz-meta-") {
+    if values.next().is_some() && !may_be_repeated(name.as_str()) {
         let message = format!("the header {name} is there twice; send it once");
         return Err(Refusal::bad("InvalidArgument", message));
     }
@@ -194,6 +194,12 @@ fn check_header(
         }
         _ => format!("{operation} does not take the header {name} here; leave it out"),
     }))
+}
+
+/// Whether several headers of a name are one list, as SDKs send them.
+fn may_be_repeated(name: &str) -> bool {
+    name.starts_with("x-amz-meta-")
+        || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)
 }
 
 /// Whether a parameter stands for a header of Amazon's.

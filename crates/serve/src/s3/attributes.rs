@@ -5,7 +5,7 @@ use fordway_wire::s3_xml::AnswerDocument;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
-use super::convert::{names, page_size, timestamp, version, version_name, written};
+use super::convert::{invalid_request, names, page_size, timestamp, version, version_name, written};
 use super::error::Outcome;
 
 /// The most parts in one answer (S3's limit).
@@ -48,7 +48,7 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Errors: `InvalidArgument` for none, and for one that S3 does not have.
+/// Errors: `InvalidRequest` for none, and for one that S3 does not have.
 fn check_names(named: &[&str]) -> Outcome<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,
@@ -60,8 +60,8 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     match named.iter().find(|name| !KNOWN.contains(name)) {
         None if !named.is_empty() => Ok(()),
         _ => {
-            let detail = format!("x-amz-object-attributes names one or more of {}", KNOWN.join(", "));
-            Err(Error::new(ErrorKind::InvalidArgument, detail).into())
+            let known = KNOWN.join(", ");
+            Err(invalid_request(format!("x-amz-object-attributes names one or more of {known}")))
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Buckets, and what clients ask about them in passing.
 
 use fordway_store::{Bucket, Error, ErrorKind, Store};
-use http::StatusCode;
+use http::{HeaderMap, HeaderName, StatusCode};
+use s3s::S3Response;
 use s3s::dto::{
     BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketOutput,
     GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, Owner,
     Permission, Type,
 };
 
-use super::convert::{page_size, timestamp};
+use super::convert::{add_text, page_size, timestamp};
 use super::error::{Failure, Outcome};
 
 /// The most buckets in one answer (S3's limit).
@@ -55,7 +56,7 @@ pub(super) fn create(
     store: &dyn Store,
     region: Option<&str>,
     input: CreateBucketInput,
-) -> Outcome<CreateBucketOutput> {
+) -> Outcome<S3Response<CreateBucketOutput>> {
     let asked = input.create_bucket_configuration.and_then(|asked| asked.location_constraint);
     if let (Some(asked), Some(region)) = (asked, region) {
         check_region(asked.as_str(), region)?;
@@ -63,7 +64,8 @@ pub(super) fn create(
     let bucket = Bucket::new(input.bucket)?;
     check_name(&bucket)?;
     store.create_bucket(&bucket)?;
-    Ok(CreateBucketOutput { location: Some(format!("/{bucket}")) })
+    let output = CreateBucketOutput { location: Some(format!("/{bucket}")) };
+    Ok(S3Response::with_headers(output, arn(&bucket)))
 }
 
 /// Errors: `InvalidLocationConstraint` for a bucket that would lie elsewhere.
@@ -93,10 +95,21 @@ fn check_name(bucket: &Bucket) -> Outcome<()> {
     }
 }
 
-pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<HeadBucketOutput> {
-    store.head_bucket(&Bucket::new(bucket)?)?;
-    Ok(HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() })
+pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<S3Response<HeadBucketOutput>> {
+    let bucket = Bucket::new(bucket)?;
+    store.head_bucket(&bucket)?;
+    let output = HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() };
+    Ok(S3Response::with_headers(output, arn(&bucket)))
 }
+
+/// The name of a bucket as Amazon has it, in the header that says it.
+fn arn(bucket: &Bucket) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    add_text(&mut headers, BUCKET_ARN, &format!("arn:aws:s3:::{bucket}"));
+    headers
+}
+
+const BUCKET_ARN: HeaderName = HeaderName::from_static("x-amz-bucket-arn");
 
 pub(super) fn delete(store: &dyn Store, bucket: String) -> Outcome<DeleteBucketOutput> {
     store.delete_bucket(&Bucket::new(bucket)?)?;

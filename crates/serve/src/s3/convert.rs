@@ -13,12 +13,12 @@ use fordway_wire::date::parse_http;
 use fordway_wire::header_text::decode;
 use fordway_wire::s3_xml::AnswerDocument;
 use fordway_wire::tagging;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{Body, S3Response};
 
-use super::error::Outcome;
+use super::error::{Failure, Outcome};
 use crate::answer::Reply;
 use crate::payload::Payload;
 
@@ -100,11 +100,19 @@ pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Out
     })
 }
 
+/// The tags in a header: some clients leave their quotes out.
 fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>> {
     let Some(value) = headers.get(name) else { return Ok(None) };
-    let parsed = ETagCondition::parse_http_header(value.as_bytes());
-    let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name}: {value:?} is not an ETag"));
-    Ok(Some(etag_match(parsed.map_err(wrong)?)))
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(Some(ETagMatch::Any));
+    }
+    let each = text.split(',').map(str::trim).filter(|tag| !tag.is_empty());
+    let tags: Vec<_> = each.map(|tag| ETag::new(tag.strip_prefix("W/").unwrap_or(tag))).collect();
+    match tags.is_empty() {
+        true => Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is not an ETag")).into()),
+        false => Ok(Some(ETagMatch::Tags(tags))),
+    }
 }
 
 /// What the client says about the object beside its bytes, `Expires` as it wrote it.
@@ -147,7 +155,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// The checksum in the head of a request, of which there may be one. The S3 layer knows some of their
-/// headers only. Errors: `InvalidArgument`, `BadDigest`.
+/// headers only. Errors: `InvalidArgument`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Option<Checksum>> {
     let value = |algorithm: ChecksumAlgorithm| {
         let value = headers.get(algorithm.header())?;
@@ -156,11 +164,7 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Opti
     let mut stated = ChecksumAlgorithm::ALL.into_iter().filter_map(value);
     match (stated.next(), stated.next()) {
         (None, _) => Ok(None),
-        // What is no checksum at all is none that fits: S3 has one code for both.
-        (Some((algorithm, text)), None) => Ok(Some(
-            Checksum::from_base64(algorithm, text)
-                .map_err(|error| Error::new(ErrorKind::BadDigest, error.detail()))?,
-        )),
+        (Some((algorithm, text)), None) => Checksum::from_base64(algorithm, text).map(Some),
         _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several")),
     }
 }
@@ -217,20 +221,32 @@ pub(super) fn quoted(tag: &ETag) -> String {
     format!("\"{tag}\"")
 }
 
-/// The algorithm a client names. Errors: `InvalidArgument`.
+/// The algorithm a client names. Errors: `InvalidRequest`.
 pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
         let known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name).join(", ");
-        Error::new(ErrorKind::InvalidArgument, format!("checksum {name:?} is not one of {known}")).into()
+        invalid_request(format!("checksum {name:?} is not one of {known}"))
     })
 }
 
-/// What a checksum is computed from, as a client names it. Errors: `InvalidArgument`.
+/// What a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
 pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
-    ChecksumType::from_name(name).ok_or_else(|| {
-        let detail = format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE");
-        Error::new(ErrorKind::InvalidArgument, detail).into()
+    ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
+        invalid_request(format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE"))
     })
+}
+
+/// S3's code for what is wrong with checksums, and with a few other things.
+pub(super) fn invalid_request(message: impl Into<String>) -> Failure {
+    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
+}
+
+/// An error as [`invalid_request`], if it says that an argument is wrong.
+pub(super) fn as_invalid_request(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InvalidArgument => invalid_request(super::error::message(&error)),
+        _ => error.into(),
+    }
 }
 
 /// Refuses what a client asks for and would believe it had got. Errors: `NotImplemented`.

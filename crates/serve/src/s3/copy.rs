@@ -6,15 +6,15 @@ use fordway_store::{
 use fordway_wire::date::format_iso8601;
 use fordway_wire::range::parse_range;
 use fordway_wire::s3_xml::AnswerDocument;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use s3s::{Body, S3Response};
 
 use super::convert::{
-    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, conditions_in, document, metadata, names, quoted,
-    tags, version,
+    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, conditions_in, document,
+    metadata, names, quoted, tags, version,
 };
-use super::error::{Failure, Outcome, message};
+use super::error::Outcome;
 
 pub(super) fn copy(
     store: &dyn Store,
@@ -84,11 +84,6 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> AnswerDocument {
     document.element("LastModified", &format_iso8601(made.modified));
     document.checksum_with_type(made.checksum.as_ref());
     document
-}
-
-/// S3 has a code of its own for a copy that changes nothing.
-fn as_invalid_request(error: Error) -> Failure {
-    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message(&error))
 }
 
 /// The object that a copy reads, and the version of it that is named. Errors: `InvalidArgument`, those of

@@ -153,7 +153,7 @@ impl S3 for Frontend {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::create(&*user.store, self.region.as_deref(), request.input))
+        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|Failure(error)| error)
     }
 
     async fn head_bucket(
@@ -161,7 +161,7 @@ impl S3 for Frontend {
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::head(&*user.store, self.region(), request.input.bucket))
+        buckets::head(&*user.store, self.region(), request.input.bucket).map_err(|Failure(error)| error)
     }
 
     async fn delete_bucket(

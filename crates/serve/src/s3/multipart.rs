@@ -13,8 +13,8 @@ use s3s::dto::{
 use s3s::{Body, S3Response};
 
 use super::convert::{
-    TAGGING, add_text, algorithm, checksum_headers, checksum_type, document, metadata, names, page_size,
-    parameter, quoted, tags, written,
+    TAGGING, add_text, algorithm, as_invalid_request, checksum_headers, checksum_type, document, metadata,
+    names, page_size, parameter, quoted, tags, written,
 };
 use super::copy::{add_versions, copied, copy_source, copy_source_options};
 use super::error::Outcome;
@@ -43,6 +43,7 @@ pub(super) fn create(
         checksum_type: text("x-amz-checksum-type").map(checksum_type).transpose()?,
         ..Default::default()
     };
+    options.check_upload().map_err(as_invalid_request)?;
     let upload = store.create_upload(&bucket, &key, &options)?;
     let mut result = AnswerDocument::new("InitiateMultipartUploadResult");
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());

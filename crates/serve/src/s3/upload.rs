@@ -14,8 +14,8 @@ use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use super::apart::Pace;
 use super::convert::{
-    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, checksum_headers, conditions_in, metadata, names,
-    parameter, quoted, stated_checksum, tags,
+    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, checksum_headers,
+    conditions_in, metadata, names, parameter, quoted, stated_checksum, tags,
 };
 use super::error::{Failure, Outcome, unreadable_body};
 use super::multipart::part_number;
@@ -154,7 +154,7 @@ impl Trailing {
 
 impl Stated {
     fn new(headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
-        let value = stated_checksum(headers)?;
+        let value = stated_checksum(headers).map_err(as_invalid_request)?;
         let announced = announced_algorithm(headers)?;
         let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
         let named = || -> Outcome<_> {
@@ -169,7 +169,8 @@ impl Stated {
         Ok(Stated { algorithm, value, trailer })
     }
 
-    /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there.
+    /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there, `InvalidRequest`
+    /// if it is no checksum.
     fn value(self) -> Outcome<Option<Checksum>> {
         let (Some(algorithm), Some(trailer)) = (self.algorithm, self.trailer) else {
             return Ok(self.value);
@@ -177,7 +178,8 @@ impl Stated {
         let name = algorithm.header();
         let text = trailer.get(name);
         let missing = || Error::new(ErrorKind::InvalidArgument, format!("the trailer {name} is missing"));
-        Ok(Some(Checksum::from_base64(algorithm, text.ok_or_else(missing)?.trim())?))
+        let text = text.ok_or_else(missing)?;
+        Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(as_invalid_request)
     }
 }
 
