@@ -90,7 +90,7 @@ pub(crate) async fn answer(
     let id = trace.id;
     let response = answered(shared, caller, request, trace).await;
     match response.status().is_client_error() || response.status().is_server_error() {
-        true => response.map(|reply| with_ids(reply, id, shared.monitor.ids.host())),
+        true => response.map(|reply| with_ids(reply, id, shared.monitor.ids.host_text())),
         false => response,
     }
 }

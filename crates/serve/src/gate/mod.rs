@@ -118,12 +118,10 @@ fn select(
         parameters.iter().any(|(known, said)| known == name && value.is_none_or(|value| said == value))
     };
     let is_meant = |operation: &&Operation| {
-        operation.method == method.as_str()
-            && operation.resource == resource
-            && operation.selecting_parameters.iter().all(says)
+        operation.selecting_parameters.iter().all(says)
             && operation.selecting_headers.iter().all(|name| headers.contains_key(*name))
     };
-    TABLE.operations.iter().find(is_meant).ok_or_else(|| {
+    TABLE.of(resource, method.as_str()).iter().find(is_meant).ok_or_else(|| {
         let named = parameters.first().map_or(String::new(), |(name, _)| format!(" with {}", shown(name)));
         let what = match resource {
             Resource::Service => "the service",

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 /// Whose the path of a request is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Resource {
     Service,
     Bucket,
@@ -89,8 +89,8 @@ fn find<'w>(words: &'w [Word], name: &str) -> Option<&'w Permits> {
 
 /// All operations, and what is harmless with each of them.
 pub(super) struct Table {
-    /// Those with more selectors come first.
-    pub(super) operations: Vec<Operation>,
+    /// Of each resource and method together; those with more selectors come first.
+    operations: Vec<Operation>,
     harmless_parameters: Vec<Word>,
     harmless_headers: Vec<Word>,
 }
@@ -99,6 +99,14 @@ pub(super) struct Table {
 pub(super) static TABLE: LazyLock<Table> = LazyLock::new(|| Table::read(include_str!("operations.txt")));
 
 impl Table {
+    /// The operations of a resource by one method.
+    pub(super) fn of(&self, resource: Resource, method: &str) -> &[Operation] {
+        let start =
+            self.operations.partition_point(|known| (known.resource, known.method) < (resource, method));
+        let rest = &self.operations[start..];
+        &rest[..rest.partition_point(|known| (known.resource, known.method) == (resource, method))]
+    }
+
     pub(super) fn is_harmless_parameter(&self, name: &str) -> bool {
         find(&self.harmless_parameters, name).is_some()
     }
@@ -118,7 +126,9 @@ impl Table {
             words
         };
         let mut operations: Vec<_> = rows.iter().map(|row| read_operation(row, &words)).collect();
-        operations.sort_by_key(|operation| std::cmp::Reverse(operation.selectors()));
+        operations.sort_by_key(|operation| {
+            (operation.resource, operation.method, std::cmp::Reverse(operation.selectors()))
+        });
         Table {
             operations,
             harmless_parameters: words("@harmless-parameters"),

@@ -221,7 +221,7 @@ impl Driver<'_> {
             outgoing.add_header(ALT_SVC.as_str(), elsewhere);
         }
         outgoing.add_header(monitor::REQUEST_ID.as_str(), trace.id.as_str());
-        outgoing.add_header(monitor::HOST_ID.as_str(), self.shared.monitor.ids.host());
+        outgoing.add_header(monitor::HOST_ID.as_str(), self.shared.monitor.ids.host_text());
         let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
         let sent = outgoing.send(wire, keep_alive, form).await;
         let ending = Ending { status, body_bytes, ready, is_complete: sent.is_ok() };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
 /// The header of an answer that names its request.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -37,7 +37,7 @@ impl fmt::Debug for RequestId {
 /// Makes up the names of a gateway's requests; no two are the same, and those of two gateways hardly ever.
 pub(crate) struct RequestIds {
     next: AtomicU64,
-    host: String,
+    host: HeaderValue,
 }
 
 impl RequestIds {
@@ -50,7 +50,9 @@ impl RequestIds {
         }
         let (start, host) = random.split_at(8);
         let start = start.iter().fold(0, |start, byte| start << 8 | u64::from(*byte));
-        RequestIds { next: AtomicU64::new(start), host: BASE64.encode(host) }
+        // Base64 can stand in a header.
+        let host = HeaderValue::try_from(BASE64.encode(host)).unwrap_or(HeaderValue::from_static("host"));
+        RequestIds { next: AtomicU64::new(start), host }
     }
 
     /// The next name. Cost: an addition that threads share, and a few multiplications.
@@ -63,8 +65,13 @@ impl RequestIds {
     }
 
     /// The name of the gateway, for as long as it runs.
-    pub(crate) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &HeaderValue {
         &self.host
+    }
+
+    /// The same as text.
+    pub(crate) fn host_text(&self) -> &str {
+        self.host.to_str().unwrap_or_default()
     }
 }
 
