@@ -60,6 +60,7 @@ def code_of(call, **arguments):
 
 # ---- boto3
 
+
 def boto3(gateway, place):
     """boto3, with the client's own defaults."""
     library = module("boto3")
@@ -87,7 +88,18 @@ def boto3(gateway, place):
     def checksums():
         errors = module("botocore.exceptions")
         missing = (errors.MissingDependencyException, errors.FlexibleChecksumError)
-        for algorithm in ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", "SHA512", "MD5", "XXHASH64", "XXHASH3", "XXHASH128"):
+        for algorithm in (
+            "CRC32",
+            "CRC32C",
+            "CRC64NVME",
+            "SHA1",
+            "SHA256",
+            "SHA512",
+            "MD5",
+            "XXHASH64",
+            "XXHASH3",
+            "XXHASH128",
+        ):
             try:
                 s3.put_object(Bucket=b, Key="sum", Body=b"summed", ChecksumAlgorithm=algorithm)
             except missing:  # Some are computed by awscrt only, and MD5 not at all.
@@ -96,7 +108,9 @@ def boto3(gateway, place):
             assert answer["Body"].read() == b"summed" and answer["Checksum" + algorithm], algorithm
 
     def multipart():
-        transfer = module("boto3.s3.transfer").TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20)
+        transfer = module("boto3.s3.transfer").TransferConfig(
+            multipart_threshold=5 << 20, multipart_chunksize=5 << 20
+        )
         path = place / "large"
         path.write_bytes(LARGE)
         s3.upload_file(str(path), b, "large", Config=transfer)
@@ -116,13 +130,17 @@ def boto3(gateway, place):
         assert keys == [f"many/{number:04}" for number in range(2500)]
 
     def copy():
-        s3.copy_object(Bucket=b, Key="copy", CopySource={"Bucket": b, "Key": "a b+c"}, ChecksumAlgorithm="SHA256")
+        s3.copy_object(
+            Bucket=b, Key="copy", CopySource={"Bucket": b, "Key": "a b+c"}, ChecksumAlgorithm="SHA256"
+        )
         assert s3.get_object(Bucket=b, Key="copy")["Body"].read() == b"a b+c"
         s3.copy({"Bucket": b, "Key": "large"}, b, "large copy")
         assert s3.head_object(Bucket=b, Key="large copy")["ContentLength"] == len(LARGE)
 
     def metadata():
-        s3.put_object(Bucket=b, Key="said", Body=b"x", Metadata={"colour": "red"}, ContentType="a/b", Tagging="t=u")
+        s3.put_object(
+            Bucket=b, Key="said", Body=b"x", Metadata={"colour": "red"}, ContentType="a/b", Tagging="t=u"
+        )
         answer = s3.head_object(Bucket=b, Key="said")
         assert (answer["Metadata"], answer["ContentType"]) == ({"colour": "red"}, "a/b")
         assert s3.get_object_tagging(Bucket=b, Key="said")["TagSet"] == [{"Key": "t", "Value": "u"}]
@@ -143,7 +161,9 @@ def boto3(gateway, place):
 
     def conditional():
         tag = s3.put_object(Bucket=b, Key="once", Body=b"1", IfNoneMatch="*")["ETag"]
-        assert code_of(s3.put_object, Bucket=b, Key="once", Body=b"2", IfNoneMatch="*") == "PreconditionFailed"
+        assert (
+            code_of(s3.put_object, Bucket=b, Key="once", Body=b"2", IfNoneMatch="*") == "PreconditionFailed"
+        )
         s3.put_object(Bucket=b, Key="once", Body=b"3", IfMatch=tag)
         assert code_of(s3.get_object, Bucket=b, Key="once", IfMatch=tag) == "PreconditionFailed"
 
@@ -153,7 +173,9 @@ def boto3(gateway, place):
         assert s3.get_object(Bucket=b, Key="v", VersionId=first)["Body"].read() == b"1"
         s3.delete_object(Bucket=b, Key="v")
         assert code_of(s3.get_object, Bucket=b, Key="v") == "NoSuchKey"
-        names = [version["VersionId"] for version in s3.list_object_versions(Bucket=b, Prefix="v")["Versions"]]
+        names = [
+            version["VersionId"] for version in s3.list_object_versions(Bucket=b, Prefix="v")["Versions"]
+        ]
         assert names == [second, first]
 
     def refused():
@@ -161,11 +183,24 @@ def boto3(gateway, place):
         assert answer == "NotImplemented"
         assert s3.head_object(Bucket=b, Key="large")["ContentLength"] == len(LARGE)
 
-    tour = [create, put, checksums, multipart, ranges, listing, copy, metadata, delete_many, presigned, conditional]
+    tour = [
+        create,
+        put,
+        checksums,
+        multipart,
+        ranges,
+        listing,
+        copy,
+        metadata,
+        delete_many,
+        presigned,
+        conditional,
+    ]
     yield from steps([*tour, versioned, refused])
 
 
 # ---- programs
+
 
 class Commands:
     """Runs a program with the gateway's keys in its environment."""
@@ -183,7 +218,9 @@ class Commands:
             stderr=subprocess.PIPE,
             timeout=600,
         )
-        assert (done.returncode == 0) == (status == 0), f"{command}: {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}"
+        assert (done.returncode == 0) == (status == 0), (
+            f"{command}: {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}"
+        )
         return done.stdout.decode(errors="replace")
 
 
@@ -198,7 +235,10 @@ def files(place, count):
 
 
 def same(one, other):
-    assert hashlib.sha256(pathlib.Path(one).read_bytes()).digest() == hashlib.sha256(pathlib.Path(other).read_bytes()).digest()
+    assert (
+        hashlib.sha256(pathlib.Path(one).read_bytes()).digest()
+        == hashlib.sha256(pathlib.Path(other).read_bytes()).digest()
+    )
 
 
 def aws_cli(gateway, place):
@@ -231,19 +271,41 @@ def aws_cli(gateway, place):
         assert urllib.request.urlopen(url).read() == b"7"
 
     def conditional():
-        put = (aws, "s3api", "put-object", "--bucket", b, "--key", "once", "--body", many / "0001", "--if-none-match", "*")
+        put = (
+            aws,
+            "s3api",
+            "put-object",
+            "--bucket",
+            b,
+            "--key",
+            "once",
+            "--body",
+            many / "0001",
+            "--if-none-match",
+            "*",
+        )
         run(*put)
         run(*put, status=1)
 
     def versioned():
-        run(aws, "s3api", "put-bucket-versioning", "--bucket", b, "--versioning-configuration", "Status=Enabled")
+        run(
+            aws,
+            "s3api",
+            "put-bucket-versioning",
+            "--bucket",
+            b,
+            "--versioning-configuration",
+            "Status=Enabled",
+        )
         assert "Enabled" in run(aws, "s3api", "get-bucket-versioning", "--bucket", b)
 
     def delete_many():
         run(aws, "s3", "rm", f"s3://{b}", "--recursive")
         assert run(aws, "s3", "ls", f"s3://{b}", "--recursive") == ""
 
-    yield from steps([create, multipart, ranges, listing, copy, presigned, conditional, versioned, delete_many])
+    yield from steps(
+        [create, multipart, ranges, listing, copy, presigned, conditional, versioned, delete_many]
+    )
 
 
 def rclone(gateway, place):
@@ -350,7 +412,10 @@ def restic(gateway, place):
 def s3fs(gateway, place):
     """The file system for fsspec."""
     system = module("s3fs").S3FileSystem(
-        key="main", secret="main-secret", endpoint_url=gateway.url, client_kwargs={"region_name": "us-east-1", "verify": False}
+        key="main",
+        secret="main-secret",
+        endpoint_url=gateway.url,
+        client_kwargs={"region_name": "us-east-1", "verify": False},
     )
     b = "tour-s3fs"
 
