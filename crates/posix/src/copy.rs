@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use fordway_store::{Bucket, CopyOptions, Error, ErrorKind, Key, PutResult, Result, check_tags};
+use fordway_store::{
+    Bucket, Checksum, ChecksumAlgorithm, CopyOptions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key,
+    PutResult, Result, check_tags,
+};
 use fordway_sys::{Errno, copy_range};
 
 use crate::Inner;
@@ -32,7 +35,7 @@ impl Inner {
         check_tags(&tags)?;
         // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
-        let copied = Record {
+        let mut copied = Record {
             etag: Some(etag),
             checksum: record.checksum.clone(),
             parts: record.parts.clone(),
@@ -44,9 +47,31 @@ impl Inner {
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key, FILE_MODE)?;
-        append_range(&mut staged, &file, 0, size)?;
+        match options.new_checksum(copied.checksum.as_ref()) {
+            None => append_range(&mut staged, &file, 0, size)?,
+            Some(algorithm) => {
+                copied.checksum = append_with_checksum(&mut staged, &file, size, algorithm)?;
+                copied.parts.iter_mut().for_each(|part| part.checksum = None);
+            }
+        }
         staged.publish(key, copied, &options.conditions)
     }
+}
+
+/// Appends `size` bytes of `file`, and computes the checksum of just these.
+/// Errors: as [`append_range`].
+fn append_with_checksum(
+    staged: &mut Staged,
+    file: &File,
+    size: u64,
+    algorithm: ChecksumAlgorithm,
+) -> Result<Option<Checksum>> {
+    let mut hasher = Hasher::new(ETagPolicy::Fast, false, Some(algorithm));
+    for_each_piece(file, 0, size, |piece| {
+        hasher.update(piece);
+        staged.write(piece)
+    })?;
+    Ok(hasher.finish(&Expected::default())?.checksum)
 }
 
 /// Appends `len` bytes of `file` from `offset` to `staged`.

@@ -5,8 +5,8 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo, ObjectSummary, Result,
-    Step,
+    Bucket, Checksum, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo,
+    ObjectSummary, Result, Step,
 };
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in, text_to_name};
 
@@ -130,7 +130,13 @@ impl Inner {
 }
 
 fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
-    ObjectSummary { key: key.to_owned(), size: info.size, etag: info.etag, modified: info.modified }
+    ObjectSummary {
+        key: key.to_owned(),
+        size: info.size,
+        etag: info.etag,
+        modified: info.modified,
+        checksum: info.checksum.as_ref().map(Checksum::plan),
+    }
 }
 
 impl Walk<'_> {

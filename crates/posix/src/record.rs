@@ -5,7 +5,8 @@
 //! then fields  tag (1 byte), length (2 bytes, little-endian), that many bytes
 //!   1  seal          size (8) and mtime in ns (8), little-endian: what ETag and checksum hold for
 //!   2  ETag          text
-//!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256), value; if it was
+//!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256,
+//!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if it was
 //!                    made of parts' checksums their number (2)
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
@@ -25,8 +26,8 @@
 //! a record of nothing: a file that POSIX made.
 
 use fordway_store::{
-    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumType, ETag, ETagPolicy, ObjectPart, Tags, UploadId,
-    VersionId,
+    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, ETagPolicy, ObjectPart,
+    Tags, UploadId, VersionId,
 };
 use fordway_sys::FileStat;
 
@@ -58,7 +59,7 @@ pub(crate) struct Record {
     pub(crate) parts: Vec<ObjectPart>,
     pub(crate) version: Option<VersionId>,
     /// What an upload's checksums are to be.
-    pub(crate) upload_checksum: Option<(ChecksumAlgorithm, ChecksumType)>,
+    pub(crate) upload_checksum: Option<ChecksumPlan>,
     /// Whether the rest lies in a file of its own.
     pub(crate) is_apart: bool,
     /// The upload that made it, so that a completion which is sent again is known for one.
@@ -139,7 +140,7 @@ impl Record {
         if let Some(version) = &self.version {
             field(&mut bytes, 16, &[version.as_str().as_bytes()]);
         }
-        if let Some((algorithm, kind)) = self.upload_checksum {
+        if let Some(ChecksumPlan { algorithm, kind }) = self.upload_checksum {
             field(&mut bytes, 17, &[&[algorithm as u8, u8::from(kind == ChecksumType::Composite)]]);
         }
         if self.is_apart {
@@ -160,7 +161,7 @@ impl Record {
         let Some(algorithm) = self.checksum.as_ref().map(|checksum| checksum.algorithm) else { return };
         let sums: Option<Vec<&[u8]>> = self.parts.iter().map(|part| sum_of(part, algorithm)).collect();
         let Some(sums) = sums else { return };
-        for sums in sums.chunks(SUMS_BYTES / 32) {
+        for sums in sums.chunks(SUMS_BYTES / algorithm.len_bytes()) {
             field(bytes, 15, &[&sums.concat()]);
         }
     }
@@ -257,7 +258,7 @@ impl Record {
                 let (&algorithm, kind) = value.split_first()?;
                 let kind =
                     if *kind.first()? == 1 { ChecksumType::Composite } else { ChecksumType::FullObject };
-                self.upload_checksum = Some((algorithm_of(algorithm)?, kind));
+                self.upload_checksum = Some(ChecksumPlan { algorithm: algorithm_of(algorithm)?, kind });
             }
             18 => self.is_apart = true,
             19 => self.made_by = Some(UploadId::new(text()?).ok()?),
@@ -345,7 +346,7 @@ mod tests {
                 tags,
                 parts: (1..).zip(part_sizes).map(part).collect(),
                 version: seal.map(|_| VersionId::null()),
-                upload_checksum: composite.then_some((algorithm, ChecksumType::Composite)),
+                upload_checksum: composite.then_some(ChecksumPlan { algorithm, kind: ChecksumType::Composite }),
                 is_apart: composite,
                 made_by: composite.then(|| UploadId::new("0123456789abcdef").unwrap()),
             };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_store::Content;
+use fordway_wire::s3_xml::escaped;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
@@ -11,14 +12,14 @@ use s3s::service::S3Service;
 
 use crate::caller::Caller;
 use crate::content::Parts;
+use crate::domains::Domains;
 use crate::http1::FastLane;
 use crate::last_chunk::ending_whole;
-use crate::monitor::{Monitor, Trace};
+use crate::monitor::{Monitor, RequestId, Trace};
 use crate::payload::Payload;
-use crate::s3::BareTag;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
-use crate::{GatewayConfig, Users, identity};
+use crate::{GatewayConfig, Users, gate, identity};
 
 /// Limits of a connection.
 pub(crate) struct Limits {
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) region: String,
     pub(crate) limits: Limits,
     pub(crate) fast_lane: FastLane,
+    pub(crate) domains: Domains,
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<Monitor>,
     pub(crate) tls: Option<Tls>,
@@ -83,6 +85,33 @@ impl Reply {
 pub(crate) async fn answer(
     shared: &Shared,
     caller: &Caller,
+    request: Request<s3s::Body>,
+    trace: Arc<Trace>,
+) -> Response<Reply> {
+    let id = trace.id;
+    let response = answered(shared, caller, request, trace).await;
+    match response.status().is_client_error() || response.status().is_server_error() {
+        true => response.map(|reply| with_ids(reply, id, shared.monitor.ids.host_text())),
+        false => response,
+    }
+}
+
+/// Says in an error document which request it answers.
+fn with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
+    const END: &[u8] = b"</Error>";
+    let Reply::Document(document) = reply else { return reply };
+    let Some(text) = document.bytes().filter(|text| text.ends_with(END)) else {
+        return Reply::Document(document);
+    };
+    let mut named = text[..text.len() - END.len()].to_vec();
+    let ids = format!("<RequestId>{}</RequestId><HostId>{host}</HostId></Error>", id.as_str());
+    named.extend_from_slice(ids.as_bytes());
+    Reply::Document(named.into())
+}
+
+async fn answered(
+    shared: &Shared,
+    caller: &Caller,
     mut request: Request<s3s::Body>,
     trace: Arc<Trace>,
 ) -> Response<Reply> {
@@ -98,7 +127,13 @@ pub(crate) async fn answer(
     }
     request.extensions_mut().insert(trace);
     let is_of_all_buckets = request.uri().path() == "/";
-    let response = of_s3_layer(shared, request).await;
+    let response = match gate::admit(&mut request, &shared.domains) {
+        Ok(operation) => {
+            request.extensions_mut().insert(operation);
+            of_operation(shared, operation, request).await
+        }
+        Err(refusal) => refused(&refusal),
+    };
     // A directory that is gone looks empty from within.
     let may_be_gone = response.status() == StatusCode::NOT_FOUND || is_of_all_buckets;
     match may_be_gone && !shared.users.look_at_root() {
@@ -111,6 +146,25 @@ pub(crate) async fn answer(
 fn unavailable() -> Response<Reply> {
     let message = "the directory behind this gateway is not there; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message, "")
+}
+
+/// Answers a request that passed the gate.
+async fn of_operation(
+    shared: &Shared,
+    operation: &'static gate::Operation,
+    request: Request<s3s::Body>,
+) -> Response<Reply> {
+    let (request, complaint) = match gate::take_document(operation, request) {
+        Ok(taken) => taken,
+        Err(refusal) => return refused(&refusal),
+    };
+    let response = of_s3_layer(shared, request).await;
+    // The S3 layer takes what is wrong with a document for a failure of ours.
+    complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
+}
+
+fn refused(refusal: &gate::Refusal) -> Response<Reply> {
+    error_document(refusal.status, refusal.code, &refusal.message, "")
 }
 
 async fn of_s3_layer(shared: &Shared, request: Request<s3s::Body>) -> Response<Reply> {
@@ -135,10 +189,9 @@ fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
         // The S3 layer sees to that for GET, but not for HEAD.
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
-    let reply = match (parts.extensions.remove::<Payload>(), parts.extensions.remove::<BareTag>()) {
-        (Some(payload), _) => payload.take().unwrap_or(Reply::Nothing),
-        (None, Some(bare)) => Reply::Document(body.bytes().map_or(body, |whole| bare.write(&whole).into())),
-        (None, None) => Reply::Document(body),
+    let reply = match parts.extensions.remove::<Payload>() {
+        Some(payload) => payload.take().unwrap_or(Reply::Nothing),
+        None => Reply::Document(body),
     };
     Response::from_parts(parts, reply)
 }
@@ -164,8 +217,9 @@ pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<Reply> {
     error_document(status, &code, why, "")
 }
 
-/// An error as S3 writes it; the texts are ours and need no escapes.
+/// An error as S3 writes it; `extra` is XML already.
 fn error_document(status: StatusCode, code: &str, message: &str, extra: &str) -> Response<Reply> {
+    let message = escaped(message);
     let document = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code>\
          <Message>{message}</Message>{extra}</Error>"

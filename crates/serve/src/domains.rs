@@ -1,6 +1,8 @@
 //! Virtual-host addressing: `BUCKET.DOMAIN` as the host names the bucket, and the path only the key.
 
 use fordway_store::{Error, ErrorKind, Result};
+use http::{HeaderMap, Uri, header};
+use percent_encoding::percent_decode_str;
 use s3s::S3Result;
 use s3s::host::{S3Host, VirtualHost};
 
@@ -35,6 +37,21 @@ impl Domains {
             let bucket = before.strip_suffix('.')?;
             (end.eq_ignore_ascii_case(domain) && !bucket.is_empty()).then_some(bucket)
         })
+    }
+}
+
+impl Domains {
+    /// Bucket and key that host and path name, decoded; empty where they name none.
+    pub(crate) fn names(&self, headers: &HeaderMap, uri: &Uri) -> (String, String) {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let path = percent_decode_str(uri.path().strip_prefix('/').unwrap_or(uri.path())).decode_utf8_lossy();
+        match self.bucket_of(host) {
+            Some(bucket) => (bucket.to_owned(), path.into_owned()),
+            None => {
+                let (bucket, key) = path.split_once('/').unwrap_or((&path, ""));
+                (bucket.to_owned(), key.to_owned())
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::http1::FastLane;
 #[cfg(feature = "http3")]
 use crate::http3;
 use crate::identity::is_region;
-use crate::monitor::{self, AccessLog, Health, Metrics, Monitor};
+use crate::monitor::{self, AccessLog, Health, Monitor};
 use crate::watch::{IdleHeap, Reload, Watch, Words, words};
 use crate::workers::{Workers, new_runtime, no_thread};
 use crate::{Tls, Users, connection, s3};
@@ -134,6 +134,7 @@ pub struct Gateway {
     users: Arc<Users>,
     service: s3s::service::S3Service,
     fast_lane: FastLane,
+    domains: Domains,
     monitor: Arc<Monitor>,
     metrics: Option<TcpListener>,
     #[cfg(feature = "http3")]
@@ -159,10 +160,10 @@ impl Gateway {
         let http3 = listen_http3(address, &config)?;
         let metrics = config.metrics.map(listen).transpose()?.map(|(listener, _)| listener);
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
-        let monitor = Arc::new(Monitor { metrics: Metrics::new(), log });
+        let monitor = Arc::new(Monitor::new(log));
         let users = Arc::new(users);
         let service = s3::service(users.clone(), &config, domains.clone());
-        let fast_lane = FastLane::new(users.clone(), domains);
+        let fast_lane = FastLane::new(users.clone(), domains.clone());
         let ((reload, words), stop) = (words(), Stop::new());
         Ok(Gateway {
             listener,
@@ -171,6 +172,7 @@ impl Gateway {
             users,
             service,
             fast_lane,
+            domains,
             monitor,
             metrics,
             #[cfg(feature = "http3")]
@@ -242,6 +244,7 @@ impl Gateway {
         let shared = Arc::new(Shared {
             service: self.service,
             fast_lane: self.fast_lane,
+            domains: self.domains,
             users: self.users,
             monitor: self.monitor,
             #[cfg(feature = "http3")]

@@ -113,7 +113,8 @@ impl Admission {
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
         let Admission::Signed { users, allow_version_2 } = self else {
-            return known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"));
+            let user = known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"))?;
+            return check_owner(&user, headers).map(|()| user);
         };
         let Some(access_key) = access_key else {
             return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
@@ -126,6 +127,7 @@ impl Admission {
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
+        check_owner(&user, headers)?;
         if !is_version_2 {
             return check_form(headers, uri).map(|()| user);
         }
@@ -133,7 +135,8 @@ impl Admission {
             // S3's own words: s3cmd looks for them, and signs anew.
             return Err(s3_error!(
                 InvalidRequest,
-                "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+                "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256. \
+                 In boto3 that is Config(signature_version='s3v4'); or start the gateway with --signature-v2"
             ));
         }
         check_date(headers).map(|()| user)
@@ -159,6 +162,22 @@ fn names(path: &S3Path) -> (String, String) {
         S3Path::Root => Default::default(),
         S3Path::Bucket { bucket } => (bucket.to_string(), String::new()),
         S3Path::Object { bucket, key } => (bucket.to_string(), key.to_string()),
+    }
+}
+
+/// Headers that say whose a bucket must be.
+const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
+
+/// Buckets here are of whoever asks, as listings have it. Errors: `AccessDenied`.
+fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
+    let is_other =
+        |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
+    match EXPECTED_OWNERS.iter().find(is_other) {
+        None => Ok(()),
+        Some(name) => {
+            let owner = &user.name;
+            Err(s3_error!(AccessDenied, "the owner here is {owner}, not the one in {name}; change it"))
+        }
     }
 }
 
@@ -195,7 +214,9 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
     let mut of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
-    match of_amazon.find(|name| !UNSIGNED.contains(name) && !is_signed(name)) {
+    // Some presigned URLs hold headers, and are covered whole.
+    let is_in_url = |name: &str| has_version_4_query(uri) && has_parameter(uri, name);
+    match of_amazon.find(|name| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name)) {
         None => Ok(()),
         Some(name) => {
             Err(s3_error!(AccessDenied, "the header {name} is not signed; sign it, or leave it out"))
@@ -265,6 +286,14 @@ fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     pairs.find_map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         percent_decode_str(name).eq(wanted.bytes()).then_some(value)
+    })
+}
+
+/// Whether there is a parameter of this name, in capitals or not.
+fn has_parameter(uri: &Uri, wanted: &str) -> bool {
+    uri.query().unwrap_or_default().split('&').any(|pair| {
+        let name = pair.split('=').next().unwrap_or_default();
+        percent_decode_str(name).map(|byte| byte.to_ascii_lowercase()).eq(wanted.bytes())
     })
 }
 

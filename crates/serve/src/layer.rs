@@ -10,7 +10,7 @@ use crate::answer::{Limits, Shared};
 use crate::caller::Caller;
 use crate::domains::Domains;
 use crate::http1::FastLane;
-use crate::monitor::{Metrics, Monitor};
+use crate::monitor::Monitor;
 use crate::multiplexed::HeldBytes;
 use crate::{GatewayConfig, Users, multiplexed, s3};
 
@@ -30,8 +30,9 @@ impl S3Layer {
         let shared = Shared {
             service: s3::service(users.clone(), &config, Domains::none()),
             fast_lane: FastLane::new(users.clone(), Domains::none()),
+            domains: Domains::none(),
             users,
-            monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
+            monitor: Arc::new(Monitor::new(None)),
             http3: None,
             tls: None,
             limits: Limits::from(&config),

@@ -29,6 +29,7 @@ mod caller;
 mod connection;
 mod content;
 mod domains;
+mod gate;
 mod gateway;
 mod http1;
 mod http2;

@@ -62,8 +62,8 @@ fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
 }
 
-/// Sends `head` both ways and returns what both answer; the order of headers does not matter, and
-/// their `date` may be a second apart.
+/// Sends `head` both ways and returns what both answer; the order of headers does not matter,
+/// their `date` may be a second apart, and each has a name of its own.
 #[track_caller]
 fn both_ways(client: &Client, head: &[u8]) -> Option<Answer> {
     let line = head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -71,7 +71,10 @@ fn both_ways(client: &Client, head: &[u8]) -> Option<Answer> {
     let method = if head.starts_with(b"HEAD") { "HEAD" } else { "GET" };
     let [short, common] = [head, &detour].map(|head| {
         let mut answer = send_head(client, head, method)?;
-        answer.headers.retain(|(name, _)| name != "date");
+        answer.headers.retain(|(name, _)| !["date", "x-amz-request-id"].contains(&name.as_str()));
+        if let Some(id) = answer.element("RequestId") {
+            answer.body = answer.text().replace(&id, "").into_bytes();
+        }
         answer.headers.sort();
         Some(answer)
     });
@@ -111,7 +114,7 @@ fn calls() -> Vec<(Call<'static>, u16)> {
     }
     for range in ["bytes=0-0", "bytes=2-4", "bytes=7-", "bytes=-3", "bytes=8-99", "bytes=-99"] {
         calls.push((Call::on("GET", "plain").header("range", range), 206));
-        calls.push((Call::on("HEAD", "plain").header("range", range), 200));
+        calls.push((Call::on("HEAD", "plain").header("range", range), 206));
         calls.push((
             Call::on("GET", "told").header("range", range).header("x-amz-checksum-mode", "ENABLED"),
             206,

@@ -2,8 +2,8 @@
 
 mod client;
 
-use client::{Call, Fixture, bucket, key, serve};
-use fordway_store::{ErrorKind, GetOptions, Store};
+use client::{BUCKET, Call, Fixture, bucket, key, serve};
+use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Store};
 
 /// Of "hello", computed with Python's hashlib and zlib.
 const MD5: &str = "XUFAKrxLKna5cZ2REBfFkg==";
@@ -65,7 +65,7 @@ fn a_checksum_in_a_trailer() {
     let right = format!("x-amz-checksum-crc32:{CRC32}\r\n");
     assert_eq!(put("hallo", &right).error(), (400, "BadDigest".to_owned()));
     assert_eq!(put("hello", "").error(), (400, "InvalidArgument".to_owned()));
-    assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidArgument".to_owned()));
+    assert_eq!(put("hello", "x-amz-checksum-crc32:zzz\r\n").error(), (400, "InvalidRequest".to_owned()));
     nothing_stored(&fixture);
     assert_eq!(put("hello", &right).ok().header("x-amz-checksum-crc32"), Some(CRC32));
     let stored = fixture.client.send(&Call::on("GET", "k")).ok();
@@ -164,4 +164,92 @@ fn parts_are_checked_too() {
     let parts = fixture.client.send(&Call::on("GET", "k").query(&list)).ok();
     assert!(parts.elements("PartNumber").is_empty());
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
+}
+
+/// All checksums that S3 has, in headers: what is wrong is not stored, what is right is kept and answered.
+#[test]
+fn every_checksum_in_a_header() {
+    let fixture = serve();
+    for algorithm in ChecksumAlgorithm::ALL {
+        let (header, sum) = (algorithm.header(), Checksum::of(algorithm, b"hello").to_base64());
+        let put = |body: &str| {
+            let call = Call::on("PUT", "k").header("x-amz-sdk-checksum-algorithm", algorithm.name());
+            fixture.client.send(&call.header(header, sum.as_str()).body(body))
+        };
+        assert_eq!(put("hallo").error(), (400, "BadDigest".to_owned()), "{algorithm:?}");
+        nothing_stored(&fixture);
+        assert_eq!(put("hello").ok().header(header), Some(sum.as_str()));
+        for method in ["GET", "HEAD"] {
+            let asked = Call::on(method, "k").header("x-amz-checksum-mode", "ENABLED");
+            assert_eq!(fixture.client.send(&asked).ok().header(header), Some(sum.as_str()));
+        }
+        let named = Call::on("GET", "k").query("attributes").header("x-amz-object-attributes", "Checksum");
+        let element = format!("Checksum{}", algorithm.name());
+        assert_eq!(fixture.client.send(&named).ok().element(&element), Some(sum.clone()));
+        let listed = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("list-type=2")).ok();
+        assert_eq!(listed.element("ChecksumAlgorithm").as_deref(), Some(algorithm.name()));
+        assert_eq!(listed.element("ChecksumType").as_deref(), Some("FULL_OBJECT"));
+        let copy = Call::on("PUT", "copy").header("x-amz-copy-source", format!("/{BUCKET}/k"));
+        assert_eq!(fixture.client.send(&copy).ok().element(&element), Some(sum));
+        fixture.client.send(&Call::on("DELETE", "copy")).ok();
+        fixture.client.send(&Call::on("DELETE", "k")).ok();
+    }
+}
+
+/// Trailers likewise; the algorithm is what SDKs announce.
+#[test]
+fn every_checksum_in_a_trailer() {
+    let fixture = serve();
+    for algorithm in ChecksumAlgorithm::ALL {
+        let (header, sum) = (algorithm.header(), Checksum::of(algorithm, b"hello").to_base64());
+        let put = |data: &str| {
+            let call = Call::on("PUT", "k")
+                .header("x-amz-decoded-content-length", data.len().to_string())
+                .header("x-amz-sdk-checksum-algorithm", algorithm.name())
+                .header("x-amz-trailer", header)
+                .payload(UNSIGNED_TRAILER)
+                .body(format!("{:x}\r\n{data}\r\n0\r\n{header}:{sum}\r\n\r\n", data.len()));
+            fixture.client.send(&call)
+        };
+        assert_eq!(put("hallo").error(), (400, "BadDigest".to_owned()), "{algorithm:?}");
+        nothing_stored(&fixture);
+        assert_eq!(put("hello").ok().header(header), Some(sum.as_str()));
+        fixture.client.send(&Call::on("DELETE", "k")).ok();
+    }
+}
+
+/// An upload by parts with each checksum; the S3 layer knows five of them.
+#[test]
+fn every_checksum_of_parts() {
+    let fixture = serve();
+    for algorithm in ChecksumAlgorithm::ALL {
+        let name = algorithm.name();
+        let start = Call::on("POST", "k").query("uploads").header("x-amz-checksum-algorithm", name);
+        let id = fixture.client.send(&start).ok().element("UploadId").unwrap();
+        let part = Checksum::of(algorithm, b"hello");
+        let query = format!("partNumber=1&uploadId={id}");
+        let put = Call::on("PUT", "k").query(&query).header(algorithm.header(), part.to_base64());
+        let tag = fixture.client.send(&put.body("hello")).ok().header("etag").unwrap().to_owned();
+        let query = format!("uploadId={id}");
+        let listed = fixture.client.send(&Call::on("GET", "k").query(&query)).ok();
+        assert_eq!(listed.element(&format!("Checksum{name}")), Some(part.to_base64()));
+        assert_eq!(listed.element("ChecksumAlgorithm").as_deref(), Some(name));
+        let end = |sum: &str| {
+            let document = format!(
+                "<CompleteMultipartUpload><Part><ETag>{tag}</ETag><PartNumber>1</PartNumber>\
+                 <Checksum{name}>{sum}</Checksum{name}></Part></CompleteMultipartUpload>"
+            );
+            fixture.client.send(&Call::on("POST", "k").query(&query).body(document))
+        };
+        let other = Checksum::of(algorithm, b"hallo").to_base64();
+        assert_eq!(end(&other).error(), (400, "InvalidPart".to_owned()), "{name}");
+        let made = end(&part.to_base64()).ok();
+        let kind = made.element("ChecksumType").unwrap();
+        let expected = match kind.as_str() {
+            "FULL_OBJECT" => part.clone(),
+            _ => Checksum::composite(algorithm, &[&part]),
+        };
+        assert_eq!(kind == "FULL_OBJECT", algorithm == ChecksumAlgorithm::Crc64Nvme);
+        assert_eq!(made.element(&format!("Checksum{name}")), Some(expected.to_base64()));
+    }
 }

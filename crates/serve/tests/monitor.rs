@@ -178,3 +178,45 @@ fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     let cut = text.lines().find(|line| line.contains("\"PUT\"")).expect("it is in the log");
     assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }
+
+/// A client that shows the name of its request is found in the log, whichever way it was answered.
+#[test]
+fn every_answer_names_its_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    let fixture = serve_with(|config| config.access_log = Some(path.clone()));
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    let calls = || {
+        [
+            Call::on("GET", "k"),
+            Call::on("HEAD", "k").header("range", "bytes=0-1"),
+            Call::on("GET", "none"),
+            Call::on("HEAD", "none"),
+            Call::on("PUT", "k").query("nonesuch"),
+            Call::new("GET", "/"),
+            Call::new("DELETE", "/no-such-bucket"),
+        ]
+    };
+    let mut answers: Vec<_> = calls().iter().map(|call| fixture.client.send(call)).collect();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        for call in calls() {
+            answers.push(http2.send(&call).await);
+        }
+    });
+    drop(fixture);
+    let log = std::fs::read_to_string(&path).unwrap();
+    let host = answers[0].header("x-amz-id-2").unwrap().to_owned();
+    for (at, answer) in answers.iter().enumerate() {
+        let id = answer.header("x-amz-request-id").expect("no name");
+        assert_eq!(id.len(), 16, "{at}");
+        assert_eq!(answer.header("x-amz-id-2"), Some(host.as_str()));
+        let line = log.lines().find(|line| line.contains(&format!("\"request_id\":\"{id}\"")));
+        let status = format!("\"status\":{}", answer.status);
+        assert!(line.is_some_and(|line| line.contains(&status)), "{at}: {id} is not in {log}");
+        if answer.status >= 400 && !answer.body.is_empty() {
+            assert_eq!(answer.element("RequestId").as_deref(), Some(id), "{}", answer.text());
+            assert_eq!(answer.element("HostId").as_deref(), Some(host.as_str()));
+        }
+    }
+}

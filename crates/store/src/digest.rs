@@ -1,13 +1,16 @@
 //! Digests computed while bytes pass by, and what they are held against before a publish.
 
+use std::hash::Hasher as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use crc_fast::CrcAlgorithm;
 use sha2::Digest as _;
+use twox_hash::{XxHash3_64, XxHash3_128, XxHash64};
 
 use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
 
-/// The checksums that S3 knows beside MD5.
+/// The checksums that S3 knows. Their order is that of their numbers on disk and on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumAlgorithm {
     /// CRC-32 (ISO-HDLC), 4 bytes.
@@ -20,11 +23,32 @@ pub enum ChecksumAlgorithm {
     Sha1,
     /// SHA-256, 32 bytes.
     Sha256,
+    /// SHA-512, 64 bytes.
+    Sha512,
+    /// MD5, 16 bytes.
+    Md5,
+    /// XXH64 with the seed 0, 8 bytes.
+    XxHash64,
+    /// XXH3 of 64 bits with the seed 0, 8 bytes.
+    XxHash3,
+    /// XXH3 of 128 bits with the seed 0, 16 bytes.
+    XxHash128,
 }
 
 impl ChecksumAlgorithm {
     /// All algorithms.
-    pub const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
+    pub const ALL: [Self; 10] = [
+        Self::Crc32,
+        Self::Crc32c,
+        Self::Crc64Nvme,
+        Self::Sha1,
+        Self::Sha256,
+        Self::Sha512,
+        Self::Md5,
+        Self::XxHash64,
+        Self::XxHash3,
+        Self::XxHash128,
+    ];
 
     /// The name in S3's headers and XML.
     pub const fn name(self) -> &'static str {
@@ -34,7 +58,33 @@ impl ChecksumAlgorithm {
             Self::Crc64Nvme => "CRC64NVME",
             Self::Sha1 => "SHA1",
             Self::Sha256 => "SHA256",
+            Self::Sha512 => "SHA512",
+            Self::Md5 => "MD5",
+            Self::XxHash64 => "XXHASH64",
+            Self::XxHash3 => "XXHASH3",
+            Self::XxHash128 => "XXHASH128",
         }
+    }
+
+    /// The header of S3 that carries one, in lower case.
+    pub const fn header(self) -> &'static str {
+        match self {
+            Self::Crc32 => "x-amz-checksum-crc32",
+            Self::Crc32c => "x-amz-checksum-crc32c",
+            Self::Crc64Nvme => "x-amz-checksum-crc64nvme",
+            Self::Sha1 => "x-amz-checksum-sha1",
+            Self::Sha256 => "x-amz-checksum-sha256",
+            Self::Sha512 => "x-amz-checksum-sha512",
+            Self::Md5 => "x-amz-checksum-md5",
+            Self::XxHash64 => "x-amz-checksum-xxhash64",
+            Self::XxHash3 => "x-amz-checksum-xxhash3",
+            Self::XxHash128 => "x-amz-checksum-xxhash128",
+        }
+    }
+
+    /// Whether the checksum of a whole can be made of those of its parts.
+    const fn is_crc(self) -> bool {
+        matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }
 
     /// The algorithm of that name, in any case.
@@ -46,9 +96,11 @@ impl ChecksumAlgorithm {
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
-            Self::Crc64Nvme => 8,
+            Self::Crc64Nvme | Self::XxHash64 | Self::XxHash3 => 8,
+            Self::Md5 | Self::XxHash128 => 16,
             Self::Sha1 => 20,
             Self::Sha256 => 32,
+            Self::Sha512 => 64,
         }
     }
 }
@@ -86,23 +138,33 @@ impl ChecksumType {
 
     /// The type that says the most: of the whole content where `algorithm` can be combined.
     pub const fn widest_of(algorithm: ChecksumAlgorithm) -> Self {
-        match algorithm {
-            ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => Self::Composite,
-            _ => Self::FullObject,
+        match algorithm.is_crc() {
+            true => Self::FullObject,
+            false => Self::Composite,
         }
     }
 
     /// Holds the type against what S3 has for `algorithm`. Errors: `InvalidArgument`.
     pub fn check(self, algorithm: ChecksumAlgorithm) -> Result<()> {
-        use ChecksumAlgorithm::{Crc64Nvme, Sha1, Sha256};
-        match (self, algorithm) {
-            (Self::FullObject, Sha1 | Sha256) | (Self::Composite, Crc64Nvme) => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{} does not go with the checksum type {}", algorithm.name(), self.name()),
-            )),
-            _ => Ok(()),
-        }
+        let fits = match self {
+            Self::FullObject => algorithm.is_crc(),
+            Self::Composite => algorithm != ChecksumAlgorithm::Crc64Nvme,
+        };
+        let misfit = || {
+            let detail = format!("{} does not go with the checksum type {}", algorithm.name(), self.name());
+            Error::new(ErrorKind::InvalidArgument, detail)
+        };
+        fits.then_some(()).ok_or_else(misfit)
     }
+}
+
+/// Which checksum something has or will have, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumPlan {
+    /// How it is computed.
+    pub algorithm: ChecksumAlgorithm,
+    /// What it is computed from.
+    pub kind: ChecksumType,
 }
 
 /// A checksum with its value, big-endian.
@@ -159,6 +221,11 @@ impl Checksum {
         self.parts.map_or(ChecksumType::FullObject, |_| ChecksumType::Composite)
     }
 
+    /// What it is, without its value.
+    pub fn plan(&self) -> ChecksumPlan {
+        ChecksumPlan { algorithm: self.algorithm, kind: self.checksum_type() }
+    }
+
     /// The checksum of the parts' checksums, in order.
     pub fn composite(algorithm: ChecksumAlgorithm, parts: &[&Checksum]) -> Self {
         let mut running = Running::new(algorithm);
@@ -203,6 +270,12 @@ enum Running {
     Crc(ChecksumAlgorithm, crc_fast::Digest),
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
+    Sha512(sha2::Sha512),
+    Md5(fast_md5::Md5),
+    XxHash64(XxHash64),
+    // Their state is an accumulator of a kilobyte.
+    XxHash3(Box<XxHash3_64>),
+    XxHash128(Box<XxHash3_128>),
 }
 
 /// What a [`Hasher`] found.
@@ -287,11 +360,22 @@ impl Digests {
 
 impl Running {
     fn new(algorithm: ChecksumAlgorithm) -> Self {
-        match (crc_kind(algorithm), algorithm) {
-            (Some(kind), _) => Running::Crc(algorithm, crc_fast::Digest::new(kind)),
-            (None, ChecksumAlgorithm::Sha1) => Running::Sha1(sha1::Sha1::new()),
-            (None, _) => Running::Sha256(sha2::Sha256::new()),
+        match algorithm {
+            ChecksumAlgorithm::Crc32 => Self::crc(algorithm, CrcAlgorithm::Crc32IsoHdlc),
+            ChecksumAlgorithm::Crc32c => Self::crc(algorithm, CrcAlgorithm::Crc32Iscsi),
+            ChecksumAlgorithm::Crc64Nvme => Self::crc(algorithm, CrcAlgorithm::Crc64Nvme),
+            ChecksumAlgorithm::Sha1 => Running::Sha1(sha1::Sha1::new()),
+            ChecksumAlgorithm::Sha256 => Running::Sha256(sha2::Sha256::new()),
+            ChecksumAlgorithm::Sha512 => Running::Sha512(sha2::Sha512::new()),
+            ChecksumAlgorithm::Md5 => Running::Md5(fast_md5::Md5::new()),
+            ChecksumAlgorithm::XxHash64 => Running::XxHash64(XxHash64::with_seed(0)),
+            ChecksumAlgorithm::XxHash3 => Running::XxHash3(Box::new(XxHash3_64::with_seed(0))),
+            ChecksumAlgorithm::XxHash128 => Running::XxHash128(Box::new(XxHash3_128::with_seed(0))),
         }
+    }
+
+    fn crc(algorithm: ChecksumAlgorithm, kind: CrcAlgorithm) -> Self {
+        Running::Crc(algorithm, crc_fast::Digest::new(kind))
     }
 
     fn update(&mut self, data: &[u8]) {
@@ -299,15 +383,31 @@ impl Running {
             Running::Crc(_, crc) => crc.update(data),
             Running::Sha1(sha) => sha.update(data),
             Running::Sha256(sha) => sha.update(data),
+            Running::Sha512(sha) => sha.update(data),
+            Running::Md5(md5) => md5.update(data),
+            Running::XxHash64(hash) => hash.write(data),
+            Running::XxHash3(hash) => hash.write(data),
+            Running::XxHash128(hash) => hash.write(data),
         }
     }
 
     fn finish(self) -> Checksum {
-        let sha = |algorithm, value| Checksum { algorithm, value, parts: None };
+        let whole = |algorithm, value| Checksum { algorithm, value, parts: None };
         match self {
             Running::Crc(algorithm, crc) => Checksum::of_crc(algorithm, crc.finalize()),
-            Running::Sha1(found) => sha(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
-            Running::Sha256(found) => sha(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
+            Running::Sha1(found) => whole(ChecksumAlgorithm::Sha1, found.finalize().to_vec()),
+            Running::Sha256(found) => whole(ChecksumAlgorithm::Sha256, found.finalize().to_vec()),
+            Running::Sha512(found) => whole(ChecksumAlgorithm::Sha512, found.finalize().to_vec()),
+            Running::Md5(found) => whole(ChecksumAlgorithm::Md5, found.finalize().to_vec()),
+            Running::XxHash64(found) => {
+                whole(ChecksumAlgorithm::XxHash64, found.finish().to_be_bytes().to_vec())
+            }
+            Running::XxHash3(found) => {
+                whole(ChecksumAlgorithm::XxHash3, found.finish().to_be_bytes().to_vec())
+            }
+            Running::XxHash128(found) => {
+                whole(ChecksumAlgorithm::XxHash128, found.finish_128().to_be_bytes().to_vec())
+            }
         }
     }
 }
@@ -318,7 +418,7 @@ fn crc_kind(algorithm: ChecksumAlgorithm) -> Option<CrcAlgorithm> {
         ChecksumAlgorithm::Crc32 => Some(CrcAlgorithm::Crc32IsoHdlc),
         ChecksumAlgorithm::Crc32c => Some(CrcAlgorithm::Crc32Iscsi),
         ChecksumAlgorithm::Crc64Nvme => Some(CrcAlgorithm::Crc64Nvme),
-        ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256 => None,
+        _ => None,
     }
 }
 
@@ -349,6 +449,29 @@ mod tests {
             digest(ChecksumAlgorithm::Sha256),
             "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
         );
+        assert_eq!(
+            digest(ChecksumAlgorithm::Sha512),
+            "d9e6762dd1c8eaf6d61b3c6192fc408d4d6d5f1176d0c29169bc24e71c3f274a\
+             d27fcd5811b313d681f7e55ec02d73d499c95455b6b5bb503acf574fba8ffe85"
+        );
+        assert_eq!(digest(ChecksumAlgorithm::Md5), "25f9e794323b453885f5181f1b624d0b");
+    }
+
+    /// Of "123456789", computed with Python's xxhash.
+    #[test]
+    fn check_values_of_xxhash() {
+        assert_eq!(digest(ChecksumAlgorithm::XxHash64), "8cb841db40e6ae83");
+        assert_eq!(digest(ChecksumAlgorithm::XxHash3), "72dcb18b67a17dff");
+        assert_eq!(digest(ChecksumAlgorithm::XxHash128), "33119477ede5dcd5e9716427681d5860");
+    }
+
+    #[test]
+    fn headers_spell_the_names() {
+        for algorithm in ChecksumAlgorithm::ALL {
+            let name = format!("x-amz-checksum-{}", algorithm.name().to_ascii_lowercase());
+            assert_eq!(algorithm.header(), name);
+            assert_eq!(Checksum::of(algorithm, b"").value.len(), algorithm.len_bytes());
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod text;
 mod version;
 
 pub use conditions::{Conditions, ETagMatch};
-pub use digest::{Checksum, ChecksumAlgorithm, ChecksumType, Digests, Expected, Hasher};
+pub use digest::{Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Digests, Expected, Hasher};
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};

@@ -59,6 +59,8 @@ pub struct ObjectSummary {
     pub etag: ETag,
     /// When it was last written.
     pub modified: SystemTime,
+    /// Which checksum it has, where that is known without reading more.
+    pub checksum: Option<crate::ChecksumPlan>,
 }
 
 /// One entry of a listing.
@@ -168,8 +170,13 @@ mod tests {
     fn page(keys: &[&str], query: &ListQuery) -> (Vec<String>, Option<String>) {
         let mut collector = Collector::new(query);
         for key in keys {
-            let summary =
-                ObjectSummary { key: (*key).to_owned(), size: 0, etag: ETag::new("t"), modified: UNIX_EPOCH };
+            let summary = ObjectSummary {
+                key: (*key).to_owned(),
+                size: 0,
+                etag: ETag::new("t"),
+                modified: UNIX_EPOCH,
+                checksum: None,
+            };
             if collector.offer(key, || Ok(Some(summary))).unwrap() == Step::Full {
                 break;
             }

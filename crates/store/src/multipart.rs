@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use crate::{
-    Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind, Result,
+    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind,
+    Result,
 };
 
 /// The most parts an upload may have (S3's limit).
@@ -130,6 +131,8 @@ pub struct PartListing {
     pub parts: Vec<PartInfo>,
     /// Whether there are more.
     pub truncated: bool,
+    /// The checksum that the upload was started with.
+    pub checksum: Option<ChecksumPlan>,
 }
 
 /// Which uploads to list.
@@ -179,6 +182,8 @@ pub struct UploadSummary {
     pub upload: UploadId,
     /// When it was started.
     pub started: SystemTime,
+    /// The checksum that it was started with.
+    pub checksum: Option<ChecksumPlan>,
 }
 
 /// One page of uploads.

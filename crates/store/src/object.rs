@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::{
-    ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagPolicy, Error, ErrorKind,
-    Result, Tags, VersionId, check_tags, receive_exact,
+    ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Conditions, ETag, ETagPolicy, Error,
+    ErrorKind, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
 /// Bytes moved at a time when content is streamed: large enough to hide the cost of a call, small
@@ -208,6 +208,13 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
+    /// The checksum that an upload started with these options has.
+    pub fn checksum_plan(&self) -> Option<ChecksumPlan> {
+        let algorithm = self.checksum?;
+        let kind = self.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
+        Some(ChecksumPlan { algorithm, kind })
+    }
+
     /// Holds what is to become of an upload against S3's rules.
     /// Errors: `InvalidTag`, `InvalidArgument` for a checksum of the wrong type.
     pub fn check_upload(&self) -> Result<()> {
@@ -322,16 +329,30 @@ pub struct CopyOptions {
     pub source_conditions: Conditions,
     /// What must hold of the destination.
     pub conditions: Conditions,
+    /// The checksum that the copy has, of its content; `None` keeps that of the source.
+    pub checksum: Option<ChecksumAlgorithm>,
 }
 
 impl CopyOptions {
+    /// The algorithm of a checksum that must be computed anew, because the source has no such one of its
+    /// whole content.
+    pub fn new_checksum(&self, source: Option<&Checksum>) -> Option<ChecksumAlgorithm> {
+        let has = |algorithm: &ChecksumAlgorithm| {
+            source.is_some_and(|sum| sum.algorithm == *algorithm && sum.parts.is_none())
+        };
+        self.checksum.filter(|algorithm| !has(algorithm))
+    }
+
     /// Errors: `InvalidArgument` for a copy of the latest version onto itself that changes nothing.
     pub fn check_target(
         &self,
         from: (&crate::Bucket, &crate::Key),
         to: (&crate::Bucket, &crate::Key),
     ) -> Result<()> {
-        let changes = self.metadata.is_some() || self.tags.is_some() || self.source_version.is_some();
+        let changes = self.metadata.is_some()
+            || self.tags.is_some()
+            || self.source_version.is_some()
+            || self.checksum.is_some();
         match from == to && !changes {
             true => Err(Error::new(
                 ErrorKind::InvalidArgument,

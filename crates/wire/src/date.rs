@@ -83,7 +83,10 @@ pub fn format_iso8601(time: SystemTime) -> String {
 
 /// Reads the date of an HTTP header, in any of the three forms of RFC 9110.
 pub fn parse_http(text: &str) -> Option<SystemTime> {
-    httpdate::parse_http_date(text).ok()
+    match text.strip_suffix(" UTC") {
+        Some(start) => httpdate::parse_http_date(&format!("{start} GMT")).ok(),
+        None => httpdate::parse_http_date(text).ok(),
+    }
 }
 
 /// Writes the date of an HTTP header; fractions of a second are dropped.
@@ -147,7 +150,15 @@ mod tests {
             assert_eq!(parse_amz_date(bad), None, "{bad}");
         }
         assert_eq!(format_http(time), "Fri, 24 May 2013 00:00:00 GMT");
-        assert_eq!(parse_http("Fri, 24 May 2013 00:00:00 GMT"), Some(time));
+        for text in [
+            "Fri, 24 May 2013 00:00:00 GMT",
+            "Fri, 24 May 2013 00:00:00 UTC",
+            "Friday, 24-May-13 00:00:00 GMT",
+            "Fri May 24 00:00:00 2013",
+        ] {
+            assert_eq!(parse_http(text), Some(time), "{text}");
+        }
+        assert_eq!(parse_http("Fri, 24 May 2013"), None);
         let leap = parse_iso8601("2024-02-29T23:59:59.25Z").unwrap();
         assert_eq!(leap, UNIX_EPOCH + Duration::new(1_709_251_199, 250_000_000));
         assert_eq!(format_iso8601(leap), "2024-02-29T23:59:59.250Z");

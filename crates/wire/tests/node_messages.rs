@@ -6,11 +6,11 @@ use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
-    CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry,
-    Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart,
-    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Tags,
-    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch,
+    ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo,
+    ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
+    Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
     Versioning, VersionsQuery,
 };
 use fordway_wire::node::{
@@ -154,24 +154,25 @@ made_structs! {
     Metadata { content_type, content_encoding, content_language, content_disposition, cache_control, expires, user }
     ObjectInfo { size, modified, etag, metadata, checksum, version, tag_count, part_count }
     ObjectPart { number, size, checksum }
+    ChecksumPlan { algorithm, kind }
     PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint }
     PartOptions { check_md5, checksum, size_hint }
     PutResult { etag, modified, checksum, version }
     GetOptions { range, part, version, conditions }
     DeleteOptions { conditions, version }
-    CopyOptions { metadata, tags, source_version, source_conditions, conditions }
+    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     Expected { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
     Listing { entries, next }
-    ObjectSummary { key, size, etag, modified }
+    ObjectSummary { key, size, etag, modified, checksum }
     CompletedPart { number, etag, checksum }
     CompleteOptions { conditions, checksum, size }
     PartInfo { number, size, etag, modified, checksum }
     PartsQuery { after, max_parts }
-    PartListing { parts, truncated }
+    PartListing { parts, truncated, checksum }
     UploadsQuery { prefix, key_after, upload_after, max_uploads }
-    UploadSummary { key, upload, started }
+    UploadSummary { key, upload, started, checksum }
     UploadListing { uploads, truncated }
     Deleted { version, is_marker }
     VersionSummary { key, version, is_latest, modified, content }

@@ -52,6 +52,9 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
     if said.region.is_empty() {
         said.region = response.header("x-amz-bucket-region").unwrap_or_default().to_owned();
     }
+    if said.request_id.is_empty() {
+        said.request_id = response.header("x-amz-request-id").unwrap_or_default().to_owned();
+    }
     let status = response.status();
     let kind = kind_of(status, &said, call);
     let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
@@ -87,11 +90,20 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
         return ErrorKind::InvalidArgument;
     }
     match s3_error::from_s3(status, &said.code) {
-        // Without a code, 404 speaks of what was asked for.
-        ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::NoSuchBucket,
+        // Without a code, 404 speaks of what was asked for. With one that nobody knows it may be a
+        // configuration that is missing, and the bucket be there.
+        ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
+            ErrorKind::NoSuchBucket
+        }
+        ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::InvalidArgument,
         ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
         kind => kind,
     }
+}
+
+/// Whether the code of a 404 says no more than that.
+fn speaks_of_bucket(code: &str) -> bool {
+    ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
 
 /// Whether the bucket is to be found in another region or at another endpoint.
@@ -141,7 +153,7 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
         id => format!(", request {id}"),
     };
     match (own_words(said.message.trim_end_matches('.'), kind), said.code.as_str()) {
-        ("", "") => format!("HTTP status {status}"),
+        ("", "") => format!("HTTP status {status}{id}"),
         ("", code) => format!("{code} (HTTP status {status}{id})"),
         (message, code) => format!("{message} ({code}, HTTP status {status}{id})"),
     }

@@ -88,20 +88,9 @@ fn tag_list(tags: &ETagMatch) -> String {
     }
 }
 
-/// The header that carries a checksum of this kind.
-pub(super) const fn checksum_header(algorithm: ChecksumAlgorithm) -> &'static str {
-    match algorithm {
-        ChecksumAlgorithm::Crc32 => "x-amz-checksum-crc32",
-        ChecksumAlgorithm::Crc32c => "x-amz-checksum-crc32c",
-        ChecksumAlgorithm::Crc64Nvme => "x-amz-checksum-crc64nvme",
-        ChecksumAlgorithm::Sha1 => "x-amz-checksum-sha1",
-        ChecksumAlgorithm::Sha256 => "x-amz-checksum-sha256",
-    }
-}
-
 /// Adds a checksum for the server to check.
 pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
-    call.header(checksum_header(checksum.algorithm), checksum.to_base64());
+    call.header(checksum.algorithm.header(), checksum.to_base64());
 }
 
 /// What an answer says about an object of `size` bytes.
@@ -145,8 +134,8 @@ pub(super) fn answered_at(response: &Response) -> SystemTime {
 /// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
 /// would be held against the bytes.
 fn checksum(response: &Response) -> Option<Checksum> {
-    let found = |algorithm| {
-        let value = response.header(checksum_header(algorithm))?;
+    let found = |algorithm: ChecksumAlgorithm| {
+        let value = response.header(algorithm.header())?;
         Checksum::from_base64(algorithm, value).ok()
     };
     let is_composite = response.header("x-amz-checksum-type") == Some("COMPOSITE");

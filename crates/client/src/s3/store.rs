@@ -204,6 +204,9 @@ impl Store for S3Store {
             call.header("x-amz-tagging-directive", "REPLACE");
             add_tags(&mut call, tags);
         }
+        if let Some(algorithm) = options.checksum {
+            call.header("x-amz-checksum-algorithm", algorithm.name());
+        }
         add_conditions(&mut call, &options.source_conditions, &OF_COPY_SOURCE);
         add_conditions(&mut call, &options.conditions, &OF_OBJECT);
         self.session.run(&call, multipart::copied)

@@ -165,6 +165,7 @@ fn copies_name_their_source_and_conditions() {
         source_version: Some(VersionId::new("v/1").unwrap()),
         source_conditions: Conditions::only_if(ETag::new("s")),
         conditions: Conditions::create_only(),
+        checksum: Some(fordway_store::ChecksumAlgorithm::XxHash3),
     };
     let copied =
         server.store(|_| {}).copy((&bucket(), &key("a b+c")), &bucket(), &key("l"), &options).unwrap();
@@ -175,6 +176,7 @@ fn copies_name_their_source_and_conditions() {
     assert_eq!(seen[0].header("x-amz-tagging-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-metadata-directive"), Some("REPLACE"));
     assert_eq!(seen[0].header("x-amz-copy-source-if-match"), Some("\"s\""));
+    assert_eq!(seen[0].header("x-amz-checksum-algorithm"), Some("XXHASH3"));
     assert_eq!(seen[0].header("if-none-match"), Some("*"));
 }
 
@@ -300,4 +302,32 @@ fn ranges_with_an_end_cost_no_head() {
         [Some("bytes=2-4"), Some("bytes=8-20")]
     );
     assert!(seen.iter().all(|seen| seen.connection == 0 && seen.header("if-match").is_none()));
+}
+
+/// A bucket that lacks a configuration is there.
+#[test]
+fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
+    let unknown = error(404, "NoSuchPublicAccessBlockConfiguration", "");
+    let server = Server::answering(vec![unknown, error(404, "NoSuchBucket", ""), answer(404, "", "")]);
+    let store = server.store(|_| {});
+    let versioning = || store.versioning(&bucket()).unwrap_err();
+    let error = versioning();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("NoSuchPublicAccessBlockConfiguration"), "{error}");
+    assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
+    assert_eq!(versioning().kind(), ErrorKind::NoSuchBucket);
+}
+
+/// The name by which the service's operator finds the request, with a document and without one.
+#[test]
+fn an_error_names_its_request() {
+    let told = error(403, "AccessDenied", "<RequestId>R1</RequestId>");
+    let bare = b"HTTP/1.1 404 No\r\nx-amz-request-id: R2\r\ncontent-length: 9\r\n\r\n".to_vec();
+    let server = Server::answering(vec![told, bare]);
+    let store = server.store(|_| {});
+    let head = || store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap_err().to_string();
+    let get = store.get(&bucket(), &key("k"), &GetOptions::default()).unwrap_err().to_string();
+    assert!(get.contains("request R1"), "{get}");
+    let head = head();
+    assert!(head.contains("request R2"), "{head}");
 }

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ChecksumType, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
-    ObjectPart, PartInfo, PartOptions, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary,
-    UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ObjectPart, PartInfo,
+    PartOptions, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer,
+    checked_part_number, multipart_checksum, multipart_etag,
 };
 use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
 
@@ -87,7 +87,6 @@ impl Inner {
     ) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
-        let checksum_type = |algorithm| options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
         let random = getrandom::u64()
             .map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -96,7 +95,7 @@ impl Inner {
         let record = Record {
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
-            upload_checksum: options.checksum.map(|algorithm| (algorithm, checksum_type(algorithm))),
+            upload_checksum: options.checksum_plan(),
             key: Some(key.as_str().to_owned()),
             etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
             ..Default::default()
@@ -121,8 +120,7 @@ impl Inner {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
         self.check_keeping(bucket, &found.dir)?;
-        let checksum =
-            options.checksum_within(found.record.upload_checksum.map(|(algorithm, _)| algorithm))?;
+        let checksum = options.checksum_within(found.record.upload_checksum.map(|plan| plan.algorithm))?;
         Ok(PartWriter {
             inner: self.clone(),
             bucket: bucket.clone(),
@@ -180,7 +178,8 @@ impl Inner {
         // A key that is none is not shown: nobody could complete or abort it by that.
         Ok(found.and_then(|(record, started_ns)| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
-            Some(UploadSummary { key, upload, started: system_time(started_ns) })
+            let (started, checksum) = (system_time(started_ns), record.upload_checksum);
+            Some(UploadSummary { key, upload, started, checksum })
         }))
     }
 
@@ -220,7 +219,7 @@ impl Upload {
         let checksum = self.record.upload_checksum;
         Record {
             etag: Some(multipart_etag(self.etag_policy(), chosen)),
-            checksum: checksum.and_then(|(algorithm, kind)| multipart_checksum(algorithm, kind, chosen)),
+            checksum: checksum.and_then(|plan| multipart_checksum(plan.algorithm, plan.kind, chosen)),
             parts: ObjectPart::of(chosen),
             metadata: self.record.metadata.clone(),
             tags: self.record.tags.clone(),

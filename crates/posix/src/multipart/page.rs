@@ -19,7 +19,8 @@ impl Inner {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        let dir = self.upload(bucket, key, upload)?.dir;
+        let found = self.upload(bucket, key, upload)?;
+        let (dir, checksum) = (found.dir, found.record.upload_checksum);
         let (mut parts, mut gap) = (Vec::new(), 0);
         for number in query.after.saturating_add(1)..=MAX_PARTS {
             if parts.len() > query.max_parts {
@@ -35,7 +36,7 @@ impl Inner {
         }
         let truncated = parts.len() > query.max_parts;
         parts.truncate(query.max_parts);
-        Ok(PartListing { parts, truncated })
+        Ok(PartListing { parts, truncated, checksum })
     }
 
     /// Adds the parts from number `first` on, as the directory names them, until there is one more than `most`.

@@ -198,11 +198,23 @@ fn content_that_rotted_is_found_by_reading() {
     assert_eq!(found, [], "names and times tell nothing");
     let (summary, found) = check(&rig, true);
     // A `fast` ETag says nothing of the content, so `fast` cannot be found.
-    let expected = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", "md5"];
+    let expected = [
+        "CRC32",
+        "CRC32C",
+        "CRC64NVME",
+        "MD5",
+        "SHA1",
+        "SHA256",
+        "SHA512",
+        "XXHASH128",
+        "XXHASH3",
+        "XXHASH64",
+        "md5",
+    ];
     assert_eq!(found.iter().map(|f| f.path.trim_start_matches("bkt/")).collect::<Vec<_>>(), expected);
     assert!(found.iter().all(|finding| finding.kind.severity() == Severity::Corrupt));
-    assert!(found[5].detail.contains("9a0364b9e99bb480dd25e1f0284c8555"), "{}", found[5].detail);
-    assert_eq!((summary.read_files, summary.read_bytes), (7, 5 * 700_000 + 14));
+    assert!(found[10].detail.contains("9a0364b9e99bb480dd25e1f0284c8555"), "{}", found[10].detail);
+    assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }
 
 /// Whether of the whole or of each part, a checksum tells; that of each part tells which.

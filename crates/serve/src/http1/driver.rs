@@ -220,6 +220,8 @@ impl Driver<'_> {
         if let Some(elsewhere) = self.shared.http3.as_ref().and_then(|value| value.to_str().ok()) {
             outgoing.add_header(ALT_SVC.as_str(), elsewhere);
         }
+        outgoing.add_header(monitor::REQUEST_ID.as_str(), trace.id.as_str());
+        outgoing.add_header(monitor::HOST_ID.as_str(), self.shared.monitor.ids.host_text());
         let (status, body_bytes, ready) = (outgoing.status, outgoing.body_bytes, Instant::now());
         let sent = outgoing.send(wire, keep_alive, form).await;
         let ending = Ending { status, body_bytes, ready, is_complete: sent.is_ok() };

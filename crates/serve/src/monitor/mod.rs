@@ -1,5 +1,6 @@
 //! What an operator sees of a gateway: counters, the access log, health.
 //!
+//! * `request_id`: names of requests
 //! * `trace`: what is known of one request
 //! * `metrics`: what is counted of all
 //! * `access_log`: a line for each
@@ -8,6 +9,7 @@
 mod access_log;
 mod listener;
 mod metrics;
+mod request_id;
 mod trace;
 
 use std::time::Instant;
@@ -19,6 +21,7 @@ use crate::caller::Caller;
 pub(crate) use access_log::AccessLog;
 pub(crate) use listener::{Health, serve};
 pub(crate) use metrics::{Metrics, Operation};
+pub(crate) use request_id::{HOST_ID, REQUEST_ID, RequestId, RequestIds};
 pub(crate) use trace::{Signed, Trace};
 
 /// The header of a request that wants to know where its time went.
@@ -30,6 +33,7 @@ pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-tim
 pub(crate) struct Monitor {
     pub(crate) metrics: Metrics,
     pub(crate) log: Option<AccessLog>,
+    pub(crate) ids: RequestIds,
 }
 
 /// How an answer ended.
@@ -44,11 +48,16 @@ pub(crate) struct Ending {
 }
 
 impl Monitor {
+    /// Counts from zero, and writes to `log` if there is one.
+    pub(crate) fn new(log: Option<AccessLog>) -> Self {
+        Monitor { metrics: Metrics::new(), log, ids: RequestIds::new() }
+    }
+
     /// A request has arrived, which was first looked at at `start`.
     pub(crate) fn start(&self, method: &str, target: &str, caller: &Caller, start: Instant) -> Trace {
         self.metrics.started();
         let log = self.log.as_ref();
-        Trace::new(start, log.map(|_| trace::Asked::new(method, target, caller)))
+        Trace::new(self.ids.next(), start, log.map(|_| trace::Asked::new(method, target, caller)))
     }
 
     /// Its answer is sent, or will never be.

@@ -8,12 +8,13 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use super::{Ending, Operation};
+use super::{Ending, Operation, RequestId};
 use crate::caller::Caller;
 use crate::users::User;
 
 /// A request in progress.
 pub(crate) struct Trace {
+    pub(crate) id: RequestId,
     pub(super) start: Instant,
     pub(crate) asked: Option<Asked>,
     parsed: OnceLock<Instant>,
@@ -46,9 +47,9 @@ pub(crate) struct Signed {
 }
 
 impl Trace {
-    pub(super) fn new(start: Instant, asked: Option<Asked>) -> Self {
+    pub(super) fn new(id: RequestId, start: Instant, asked: Option<Asked>) -> Self {
         let (parsed, signed) = (OnceLock::new(), OnceLock::new());
-        Trace { start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
+        Trace { id, start, asked, parsed, signed, bytes_in: AtomicU64::new(0) }
     }
 
     /// The head is understood; its body has `bytes_in` bytes, as far as that is known.
@@ -90,6 +91,7 @@ impl Trace {
 #[derive(Serialize)]
 pub(super) struct Line<'t> {
     time: String,
+    request_id: &'t str,
     remote: &'t Caller,
     user: Option<&'t str>,
     operation: &'static str,
@@ -119,6 +121,7 @@ pub(super) fn line<'t>(trace: &'t Trace, asked: &'t Asked, ending: &Ending, end:
     };
     Line {
         time: format_iso8601(SystemTime::now()),
+        request_id: trace.id.as_str(),
         remote: &asked.remote,
         user: signed.map(|signed| signed.user.name.as_str()),
         operation: trace.operation().name(),

@@ -42,6 +42,10 @@ pub(crate) async fn exchange(
     if let Some(timing) = HeaderValue::from_str(&trace.server_timing(ready)).ok().filter(|_| wants_timing) {
         response.headers_mut().insert(monitor::SERVER_TIMING, timing);
     }
+    if let Ok(id) = HeaderValue::from_str(trace.id.as_str()) {
+        response.headers_mut().insert(monitor::REQUEST_ID, id);
+    }
+    response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
     // What becomes of the body is known to nobody here: frames of many answers share the socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;

@@ -16,7 +16,7 @@ use crate::connection::exchange;
 use crate::domains::Domains;
 use crate::gateway::{Stop, Stopped};
 use crate::http1::{FastLane, turn_away};
-use crate::monitor::{Metrics, Monitor};
+use crate::monitor::Monitor;
 use crate::socket::Socket;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
@@ -44,12 +44,13 @@ impl Http {
             body_bytes_max: u64::MAX,
         };
         let shared = Shared {
-            service: crate::s3::service_for_peers(REGION),
+            service: crate::s3::service_for_peers(),
             region: REGION.to_owned(),
             limits,
             fast_lane: FastLane::new(users.clone(), Domains::none()),
+            domains: Domains::none(),
             users,
-            monitor: Arc::new(Monitor { metrics: Metrics::new(), log: None }),
+            monitor: Arc::new(Monitor::new(None)),
             tls: None,
             http3: None,
         };

@@ -1,99 +1,92 @@
 //! What is known of an object, in one document: S3's GetObjectAttributes.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
+use fordway_wire::s3_xml::AnswerDocument;
 use s3s::S3Response;
-use s3s::dto::{
-    Checksum, GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts,
-    ObjectAttributes, StorageClass,
-};
+use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
-use super::convert::{
-    count, etag, names, page_size, put_checksum, size, timestamp, type_of, version, version_name,
-};
+use super::convert::{invalid_request, names, page_size, timestamp, version, version_name, written};
 use super::error::Outcome;
 
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
 
-/// Says that a document's tag has no quotes around it. S3 has none there, and only there; the S3 layer
-/// writes them everywhere.
-#[derive(Clone, Copy)]
-pub(crate) struct BareTag;
-
-impl BareTag {
-    /// The document without them.
-    pub(crate) fn write(self, document: &[u8]) -> Vec<u8> {
-        let text = String::from_utf8_lossy(document);
-        text.replacen("<ETag>\"", "<ETag>", 1).replacen("\"</ETag>", "</ETag>", 1).into_bytes()
-    }
-}
-
 pub(super) fn get(
     store: &dyn Store,
     input: GetObjectAttributesInput,
 ) -> Outcome<S3Response<GetObjectAttributesOutput>> {
-    let mut response = S3Response::new(described_as(store, input)?);
-    response.extensions.insert(BareTag);
-    Ok(response)
-}
-
-fn described_as(store: &dyn Store, input: GetObjectAttributesInput) -> Outcome<GetObjectAttributesOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
     // The S3 layer takes a header with a list in it for one name.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
+    check_names(&named)?;
     let wants = |name| named.contains(&name);
     let info = store.head(&bucket, &key, &options)?;
-    let parts = match info.part_count.filter(|_| wants(ObjectAttributes::OBJECT_PARTS)) {
-        Some(_) => Some(page(store.object_parts(&bucket, &key, &options)?, &input)?),
-        None => None,
-    };
-    Ok(GetObjectAttributesOutput {
-        checksum: info.checksum.filter(|_| wants(ObjectAttributes::CHECKSUM)).map(described),
-        e_tag: etag(&info.etag).filter(|_| wants(ObjectAttributes::ETAG)),
+    let mut document = AnswerDocument::new("GetObjectAttributesResponse");
+    if wants(ObjectAttributes::ETAG) {
+        // Without quotes, as nowhere else.
+        document.element("ETag", info.etag.as_str());
+    }
+    if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
+        document.open("Checksum").checksum_with_type(Some(checksum)).close();
+    }
+    if info.part_count.is_some() && wants(ObjectAttributes::OBJECT_PARTS) {
+        write_parts(&mut document, &store.object_parts(&bucket, &key, &options)?, &input)?;
+    }
+    if wants(ObjectAttributes::STORAGE_CLASS) {
+        document.element("StorageClass", "STANDARD");
+    }
+    if wants(ObjectAttributes::OBJECT_SIZE) {
+        document.element("ObjectSize", &info.size.to_string());
+    }
+    let output = GetObjectAttributesOutput {
         last_modified: timestamp(info.modified),
-        object_parts: parts,
-        object_size: size(info.size).filter(|_| wants(ObjectAttributes::OBJECT_SIZE)),
-        storage_class: wants(ObjectAttributes::STORAGE_CLASS)
-            .then(|| StorageClass::from_static(StorageClass::STANDARD)),
         version_id: version_name(info.version),
         ..Default::default()
-    })
+    };
+    Ok(written(output, document))
 }
 
-fn described(checksum: fordway_store::Checksum) -> Checksum {
-    let mut described = Checksum { checksum_type: Some(type_of(&checksum)), ..Default::default() };
-    put_checksum!(described, Some(&checksum));
-    described
+/// Errors: `InvalidRequest` for none, and for one that S3 does not have.
+fn check_names(named: &[&str]) -> Outcome<()> {
+    const KNOWN: [&str; 5] = [
+        ObjectAttributes::ETAG,
+        ObjectAttributes::CHECKSUM,
+        ObjectAttributes::OBJECT_PARTS,
+        ObjectAttributes::STORAGE_CLASS,
+        ObjectAttributes::OBJECT_SIZE,
+    ];
+    match named.iter().find(|name| !KNOWN.contains(name)) {
+        None if !named.is_empty() => Ok(()),
+        _ => {
+            let known = KNOWN.join(", ");
+            Err(invalid_request(format!("x-amz-object-attributes names one or more of {known}")))
+        }
+    }
 }
 
 /// The parts after the marker.
-fn page(parts: Vec<ObjectPart>, input: &GetObjectAttributesInput) -> Outcome<GetObjectAttributesParts> {
+fn write_parts(
+    document: &mut AnswerDocument,
+    parts: &[ObjectPart],
+    input: &GetObjectAttributesInput,
+) -> Outcome<()> {
     let marker = input.part_number_marker.unwrap_or(0);
     let after = usize::try_from(marker)
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "the part number marker cannot be negative"))?;
     let max_parts = page_size(input.max_parts, PAGE_MAX)?;
-    let total = parts.len();
-    let mut rest = parts.into_iter().skip(after);
-    let shown: Vec<_> = rest.by_ref().take(max_parts).map(listed).collect();
-    let is_truncated = rest.next().is_some();
-    Ok(GetObjectAttributesParts {
-        is_truncated: Some(is_truncated),
-        max_parts: count(max_parts),
-        next_part_number_marker: shown.last().and_then(|part| part.part_number),
-        part_number_marker: Some(marker),
-        parts: Some(shown),
-        total_parts_count: count(total),
-    })
-}
-
-fn listed(part: ObjectPart) -> s3s::dto::ObjectPart {
-    let mut listed = s3s::dto::ObjectPart {
-        part_number: Some(i32::from(part.number)),
-        size: size(part.size),
-        ..Default::default()
-    };
-    put_checksum!(listed, &part.checksum);
-    listed
+    let rest = parts.get(after..).unwrap_or_default();
+    let shown = &rest[..max_parts.min(rest.len())];
+    let next = shown.last().map(|part| part.number.to_string());
+    document.open("ObjectParts").element("PartsCount", &parts.len().to_string());
+    document.element("PartNumberMarker", &marker.to_string());
+    document.maybe("NextPartNumberMarker", next.as_deref()).element("MaxParts", &max_parts.to_string());
+    document.element("IsTruncated", if shown.len() < rest.len() { "true" } else { "false" });
+    for part in shown {
+        document.open("Part").element("PartNumber", &part.number.to_string());
+        document.element("Size", &part.size.to_string()).checksum(part.checksum.as_ref()).close();
+    }
+    document.close();
+    Ok(())
 }

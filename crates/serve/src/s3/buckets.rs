@@ -1,28 +1,37 @@
 //! Buckets, and what clients ask about them in passing.
 
-use fordway_store::{Bucket, Store};
-use http::StatusCode;
+use fordway_store::{Bucket, Error, ErrorKind, Store};
+use http::{HeaderMap, HeaderName, StatusCode};
+use s3s::S3Response;
 use s3s::dto::{
     BucketLocationConstraint, CreateBucketInput, CreateBucketOutput, DeleteBucketOutput,
     GetBucketLocationOutput, Grant, Grantee, HeadBucketOutput, ListBucketsInput, ListBucketsOutput, Owner,
     Permission, Type,
 };
 
-use super::convert::{page_size, refuse, timestamp};
+use super::convert::{add_text, page_size, timestamp};
 use super::error::{Failure, Outcome};
 
 /// The most buckets in one answer (S3's limit).
 const PAGE_MAX: usize = 10_000;
+/// The most bytes of a new bucket's name (S3's limit).
+const NAME_BYTES_MAX: usize = 63;
 /// The region that S3 writes as an empty location.
 const NAMELESS_REGION: &str = "us-east-1";
 
-pub(super) fn list(store: &dyn Store, owner: &Owner, input: ListBucketsInput) -> Outcome<ListBucketsOutput> {
+pub(super) fn list(
+    store: &dyn Store,
+    owner: &Owner,
+    region: Option<&str>,
+    input: ListBucketsInput,
+) -> Outcome<ListBucketsOutput> {
+    let is_elsewhere = input.bucket_region.as_deref().zip(region).is_some_and(|(asked, ours)| asked != ours);
     let page = page_size(input.max_buckets, PAGE_MAX)?;
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let after = input.continuation_token.as_deref().unwrap_or_default();
     let mut wanted = store.list_buckets()?.into_iter().filter(|bucket| {
         let name = bucket.name.as_str();
-        name.starts_with(prefix) && name > after
+        !is_elsewhere && name.starts_with(prefix) && name > after
     });
     let buckets: Vec<_> = wanted
         .by_ref()
@@ -42,20 +51,65 @@ pub(super) fn list(store: &dyn Store, owner: &Owner, input: ListBucketsInput) ->
     })
 }
 
-pub(super) fn create(store: &dyn Store, input: CreateBucketInput) -> Outcome<CreateBucketOutput> {
-    refuse(&[
-        ("x-amz-bucket-object-lock-enabled", input.object_lock_enabled_for_bucket == Some(true)),
-        ("an x-amz-acl other than private", input.acl.as_ref().is_some_and(|acl| acl.as_str() != "private")),
-    ])?;
+/// `region` is that of the gateway, where it has one.
+pub(super) fn create(
+    store: &dyn Store,
+    region: Option<&str>,
+    input: CreateBucketInput,
+) -> Outcome<S3Response<CreateBucketOutput>> {
+    let asked = input.create_bucket_configuration.and_then(|asked| asked.location_constraint);
+    if let (Some(asked), Some(region)) = (asked, region) {
+        check_region(asked.as_str(), region)?;
+    }
     let bucket = Bucket::new(input.bucket)?;
+    check_name(&bucket)?;
     store.create_bucket(&bucket)?;
-    Ok(CreateBucketOutput { location: Some(format!("/{bucket}")) })
+    let output = CreateBucketOutput { location: Some(format!("/{bucket}")) };
+    Ok(S3Response::with_headers(output, arn(&bucket)))
 }
 
-pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<HeadBucketOutput> {
-    store.head_bucket(&Bucket::new(bucket)?)?;
-    Ok(HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() })
+/// Errors: `InvalidLocationConstraint` for a bucket that would lie elsewhere.
+fn check_region(asked: &str, region: &str) -> Outcome<()> {
+    if asked.is_empty() || asked == region {
+        return Ok(());
+    }
+    let message = format!(
+        "buckets lie in {region} here, not in {asked:?}; set the client's region to {region}, \
+         or start the gateway with --region"
+    );
+    Err(Failure::new("InvalidLocationConstraint", StatusCode::BAD_REQUEST, message))
 }
+
+/// New buckets have names that S3 would take, so that what is here can go there. Errors: `InvalidBucketName`.
+fn check_name(bucket: &Bucket) -> Outcome<()> {
+    let name = bucket.as_str();
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    match name.len() <= NAME_BYTES_MAX && name.bytes().all(is_plain) {
+        true => Ok(()),
+        false => {
+            let detail =
+                format!("{name:?} is not 3 to {NAME_BYTES_MAX} lower-case letters, digits, dots and hyphens");
+            Err(Error::new(ErrorKind::InvalidBucketName, detail).into())
+        }
+    }
+}
+
+pub(super) fn head(store: &dyn Store, region: &str, bucket: String) -> Outcome<S3Response<HeadBucketOutput>> {
+    let bucket = Bucket::new(bucket)?;
+    store.head_bucket(&bucket)?;
+    let output = HeadBucketOutput { bucket_region: Some(region.to_owned()), ..Default::default() };
+    Ok(S3Response::with_headers(output, arn(&bucket)))
+}
+
+/// The name of a bucket as Amazon has it, in the header that says it.
+fn arn(bucket: &Bucket) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    add_text(&mut headers, BUCKET_ARN, &format!("arn:aws:s3:::{bucket}"));
+    headers
+}
+
+const BUCKET_ARN: HeaderName = HeaderName::from_static("x-amz-bucket-arn");
 
 pub(super) fn delete(store: &dyn Store, bucket: String) -> Outcome<DeleteBucketOutput> {
     store.delete_bucket(&Bucket::new(bucket)?)?;

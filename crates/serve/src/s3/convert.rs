@@ -1,26 +1,40 @@
 //! Between the S3 layer's types and the store's.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use bytes::Bytes;
+use fordway_store::Content;
 use fordway_store::{
     BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error,
     ErrorKind, Key, Metadata, Tags, VersionId,
 };
+use fordway_wire::date::parse_http;
 use fordway_wire::header_text::decode;
+use fordway_wire::s3_xml::AnswerDocument;
 use fordway_wire::tagging;
-use http::{HeaderMap, HeaderName, header};
-use s3s::dto::{self, ETagCondition, Timestamp};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
+use s3s::dto::{ETagCondition, Timestamp};
+use s3s::{Body, S3Response};
 
-use super::error::Outcome;
+use super::error::{Failure, Outcome};
+use crate::answer::Reply;
+use crate::payload::Payload;
 
 /// The names a request is about.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// The version a request names, if it names one. Errors: `NoSuchVersion`.
+/// The version a request names, if it names one. Errors: `NoSuchVersion`, and `InvalidArgument` for an
+/// empty name, which must not come to mean the latest.
 pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
-    Ok(named.filter(|name| !name.is_empty()).map(VersionId::new).transpose()?)
+    if named == Some("") {
+        let detail = "the version's name is empty; leave versionId out to mean the latest version";
+        return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
+    }
+    Ok(named.map(VersionId::new).transpose()?)
 }
 
 /// A version as S3 sends it.
@@ -41,28 +55,9 @@ pub(super) fn page_size(wanted: Option<i32>, max: usize) -> Outcome<usize> {
     Ok(wanted.min(max))
 }
 
-/// A count as S3 sends it.
-pub(super) fn count(value: usize) -> Option<i32> {
-    i32::try_from(value).ok()
-}
-
-/// A size in bytes as S3 sends it.
-pub(super) fn size(bytes: u64) -> Option<i64> {
-    i64::try_from(bytes).ok()
-}
-
-/// A tag as S3 sends it.
-pub(super) fn etag(tag: &ETag) -> Option<dto::ETag> {
-    Some(dto::ETag::Strong(tag.as_str().to_owned()))
-}
-
 /// A time as S3 sends it.
 pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
     Some(Timestamp::from(time))
-}
-
-fn system_time(timestamp: Timestamp) -> SystemTime {
-    time::OffsetDateTime::from(timestamp).into()
 }
 
 fn etag_match(condition: ETagCondition) -> ETagMatch {
@@ -73,20 +68,6 @@ fn etag_match(condition: ETagCondition) -> ETagMatch {
             let each = tag.value().split("\"").step_by(2);
             ETagMatch::Tags(each.map(ETag::new).collect())
         }
-    }
-}
-
-/// What a read asks for.
-pub(super) fn read_conditions(
-    if_match: Option<ETagCondition>,
-    if_none_match: Option<ETagCondition>,
-    if_modified_since: Option<Timestamp>,
-    if_unmodified_since: Option<Timestamp>,
-) -> Conditions {
-    Conditions {
-        if_modified_since: if_modified_since.map(system_time),
-        if_unmodified_since: if_unmodified_since.map(system_time),
-        ..write_conditions(if_match, if_none_match)
     }
 }
 
@@ -102,57 +83,67 @@ pub(super) fn write_conditions(
     }
 }
 
-/// The conditions of a request whose fields the S3 layer does not read. Errors: `InvalidArgument`.
-pub(super) fn conditions_of(headers: &HeaderMap) -> Outcome<Conditions> {
-    let read = |name: HeaderName| -> Outcome<Option<ETagCondition>> {
-        let Some(value) = headers.get(&name) else { return Ok(None) };
-        let parsed = ETagCondition::parse_http_header(value.as_bytes());
-        let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name}: {value:?} is not an ETag"));
-        Ok(Some(parsed.map_err(wrong)?))
-    };
-    Ok(write_conditions(read(header::IF_MATCH)?, read(header::IF_NONE_MATCH)?))
+/// The headers of conditions, as RFC 9110 has them: two of tags, two of dates.
+pub(super) const CONDITIONS: [HeaderName; 4] =
+    [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
+
+/// The conditions in a head, under `names`. A date that is none is no condition (RFC 9110 section 13.1.3).
+/// Errors: `InvalidArgument`.
+pub(super) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> Outcome<Conditions> {
+    let [if_match, if_none_match, modified, unmodified] = names;
+    let date = |name: &HeaderName| headers.get(name).and_then(|value| parse_http(value.to_str().ok()?));
+    Ok(Conditions {
+        if_match: tags_in(headers, if_match)?,
+        if_none_match: tags_in(headers, if_none_match)?,
+        if_modified_since: date(modified),
+        if_unmodified_since: date(unmodified),
+    })
 }
 
-/// The metadata fields of any request that writes an object: they have the same names in each.
-macro_rules! metadata_of {
-    ($input:expr, $headers:expr) => {
-        $crate::s3::convert::metadata(
-            &mut $input.metadata,
-            $headers,
-            [
-                $input.content_type.take(),
-                $input.content_encoding.take(),
-                $input.content_language.take(),
-                $input.content_disposition.take(),
-                $input.cache_control.take(),
-            ],
-        )
-    };
+/// The tags in a header: some clients leave their quotes out.
+fn tags_in(headers: &HeaderMap, name: &HeaderName) -> Outcome<Option<ETagMatch>> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(Some(ETagMatch::Any));
+    }
+    let each = text.split(',').map(str::trim).filter(|tag| !tag.is_empty());
+    let tags: Vec<_> = each.map(|tag| ETag::new(tag.strip_prefix("W/").unwrap_or(tag))).collect();
+    match tags.is_empty() {
+        true => Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is not an ETag")).into()),
+        false => Ok(Some(ETagMatch::Tags(tags))),
+    }
 }
-pub(super) use metadata_of;
 
 /// What the client says about the object beside its bytes, `Expires` as it wrote it.
-pub(super) fn metadata(
-    user: &mut Option<dto::Metadata>,
-    headers: &HeaderMap,
-    fields: [Option<String>; 5],
-) -> BoxedMetadata {
-    let [content_type, content_encoding, content_language, content_disposition, cache_control] = fields;
+pub(super) fn metadata(headers: &HeaderMap) -> BoxedMetadata {
+    let text = |name: HeaderName| headers.get(name).map(text_of);
+    let mut user = BTreeMap::<String, String>::new();
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix("x-amz-meta-") {
+            let value = text_of(value);
+            let value = decode(&value);
+            // Several of a name are one, as in all of HTTP.
+            user.entry(name.to_owned())
+                .and_modify(|known| *known += &format!(",{value}"))
+                .or_insert(value.into());
+        }
+    }
     Metadata {
-        content_type,
-        content_encoding: content_encoding.and_then(|coding| without_transfer_coding(&coding)),
-        content_language,
-        content_disposition,
-        cache_control,
-        expires: headers.get(header::EXPIRES).and_then(|value| value.to_str().ok()).map(str::to_owned),
-        user: user
-            .take()
-            .into_iter()
-            .flatten()
-            .map(|(name, text)| (name, decode(&text).into_owned()))
-            .collect(),
+        content_type: text(header::CONTENT_TYPE),
+        content_encoding: text(header::CONTENT_ENCODING).and_then(|coding| without_transfer_coding(&coding)),
+        content_language: text(header::CONTENT_LANGUAGE),
+        content_disposition: text(header::CONTENT_DISPOSITION),
+        cache_control: text(header::CACHE_CONTROL),
+        expires: text(header::EXPIRES),
+        user,
     }
     .into()
+}
+
+/// What is not UTF-8 is kept as near to it as text can.
+fn text_of(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
 /// `aws-chunked` is how the body travels, and no property of the object.
@@ -163,101 +154,102 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// The checksum fields of a request, of which at most one may be set. Errors: `InvalidArgument`,
-/// `BadDigest`.
-macro_rules! stated_checksum {
-    ($input:expr) => {{
-        use ::fordway_store::ChecksumAlgorithm as Algorithm;
-        $crate::s3::convert::one_checksum([
-            (Algorithm::Crc32, $input.checksum_crc32.as_deref()),
-            (Algorithm::Crc32c, $input.checksum_crc32c.as_deref()),
-            (Algorithm::Crc64Nvme, $input.checksum_crc64nvme.as_deref()),
-            (Algorithm::Sha1, $input.checksum_sha1.as_deref()),
-            (Algorithm::Sha256, $input.checksum_sha256.as_deref()),
-        ])
-    }};
-}
-pub(super) use stated_checksum;
-
-/// See [`stated_checksum`].
-pub(super) fn one_checksum(fields: [(ChecksumAlgorithm, Option<&str>); 5]) -> Outcome<Option<Checksum>> {
-    let mut stated = fields.into_iter().filter_map(|(algorithm, text)| Some((algorithm, text?)));
+/// The checksum in the head of a request, of which there may be one. The S3 layer knows some of their
+/// headers only. Errors: `InvalidArgument`.
+pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Option<Checksum>> {
+    let value = |algorithm: ChecksumAlgorithm| {
+        let value = headers.get(algorithm.header())?;
+        Some((algorithm, value.to_str().unwrap_or_default()))
+    };
+    let mut stated = ChecksumAlgorithm::ALL.into_iter().filter_map(value);
     match (stated.next(), stated.next()) {
         (None, _) => Ok(None),
-        // What is no checksum at all is none that fits: S3 has one code for both.
-        (Some((algorithm, text)), None) => Ok(Some(
-            Checksum::from_base64(algorithm, text)
-                .map_err(|error| Error::new(ErrorKind::BadDigest, error.detail()))?,
-        )),
-        _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several").into()),
+        (Some((algorithm, text)), None) => Checksum::from_base64(algorithm, text).map(Some),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several")),
     }
 }
 
-/// Writes an optional checksum into the fields of an answer, which have the same names in each.
-macro_rules! put_checksum {
-    ($output:expr, $checksum:expr) => {
-        if let Some(checksum) = $checksum {
-            let field = match checksum.algorithm {
-                ::fordway_store::ChecksumAlgorithm::Crc32 => &mut $output.checksum_crc32,
-                ::fordway_store::ChecksumAlgorithm::Crc32c => &mut $output.checksum_crc32c,
-                ::fordway_store::ChecksumAlgorithm::Crc64Nvme => &mut $output.checksum_crc64nvme,
-                ::fordway_store::ChecksumAlgorithm::Sha1 => &mut $output.checksum_sha1,
-                ::fordway_store::ChecksumAlgorithm::Sha256 => &mut $output.checksum_sha256,
-            };
-            *field = Some(checksum.to_base64());
-        }
-    };
+/// The headers that an answer has for a checksum, and for what it was computed from.
+pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<ChecksumType>) -> HeaderMap {
+    let sum = checksum.and_then(|checksum| {
+        let value = HeaderValue::try_from(checksum.to_base64()).ok()?;
+        Some((HeaderName::from_static(checksum.algorithm.header()), value))
+    });
+    let kind = kind.map(|kind| (CHECKSUM_TYPE, HeaderValue::from_static(kind.name())));
+    sum.into_iter().chain(kind).collect()
 }
-pub(super) use put_checksum;
 
-/// The algorithm a client names. Errors: `InvalidArgument`.
+/// Adds a header; what cannot stand in one is left out.
+pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(name, value);
+    }
+}
+
+/// The version that an answer is about.
+pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
+/// Tags, as a query has parameters.
+pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
+/// What a checksum was computed from.
+const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
+
+/// An answer whose document is written here: the S3 layer does not know all that stands in it.
+pub(super) fn written<T>(output: T, document: AnswerDocument) -> S3Response<T> {
+    let mut response = S3Response::new(output);
+    let document = Bytes::from(document.finish());
+    response.extensions.insert(Payload::new(Reply::Content(Content::Bytes(document))));
+    response
+}
+
+/// The same where the S3 layer has no part in the answer.
+pub(super) fn document(document: AnswerDocument) -> S3Response<Body> {
+    let mut response = written(Body::empty(), document);
+    response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response
+}
+
+/// The value of a parameter, decoded.
+pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let found = pairs.find(|(known, _)| percent_decode_str(known).eq(name.bytes()));
+    Some(percent_decode_str(found?.1).decode_utf8_lossy().into_owned())
+}
+
+/// A tag as documents have it.
+pub(super) fn quoted(tag: &ETag) -> String {
+    format!("\"{tag}\"")
+}
+
+/// The algorithm a client names. Errors: `InvalidRequest`.
 pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
         let known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name).join(", ");
-        Error::new(ErrorKind::InvalidArgument, format!("checksum {name:?} is not one of {known}")).into()
+        invalid_request(format!("checksum {name:?} is not one of {known}"))
     })
 }
 
-/// What a checksum is computed from, as a client names it. Errors: `InvalidArgument`.
+/// What a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
 pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
-    ChecksumType::from_name(name).ok_or_else(|| {
-        let detail = format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE");
-        Error::new(ErrorKind::InvalidArgument, detail).into()
+    ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
+        invalid_request(format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE"))
     })
 }
 
-/// What a checksum is computed from, as S3 sends it.
-pub(super) fn type_of(checksum: &Checksum) -> dto::ChecksumType {
-    dto::ChecksumType::from_static(checksum.checksum_type().name())
+/// S3's code for what is wrong with checksums, and with a few other things.
+pub(super) fn invalid_request(message: impl Into<String>) -> Failure {
+    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses what a writer asks for and would believe it had got. Errors: `NotImplemented`.
-macro_rules! refuse_unsupported {
-    ($input:expr) => {
-        $crate::s3::convert::refuse(&[
-            ("x-amz-server-side-encryption", $input.server_side_encryption.is_some()),
-            ("x-amz-server-side-encryption-customer-key", $input.sse_customer_key.is_some()),
-            ("x-amz-object-lock-mode", $input.object_lock_mode.is_some()),
-            ("x-amz-object-lock-legal-hold", $input.object_lock_legal_hold_status.is_some()),
-            ("x-amz-website-redirect-location", $input.website_redirect_location.is_some()),
-            ("x-amz-grant-read", $input.grant_read.is_some()),
-            ("x-amz-grant-full-control", $input.grant_full_control.is_some()),
-            (
-                "an x-amz-acl other than private",
-                $input.acl.as_ref().is_some_and(|acl| {
-                    !matches!(acl.as_str(), "private" | "bucket-owner-full-control" | "bucket-owner-read")
-                }),
-            ),
-            (
-                "an x-amz-storage-class other than STANDARD",
-                $input.storage_class.as_ref().is_some_and(|class| class.as_str() != "STANDARD"),
-            ),
-        ])
-    };
+/// An error as [`invalid_request`], if it says that an argument is wrong.
+pub(super) fn as_invalid_request(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InvalidArgument => invalid_request(super::error::message(&error)),
+        _ => error.into(),
+    }
 }
-pub(super) use refuse_unsupported;
 
-/// See [`refuse_unsupported`].
+/// Refuses what a client asks for and would believe it had got. Errors: `NotImplemented`.
 pub(super) fn refuse(asked: &[(&str, bool)]) -> Outcome<()> {
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),
@@ -289,17 +281,11 @@ mod tests {
 
     #[test]
     fn two_checksums_are_one_too_many() {
-        let crc = Some("y/U5dA==");
-        let fields = |sha1| {
-            [
-                (ChecksumAlgorithm::Crc32, crc),
-                (ChecksumAlgorithm::Crc32c, None),
-                (ChecksumAlgorithm::Crc64Nvme, None),
-                (ChecksumAlgorithm::Sha1, sha1),
-                (ChecksumAlgorithm::Sha256, None),
-            ]
-        };
-        assert!(one_checksum(fields(None)).unwrap().is_some());
-        assert!(one_checksum(fields(Some("x"))).is_err());
+        let mut headers = HeaderMap::new();
+        assert!(stated_checksum(&headers).unwrap().is_none());
+        headers.insert("x-amz-checksum-crc32", HeaderValue::from_static("y/U5dA=="));
+        assert_eq!(stated_checksum(&headers).unwrap().unwrap().algorithm, ChecksumAlgorithm::Crc32);
+        headers.insert("x-amz-checksum-xxhash3", HeaderValue::from_static("x"));
+        assert!(stated_checksum(&headers).is_err());
     }
 }

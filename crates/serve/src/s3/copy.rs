@@ -1,91 +1,125 @@
 //! Copies within the store.
 
-use fordway_store::{Bucket, Conditions, CopyOptions, Error, ErrorKind, GetOptions, Key, Store, VersionId};
-use http::{Extensions, StatusCode};
-use s3s::S3Request;
-use s3s::dto::{
-    CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, MetadataDirective, Range,
-    TaggingDirective,
+use fordway_store::{
+    Bucket, ByteRange, CopyOptions, Error, ErrorKind, GetOptions, Key, PutResult, Store, VersionId,
 };
+use fordway_wire::date::format_iso8601;
+use fordway_wire::range::parse_range;
+use fordway_wire::s3_xml::AnswerDocument;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
+use s3s::{Body, S3Response};
 
 use super::convert::{
-    conditions_of, etag, metadata_of, names, put_checksum, read_conditions, refuse_unsupported, tags,
-    timestamp, type_of, version, version_name,
+    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, conditions_in, document,
+    metadata, names, quoted, tags, version,
 };
-use super::error::{Failure, Outcome, message};
-use super::objects::byte_range;
-use super::source::SourceBucket;
+use super::error::Outcome;
 
-pub(super) fn copy(store: &dyn Store, request: S3Request<CopyObjectInput>) -> Outcome<CopyObjectOutput> {
-    let (mut input, headers) = (request.input, request.headers);
-    refuse_unsupported!(input)?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let (from_bucket, from_key, version) = copy_source(&input.copy_source, &request.extensions)?;
-    let replaces = |directive: Option<&str>| directive == Some(MetadataDirective::REPLACE);
-    let replaces_metadata = replaces(input.metadata_directive.as_ref().map(MetadataDirective::as_str));
-    let replaces_tags = replaces(input.tagging_directive.as_ref().map(TaggingDirective::as_str));
-    let source_conditions = read_conditions(
-        input.copy_source_if_match.take(),
-        input.copy_source_if_none_match.take(),
-        input.copy_source_if_modified_since.take(),
-        input.copy_source_if_unmodified_since.take(),
-    );
+pub(super) fn copy(
+    store: &dyn Store,
+    (bucket, key): &(String, String),
+    headers: &HeaderMap,
+) -> Outcome<S3Response<Body>> {
+    let (bucket, key) = names(bucket, key)?;
+    let (from_bucket, from_key, version) = copy_source(headers)?;
+    let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
+    let replaces_tags = replaces(headers, "x-amz-tagging-directive")?;
+    let tagging = headers.get(TAGGING).and_then(|value| value.to_str().ok());
+    let checksum = headers.get("x-amz-checksum-algorithm").and_then(|value| value.to_str().ok());
     let options = CopyOptions {
-        metadata: replaces_metadata.then(|| metadata_of!(input, &headers)),
-        tags: replaces_tags.then(|| tags(input.tagging.as_deref())).transpose()?,
+        metadata: replaces_metadata.then(|| metadata(headers)),
+        tags: replaces_tags.then(|| tags(tagging)).transpose()?,
         source_version: version.clone(),
-        source_conditions,
-        conditions: conditions_of(&headers)?,
+        source_conditions: conditions_in(headers, &SOURCE_CONDITIONS)?,
+        conditions: conditions_in(headers, &CONDITIONS)?,
+        checksum: checksum.map(algorithm).transpose()?,
     };
     options.check_target((&from_bucket, &from_key), (&bucket, &key)).map_err(as_invalid_request)?;
     let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options)?;
-
-    let mut result = CopyObjectResult {
-        e_tag: etag(&made.etag),
-        last_modified: timestamp(made.modified),
-        checksum_type: made.checksum.as_ref().map(type_of),
-        ..Default::default()
-    };
-    put_checksum!(result, &made.checksum);
-    Ok(CopyObjectOutput {
-        copy_object_result: Some(result),
-        copy_source_version_id: version_name(version),
-        version_id: version_name(made.version),
-        ..Default::default()
-    })
+    let mut response = document(copied("CopyObjectResult", &made));
+    add_versions(&mut response, version.as_ref(), made.version.as_ref());
+    Ok(response)
 }
 
-/// S3 has a code of its own for a copy that changes nothing.
-fn as_invalid_request(error: Error) -> Failure {
-    Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message(&error))
-}
+/// The headers of conditions on the source of a copy.
+pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
+    HeaderName::from_static("x-amz-copy-source-if-match"),
+    HeaderName::from_static("x-amz-copy-source-if-none-match"),
+    HeaderName::from_static("x-amz-copy-source-if-modified-since"),
+    HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
+];
 
-/// The object that a copy reads, and the version of it that is named.
-pub(super) fn copy_source(
-    source: &CopySource,
-    extensions: &Extensions,
-) -> Outcome<(Bucket, Key, Option<VersionId>)> {
-    match source {
-        CopySource::Bucket { bucket, key, version_id } => {
-            let bucket = SourceBucket::of(extensions, bucket)?;
-            Ok((bucket, Key::new(&**key)?, version(version_id.as_deref())?))
-        }
-        _ => {
-            Err(Error::new(ErrorKind::NotImplemented, "copy from /bucket/key; there are no access points")
-                .into())
+/// Whether a directive says to take what the request has. Errors: `InvalidArgument` for what is none.
+fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
+    match headers.get(directive).map(HeaderValue::as_bytes) {
+        None | Some(b"COPY") => Ok(false),
+        Some(b"REPLACE") => Ok(true),
+        Some(_) => {
+            let detail = format!("{directive} is COPY or REPLACE");
+            Err(Error::new(ErrorKind::InvalidArgument, detail).into())
         }
     }
 }
 
-/// What a copied part asks of its source, with the range it takes.
-pub(super) fn copy_source_options(
-    range: Option<&str>,
-    version: Option<VersionId>,
-    conditions: Conditions,
-) -> Outcome<GetOptions> {
-    let range = range.map(Range::parse).transpose();
-    let range = range.map_err(|_| {
-        Error::new(ErrorKind::InvalidArgument, "x-amz-copy-source-range is not bytes=first-last")
-    })?;
-    Ok(GetOptions { range: range.map(byte_range), version, conditions, ..Default::default() })
+/// Says which versions were read and made.
+pub(super) fn add_versions(
+    response: &mut S3Response<Body>,
+    source: Option<&VersionId>,
+    made: Option<&VersionId>,
+) {
+    for (name, version) in [(SOURCE_VERSION_ID, source), (VERSION_ID, made)] {
+        if let Some(version) = version {
+            add_text(&mut response.headers, name, version.as_str());
+        }
+    }
+}
+
+const SOURCE_VERSION_ID: HeaderName = HeaderName::from_static("x-amz-copy-source-version-id");
+
+/// What a copy made, as S3 describes it.
+pub(super) fn copied(root: &'static str, made: &PutResult) -> AnswerDocument {
+    let mut document = AnswerDocument::new(root);
+    document.element("ETag", &quoted(&made.etag));
+    document.element("LastModified", &format_iso8601(made.modified));
+    document.checksum_with_type(made.checksum.as_ref());
+    document
+}
+
+/// The object that a copy reads, and the version of it that is named. Errors: `InvalidArgument`, those of
+/// names, `NotImplemented` for an access point.
+pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<VersionId>)> {
+    let wrong = |why: &str| {
+        let detail = format!("x-amz-copy-source is not /BUCKET/KEY, percent-encoded{why}");
+        Error::new(ErrorKind::InvalidArgument, detail)
+    };
+    let text = headers.get("x-amz-copy-source").and_then(|value| value.to_str().ok());
+    let text = text.ok_or_else(|| wrong(""))?;
+    let (path, named) = match text.split_once("?versionId=") {
+        Some((path, named)) => (path, Some(percent_decode_str(named).decode_utf8_lossy())),
+        None => (text, None),
+    };
+    let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong(" UTF-8"))?;
+    let path = path.strip_prefix('/').unwrap_or(&path);
+    if path.starts_with("arn:") {
+        let detail = "copy from /bucket/key; there are no access points";
+        return Err(Error::new(ErrorKind::NotImplemented, detail).into());
+    }
+    let (bucket, key) = path.split_once('/').ok_or_else(|| wrong(""))?;
+    let (bucket, key) = names(bucket, key)?;
+    Ok((bucket, key, version(named.as_deref())?))
+}
+
+/// What a copied part asks of its source, with the range it takes. Errors: `InvalidArgument`.
+pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId>) -> Outcome<GetOptions> {
+    let text = headers.get("x-amz-copy-source-range").map(|value| value.to_str().unwrap_or_default());
+    let range = text.map(|text| match parse_range(text) {
+        Some(range @ ByteRange::Inclusive(first, last)) if first <= last => Ok(range),
+        _ => {
+            let detail = "x-amz-copy-source-range is not bytes=FIRST-LAST";
+            Err(Error::new(ErrorKind::InvalidArgument, detail))
+        }
+    });
+    let conditions = conditions_in(headers, &SOURCE_CONDITIONS)?;
+    Ok(GetOptions { range: range.transpose()?, version, conditions, ..Default::default() })
 }

@@ -2,16 +2,18 @@
 
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, Deleted, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
-    ObjectInfo, Store,
+    ObjectInfo, Store, VersionId,
 };
+use fordway_wire::s3_xml::AnswerDocument;
 use http::StatusCode;
+use s3s::S3Response;
 use s3s::dto::{
-    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
-    ObjectIdentifier, Timestamp,
+    DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, ObjectIdentifier,
+    Timestamp,
 };
 use time::OffsetDateTime;
 
-use super::convert::{names, version, version_name, write_conditions};
+use super::convert::{names, version, version_name, write_conditions, written};
 use super::error::{Failure, Outcome, message};
 
 /// The most keys one DeleteObjects may name (S3's limit).
@@ -30,25 +32,42 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> Outcome<Delete
     })
 }
 
-pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<DeleteObjectsOutput> {
+pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Response<DeleteObjectsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
     let objects = input.delete.objects;
     if objects.is_empty() || objects.len() > KEYS_MAX {
-        let message = format!("name 1 to {KEYS_MAX} keys, not {}", objects.len());
-        return Err(Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message));
+        return Err(malformed(format!("name 1 to {KEYS_MAX} keys, not {}", objects.len())));
+    }
+    if let Some(object) = objects.iter().find(|object| !can_be_named(&object.key)) {
+        let why = "has characters that XML cannot hold; delete it by itself";
+        return Err(malformed(format!("the key {:?} {why}", object.key)));
     }
     store.head_bucket(&bucket)?;
 
     let quiet = input.delete.quiet.unwrap_or(false);
-    let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+    let mut document = AnswerDocument::new("DeleteResult");
     for (object, result) in objects.iter().zip(results(store, &bucket, &objects)) {
         match result {
             Ok(_) if quiet => {}
-            Ok(done) => deleted.push(as_deleted(object, done)),
-            Err(error) => errors.push(not_deleted(object, &error)),
+            Ok(done) => write_deleted(&mut document, object, done),
+            Err(error) => write_failure(&mut document, object, &error),
         }
     }
-    Ok(DeleteObjectsOutput { deleted: Some(deleted), errors: Some(errors), request_charged: None })
+    Ok(written(DeleteObjectsOutput::default(), document))
+}
+
+fn malformed(message: String) -> Failure {
+    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+}
+
+/// Whether XML 1.0 has all of its characters, be it as references.
+fn can_be_named(key: &str) -> bool {
+    let is_character = |character: char| match character {
+        '\t' | '\n' | '\r' => true,
+        '\u{fffe}' | '\u{ffff}' => false,
+        character => character >= ' ',
+    };
+    key.chars().all(is_character)
 }
 
 /// One result per object, in order: in one call of the store where keys are all that is named.
@@ -143,21 +162,19 @@ fn differs(why: &str) -> Error {
 }
 
 /// A version that was asked for is named; a delete marker is, whether it was made or removed.
-fn as_deleted(object: &ObjectIdentifier, done: Deleted) -> DeletedObject {
-    DeletedObject {
-        key: Some(object.key.clone()),
-        version_id: object.version_id.clone(),
-        delete_marker: done.is_marker.then_some(true),
-        delete_marker_version_id: version_name(done.version.filter(|_| done.is_marker)),
+fn write_deleted(document: &mut AnswerDocument, object: &ObjectIdentifier, done: Deleted) {
+    document.open("Deleted").element("Key", &object.key);
+    document.maybe("VersionId", object.version_id.as_deref());
+    if done.is_marker {
+        document.element("DeleteMarker", "true");
+        document.maybe("DeleteMarkerVersionId", done.version.as_ref().map(VersionId::as_str));
     }
+    document.close();
 }
 
-fn not_deleted(object: &ObjectIdentifier, error: &Error) -> s3s::dto::Error {
+fn write_failure(document: &mut AnswerDocument, object: &ObjectIdentifier, error: &Error) {
     let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
-    s3s::dto::Error {
-        code: Some(code.to_owned()),
-        key: Some(object.key.clone()),
-        message: Some(message(error)),
-        version_id: object.version_id.clone(),
-    }
+    document.open("Error").element("Key", &object.key);
+    document.maybe("VersionId", object.version_id.as_deref());
+    document.element("Code", code).element("Message", &message(error)).close();
 }

@@ -4,11 +4,11 @@ use fordway_store::ObjectInfo;
 use fordway_wire::date::format_http;
 use fordway_wire::header_text;
 
-/// Hands each header to `put`, names in lower case; `None` where a value cannot stand in a header, or
-/// `put` says so.
+/// Hands each header to `put`, of which those of user metadata may be no headers; `None` where `put` says
+/// so.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;
-    put("etag", format!("\"{}\"", printable(info.etag.as_str())?).as_bytes())?;
+    put("etag", format!("\"{}\"", info.etag).as_bytes())?;
     put("last-modified", format_http(info.modified).as_bytes())?;
     describe_metadata(info, put)?;
     if let Some(parts) = info.part_count {
@@ -18,7 +18,7 @@ pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> O
         put("x-amz-tagging-count", info.tag_count.to_string().as_bytes())?;
     }
     if let Some(version) = &info.version {
-        put("x-amz-version-id", printable(version.as_str())?.as_bytes())?;
+        put("x-amz-version-id", version.as_str().as_bytes())?;
     }
     Some(())
 }
@@ -33,20 +33,18 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
         ("expires", &metadata.expires),
     ] {
         if let Some(value) = value {
-            put(name, printable(value)?.as_bytes())?;
+            put(name, value.as_bytes())?;
         }
     }
     for (name, value) in &metadata.user {
-        let is_name =
-            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-        is_name.then_some(())?;
-        put(&format!("x-amz-meta-{name}"), printable(&header_text::encode(value))?.as_bytes())?;
+        put(&format!("x-amz-meta-{name}"), header_text::encode(value).as_bytes())?;
     }
     Some(())
 }
 
-/// What a header can carry as it is. What a POSIX program recorded may be anything.
-pub(crate) fn printable(value: &str) -> Option<&str> {
-    let is_plain = value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && value.trim() == value;
-    is_plain.then_some(value)
+/// Whether name and value are such as nobody reads in two ways. What a POSIX program recorded may be
+/// anything.
+pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
+    let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    is_name && value.iter().all(|byte| (b' '..=b'~').contains(byte)) && value.trim_ascii() == value
 }

@@ -90,7 +90,19 @@ pub(super) fn message(error: &Error) -> String {
         text.push_str("; ");
         text.push_str(error.kind().advice());
     }
-    text
+    printable(text)
+}
+
+/// Keys may hold characters that XML cannot.
+fn printable(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let shown = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The code in the S3 layer's own terms.

@@ -2,14 +2,18 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fordway_store::{Bucket, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, Store};
+use fordway_store::{
+    Bucket, ChecksumPlan, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, ObjectSummary, Store,
+};
+use fordway_wire::date::format_iso8601;
+use fordway_wire::s3_xml::AnswerDocument;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use s3s::S3Response;
 use s3s::dto::{
-    CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
-    Object, ObjectStorageClass, Owner,
+    EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Owner,
 };
 
-use super::convert::{count, etag, page_size, size, timestamp};
+use super::convert::{page_size, quoted, written};
 use super::error::Outcome;
 
 /// Everything but the unreserved characters of RFC 3986 and the slash.
@@ -48,7 +52,7 @@ pub(super) fn list_v1(
     store: &dyn Store,
     owner: &Owner,
     input: ListObjectsInput,
-) -> Outcome<ListObjectsOutput> {
+) -> Outcome<S3Response<ListObjectsOutput>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let query = ListQuery {
         prefix: input.prefix.unwrap_or_default(),
@@ -58,28 +62,20 @@ pub(super) fn list_v1(
     };
     let listing = store.list(&bucket, &query)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;
-    let next = listing.next.as_deref().map(|next| encoding.apply(next));
-    let (contents, common_prefixes) = entries(listing, encoding, Some(owner));
-    Ok(ListObjectsOutput {
-        name: Some(input.bucket),
-        prefix: Some(encoding.apply(&query.prefix)),
-        marker: Some(encoding.apply(query.start_after.as_deref().unwrap_or_default())),
-        delimiter: query.delimiter.as_deref().map(|delimiter| encoding.apply(delimiter)),
-        max_keys: count(query.max_keys),
-        is_truncated: Some(next.is_some()),
-        next_marker: next,
-        contents: Some(contents),
-        common_prefixes: Some(common_prefixes),
-        encoding_type: input.encoding_type,
-        request_charged: None,
-    })
+    let marker = encoding.apply(query.start_after.as_deref().unwrap_or_default());
+    let mut document = opened(&bucket, &query, encoding);
+    document.element("Marker", &marker);
+    document.maybe("NextMarker", listing.next.as_deref().map(|next| encoding.apply(next)).as_deref());
+    document.element("IsTruncated", if listing.next.is_some() { "true" } else { "false" });
+    write_entries(&mut document, &listing, encoding, Some(owner));
+    Ok(written(ListObjectsOutput::default(), document))
 }
 
 pub(super) fn list_v2(
     store: &dyn Store,
     owner: &Owner,
     input: ListObjectsV2Input,
-) -> Outcome<ListObjectsV2Output> {
+) -> Outcome<S3Response<ListObjectsV2Output>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let token = input.continuation_token;
     let start_after = match token.as_deref().filter(|token| !token.is_empty()) {
@@ -94,45 +90,72 @@ pub(super) fn list_v2(
     };
     let listing = store.list(&bucket, &query)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;
-    let (key_count, next) = (count(listing.entries.len()), listing.next.as_deref().map(write_token));
+    let mut document = opened(&bucket, &query, encoding);
+    document.maybe("StartAfter", input.start_after.as_deref().map(|start| encoding.apply(start)).as_deref());
+    document.maybe("ContinuationToken", token.as_deref());
+    document.element("KeyCount", &listing.entries.len().to_string());
+    document.element("IsTruncated", if listing.next.is_some() { "true" } else { "false" });
+    document.maybe("NextContinuationToken", listing.next.as_deref().map(write_token).as_deref());
     let owner = Some(owner).filter(|_| input.fetch_owner.unwrap_or(false));
-    let (contents, common_prefixes) = entries(listing, encoding, owner);
-    Ok(ListObjectsV2Output {
-        name: Some(input.bucket),
-        prefix: Some(encoding.apply(&query.prefix)),
-        start_after: input.start_after.as_deref().map(|start| encoding.apply(start)),
-        continuation_token: token,
-        delimiter: query.delimiter.as_deref().map(|delimiter| encoding.apply(delimiter)),
-        max_keys: count(query.max_keys),
-        key_count,
-        is_truncated: Some(next.is_some()),
-        next_continuation_token: next,
-        contents: Some(contents),
-        common_prefixes: Some(common_prefixes),
-        encoding_type: input.encoding_type,
-        request_charged: None,
-    })
+    write_entries(&mut document, &listing, encoding, owner);
+    Ok(written(ListObjectsV2Output::default(), document))
 }
 
-fn entries(listing: Listing, encoding: Encoding, owner: Option<&Owner>) -> (Vec<Object>, Vec<CommonPrefix>) {
-    let (mut objects, mut prefixes) = (Vec::with_capacity(listing.entries.len()), Vec::new());
-    for entry in listing.entries {
+/// The beginning of both forms. It is written here, because the S3 layer lets carriage returns stand for
+/// themselves, which readers of XML fold.
+fn opened(bucket: &Bucket, query: &ListQuery, encoding: Encoding) -> AnswerDocument {
+    let mut document = AnswerDocument::new("ListBucketResult");
+    document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));
+    document.maybe("Delimiter", query.delimiter.as_deref().map(|text| encoding.apply(text)).as_deref());
+    document.element("MaxKeys", &query.max_keys.to_string());
+    if matches!(encoding, Encoding::Url) {
+        document.element("EncodingType", "url");
+    }
+    document
+}
+
+fn write_entries(
+    document: &mut AnswerDocument,
+    listing: &Listing,
+    encoding: Encoding,
+    owner: Option<&Owner>,
+) {
+    for entry in &listing.entries {
         match entry {
-            Entry::CommonPrefix(prefix) => {
-                prefixes.push(CommonPrefix { prefix: Some(encoding.apply(&prefix)) });
-            }
-            Entry::Object(object) => objects.push(Object {
-                key: Some(encoding.apply(&object.key)),
-                size: size(object.size),
-                e_tag: etag(&object.etag),
-                last_modified: timestamp(object.modified),
-                storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
-                owner: owner.cloned(),
-                ..Default::default()
-            }),
+            Entry::CommonPrefix(_) => {}
+            Entry::Object(object) => write_object(document, object, encoding, owner),
         }
     }
-    (objects, prefixes)
+    for entry in &listing.entries {
+        if let Entry::CommonPrefix(prefix) = entry {
+            document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
+        }
+    }
+}
+
+fn write_object(
+    document: &mut AnswerDocument,
+    object: &ObjectSummary,
+    encoding: Encoding,
+    owner: Option<&Owner>,
+) {
+    document.open("Contents").element("Key", &encoding.apply(&object.key));
+    document.element("LastModified", &format_iso8601(object.modified));
+    document.element("ETag", &quoted(&object.etag));
+    if let Some(ChecksumPlan { algorithm, kind }) = object.checksum {
+        document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
+    }
+    document.element("Size", &object.size.to_string());
+    if let Some(owner) = owner {
+        write_owner(document, "Owner", owner);
+    }
+    document.element("StorageClass", "STANDARD").close();
+}
+
+/// A user as documents name them.
+pub(super) fn write_owner(document: &mut AnswerDocument, element: &'static str, owner: &Owner) {
+    document.open(element).maybe("ID", owner.id.as_deref());
+    document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }
 
 /// Where the next page starts, in a form that no client takes for a key.

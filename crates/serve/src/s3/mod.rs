@@ -5,6 +5,7 @@ mod absent;
 mod apart;
 mod attributes;
 mod buckets;
+mod completion;
 mod convert;
 mod copy;
 mod delete;
@@ -14,9 +15,9 @@ mod list;
 mod locked;
 mod look_up;
 mod multipart;
-mod objects;
 mod ranges;
-mod source;
+mod reads;
+mod routes;
 mod tagging;
 mod upload;
 mod uploads;
@@ -35,20 +36,18 @@ use crate::GatewayConfig;
 use crate::domains::Domains;
 use crate::identity::{Admission, KnownKeys};
 use crate::users::{User, Users};
-pub(crate) use attributes::BareTag;
-pub(crate) use objects::DEFAULT_TYPE;
+pub(crate) use convert::stated_checksum;
+pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
 use apart::{Pace, apart, change_apart};
 use convert::names;
-pub(crate) use describe::{describe, printable};
+pub(crate) use describe::{describe, is_plain};
 use error::{Failure, Outcome};
 use locked::until_unlocked;
 use look_up::look_up;
-use ranges::SeveralRanges;
+use routes::ObjectRoutes;
 
-/// The most bytes of an XML document: 10,000 parts with a checksum each take about 2 MiB.
-const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
@@ -56,36 +55,28 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
     let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
-    let mut copies = builder(&config.region, Admission::Peers, domains.clone(), None);
-    copies.set_host(domains.clone());
-    let mut builder = builder(&config.region, admission, domains.clone(), Some(copies.build()));
+    let mut builder = builder(Some(&config.region), admission, domains.clone());
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
 }
 
 /// The service that answers requests without a signature of whoever is an extension of them.
-pub(crate) fn service_for_peers(region: &str) -> S3Service {
-    let copies = builder(region, Admission::Peers, Domains::none(), None).build();
-    builder(region, Admission::Peers, Domains::none(), Some(copies)).build()
+pub(crate) fn service_for_peers() -> S3Service {
+    builder(None, Admission::Peers, Domains::none()).build()
 }
 
-fn builder(
-    region: &str,
-    admission: Admission,
-    domains: Domains,
-    copies: Option<S3Service>,
-) -> S3ServiceBuilder {
+fn builder(region: Option<&str>, admission: Admission, domains: Domains) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
-    limits.xml_max_body_size = DOCUMENT_BYTES_MAX;
+    // The gate limits documents.
+    limits.xml_max_body_size = usize::MAX;
     limits.form_max_field_size = FORM_BYTES_MAX;
     limits.form_max_fields_size = FORM_BYTES_MAX;
     limits.post_object_max_file_size = FORM_BYTES_MAX as u64;
-    let mut builder =
-        S3ServiceBuilder::new(Frontend { region: region.to_owned(), publishing: Pace::default() });
+    let mut builder = S3ServiceBuilder::new(Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(SeveralRanges { admission: admission.clone(), domains, copies });
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing: Pace::default() });
     builder.set_access(admission);
     builder
 }
@@ -112,8 +103,14 @@ impl NameValidation for StoreNames {
 /// S3 in front of the store of whoever calls. Calls block the thread they come in on (see the crate's
 /// own words on why), but for those that may take long.
 struct Frontend {
-    region: String,
-    publishing: Pace,
+    /// `None` where requests are not signed for one.
+    region: Option<String>,
+}
+
+impl Frontend {
+    fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or("us-east-1")
+    }
 }
 
 /// Who calls. Errors: `AccessDenied`; the check of signatures leaves nobody unnamed.
@@ -151,8 +148,8 @@ impl S3 for Frontend {
         request: S3Request<ListBucketsInput>,
     ) -> S3Result<S3Response<ListBucketsOutput>> {
         let user = caller(&request)?;
-        let owner = owner(&user);
-        plain(apart(user, move |store| buckets::list(store, &owner, request.input)).await)
+        let (owner, region) = (owner(&user), self.region.clone());
+        plain(apart(user, move |store| buckets::list(store, &owner, region.as_deref(), request.input)).await)
     }
 
     async fn create_bucket(
@@ -160,7 +157,7 @@ impl S3 for Frontend {
         request: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let user = caller(&request)?;
-        plain(buckets::create(&*user.store, request.input))
+        buckets::create(&*user.store, self.region.as_deref(), request.input).map_err(|Failure(error)| error)
     }
 
     async fn head_bucket(
@@ -168,8 +165,8 @@ impl S3 for Frontend {
         request: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
         let user = caller(&request)?;
-        let (region, bucket) = (self.region.clone(), request.input.bucket);
-        look_up(user, move |store| buckets::head(store, &region, bucket.clone())).await.map(S3Response::new)
+        let (region, bucket) = (self.region().to_owned(), request.input.bucket);
+        look_up(user, move |store| buckets::head(store, &region, bucket.clone())).await
     }
 
     async fn delete_bucket(
@@ -185,7 +182,7 @@ impl S3 for Frontend {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         let user = caller(&request)?;
-        let (region, bucket) = (self.region.clone(), request.input.bucket);
+        let (region, bucket) = (self.region().to_owned(), request.input.bucket);
         look_up(user, move |store| buckets::location(store, &region, bucket.clone()))
             .await
             .map(S3Response::new)
@@ -285,7 +282,7 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let user = caller(&request)?;
         let input = request.input;
-        look_up(user, move |store| tagging::get(store, input.clone())).await.map(S3Response::new)
+        look_up(user, move |store| tagging::get(store, input.clone())).await
     }
 
     async fn put_object_tagging(
@@ -319,7 +316,9 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<ListObjectsOutput>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        plain(apart(user, move |store| list::list_v1(store, &owner, request.input)).await)
+        apart(user, move |store| list::list_v1(store, &owner, request.input))
+            .await
+            .map_err(|Failure(error)| error)
     }
 
     async fn list_objects_v2(
@@ -328,27 +327,9 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        plain(apart(user, move |store| list::list_v2(store, &owner, request.input)).await)
-    }
-
-    async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
-        let user = caller(&request)?;
-        let input = request.input;
-        look_up(user, move |store| objects::get(store, input.clone())).await
-    }
-
-    async fn head_object(
-        &self,
-        request: S3Request<HeadObjectInput>,
-    ) -> S3Result<S3Response<HeadObjectOutput>> {
-        let user = caller(&request)?;
-        let input = request.input;
-        look_up(user, move |store| objects::head(store, input.clone())).await
-    }
-
-    async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        let user = caller(&request)?;
-        plain(upload::put(&*user.store, request, &self.publishing).await)
+        apart(user, move |store| list::list_v2(store, &owner, request.input))
+            .await
+            .map_err(|Failure(error)| error)
     }
 
     /// Forms sent by browsers are not offered.
@@ -372,47 +353,7 @@ impl S3 for Frontend {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let user = caller(&request)?;
-        plain(change_apart(user, |store| delete::many(store, request.input)).await)
-    }
-
-    async fn copy_object(
-        &self,
-        request: S3Request<CopyObjectInput>,
-    ) -> S3Result<S3Response<CopyObjectOutput>> {
-        let user = caller(&request)?;
-        plain(change_apart(user, |store| copy::copy(store, request)).await)
-    }
-
-    async fn create_multipart_upload(
-        &self,
-        request: S3Request<CreateMultipartUploadInput>,
-    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        let user = caller(&request)?;
-        plain(multipart::create(&*user.store, request))
-    }
-
-    async fn upload_part(
-        &self,
-        request: S3Request<UploadPartInput>,
-    ) -> S3Result<S3Response<UploadPartOutput>> {
-        let user = caller(&request)?;
-        plain(upload::put_part(&*user.store, request, &self.publishing).await)
-    }
-
-    async fn upload_part_copy(
-        &self,
-        request: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        let user = caller(&request)?;
-        plain(change_apart(user, |store| multipart::copy_part(store, request)).await)
-    }
-
-    async fn complete_multipart_upload(
-        &self,
-        request: S3Request<CompleteMultipartUploadInput>,
-    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        let user = caller(&request)?;
-        plain(change_apart(user, |store| multipart::complete(store, request.input)).await)
+        change_apart(user, |store| delete::many(store, request.input)).await.map_err(|Failure(error)| error)
     }
 
     async fn abort_multipart_upload(
@@ -425,7 +366,9 @@ impl S3 for Frontend {
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| multipart::list_parts(store, request.input)).await)
+        let owner = owner(&user);
+        let listed = apart(user, move |store| multipart::list_parts(store, &owner, request.input)).await;
+        listed.map_err(|Failure(error)| error)
     }
 
     async fn list_multipart_uploads(
@@ -433,6 +376,8 @@ impl S3 for Frontend {
         request: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         let user = caller(&request)?;
-        plain(apart(user, |store| uploads::list(store, request.input)).await)
+        let owner = owner(&user);
+        let listed = apart(user, move |store| uploads::list(store, &owner, request.input)).await;
+        listed.map_err(|Failure(error)| error)
     }
 }

@@ -1,23 +1,24 @@
 //! Multipart uploads.
 
 use fordway_store::{
-    Bucket, ByteRange, ChecksumType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, GetOptions, Key,
-    PartInfo, PartsQuery, PutOptions, Store, UploadId, checked_part_number,
+    Bucket, ByteRange, ChecksumPlan, Error, ErrorKind, GetOptions, Key, PartInfo, PartsQuery, PutOptions,
+    Store, UploadId, checked_part_number,
 };
-use s3s::S3Request;
+use fordway_wire::date::format_iso8601;
+use fordway_wire::s3_xml::AnswerDocument;
+use http::{HeaderMap, HeaderName, Uri};
 use s3s::dto::{
-    AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
-    CompleteMultipartUploadOutput, CopyPartResult, CreateMultipartUploadInput, CreateMultipartUploadOutput,
-    ListPartsInput, ListPartsOutput, Part, UploadPartCopyInput, UploadPartCopyOutput,
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, ListPartsInput, ListPartsOutput, Owner,
 };
+use s3s::{Body, S3Response};
 
 use super::convert::{
-    algorithm, checksum_type, count, etag, metadata_of, names, page_size, put_checksum, read_conditions,
-    refuse, refuse_unsupported, size, stated_checksum, tags, timestamp, type_of, version_name,
-    write_conditions,
+    TAGGING, add_text, algorithm, as_invalid_request, checksum_headers, checksum_type, document, metadata,
+    names, page_size, parameter, quoted, tags, written,
 };
-use super::copy::{copy_source, copy_source_options};
+use super::copy::{add_versions, copied, copy_source, copy_source_options};
 use super::error::Outcome;
+use super::list::write_owner;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -30,62 +31,51 @@ pub(super) fn part_number(number: i32) -> Outcome<u16> {
 
 pub(super) fn create(
     store: &dyn Store,
-    request: S3Request<CreateMultipartUploadInput>,
-) -> Outcome<CreateMultipartUploadOutput> {
-    let (mut input, headers) = (request.input, request.headers);
-    refuse_unsupported!(input)?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let checksum = input.checksum_algorithm.as_ref().map(|name| algorithm(name.as_str())).transpose()?;
-    let stated_type = input.checksum_type.as_ref().map(|name| checksum_type(name.as_str())).transpose()?;
+    (bucket, key): &(String, String),
+    headers: &HeaderMap,
+) -> Outcome<S3Response<Body>> {
+    let (bucket, key) = names(bucket, key)?;
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let options = PutOptions {
-        metadata: metadata_of!(input, &headers),
-        tags: tags(input.tagging.as_deref())?,
-        checksum,
-        checksum_type: stated_type,
+        metadata: metadata(headers),
+        tags: tags(text(TAGGING.as_str()))?,
+        checksum: text("x-amz-checksum-algorithm").map(algorithm).transpose()?,
+        checksum_type: text("x-amz-checksum-type").map(checksum_type).transpose()?,
         ..Default::default()
     };
-    let kind = stated_type.or(checksum.map(ChecksumType::default_of));
+    options.check_upload().map_err(as_invalid_request)?;
     let upload = store.create_upload(&bucket, &key, &options)?;
-    Ok(CreateMultipartUploadOutput {
-        bucket: Some(input.bucket),
-        key: Some(input.key),
-        upload_id: Some(upload.as_str().to_owned()),
-        checksum_algorithm: input.checksum_algorithm,
-        checksum_type: kind.map(|kind| s3s::dto::ChecksumType::from_static(kind.name())),
-        ..Default::default()
-    })
+    let mut result = AnswerDocument::new("InitiateMultipartUploadResult");
+    result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
+    result.element("UploadId", upload.as_str());
+    let mut response = document(result);
+    if let Some(ChecksumPlan { algorithm, kind }) = options.checksum_plan() {
+        add_text(&mut response.headers, CHECKSUM_ALGORITHM, algorithm.name());
+        response.headers.extend(checksum_headers(None, Some(kind)));
+    }
+    Ok(response)
 }
+
+const CHECKSUM_ALGORITHM: HeaderName = HeaderName::from_static("x-amz-checksum-algorithm");
 
 pub(super) fn copy_part(
     store: &dyn Store,
-    request: S3Request<UploadPartCopyInput>,
-) -> Outcome<UploadPartCopyOutput> {
-    let input = request.input;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let upload = UploadId::new(input.upload_id)?;
-    let number = part_number(input.part_number)?;
-    let (from_bucket, from_key, version) = copy_source(&input.copy_source, &request.extensions)?;
-    let conditions = read_conditions(
-        input.copy_source_if_match,
-        input.copy_source_if_none_match,
-        input.copy_source_if_modified_since,
-        input.copy_source_if_unmodified_since,
-    );
-    let options = copy_source_options(input.copy_source_range.as_deref(), version.clone(), conditions)?;
+    (bucket, key): &(String, String),
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Outcome<S3Response<Body>> {
+    let (bucket, key) = names(bucket, key)?;
+    let asked = |name: &str| parameter(uri, name).unwrap_or_default();
+    let upload = UploadId::new(asked("uploadId"))?;
+    let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
+    let (from_bucket, from_key, version) = copy_source(headers)?;
+    let options = copy_source_options(headers, version.clone())?;
     check_within(store, (&from_bucket, &from_key), &options)?;
-    let copied = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
-    let made = copied.map_err(as_copy_condition)?;
-    let mut result = CopyPartResult {
-        e_tag: etag(&made.etag),
-        last_modified: timestamp(made.modified),
-        ..Default::default()
-    };
-    put_checksum!(result, &made.checksum);
-    Ok(UploadPartCopyOutput {
-        copy_part_result: Some(result),
-        copy_source_version_id: version_name(version),
-        ..Default::default()
-    })
+    let made = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
+    let made = made.map_err(as_copy_condition)?;
+    let mut response = document(copied("CopyPartResult", &made));
+    add_versions(&mut response, version.as_ref(), None);
+    Ok(response)
 }
 
 /// A read gets what there is of its range; a copied part must be all that was asked for, or its writer
@@ -111,89 +101,52 @@ fn as_copy_condition(error: Error) -> Error {
     }
 }
 
-pub(super) fn complete(
-    store: &dyn Store,
-    input: CompleteMultipartUploadInput,
-) -> Outcome<CompleteMultipartUploadOutput> {
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let options = CompleteOptions {
-        checksum: stated_checksum!(input)?,
-        size: input.mpu_object_size.map(stated_size).transpose()?,
-        conditions: write_conditions(input.if_match, input.if_none_match),
-    };
-    let upload = UploadId::new(input.upload_id)?;
-    let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-    let parts = parts.into_iter().map(completed_part).collect::<Outcome<Vec<_>>>()?;
-    let made = store.complete_upload(&bucket, &key, &upload, &parts, &options)?;
-    let mut output = CompleteMultipartUploadOutput {
-        location: Some(format!("/{}/{}", input.bucket, input.key)),
-        bucket: Some(input.bucket),
-        key: Some(input.key),
-        e_tag: etag(&made.etag),
-        checksum_type: made.checksum.as_ref().map(type_of),
-        version_id: version_name(made.version),
-        ..Default::default()
-    };
-    put_checksum!(output, &made.checksum);
-    Ok(output)
-}
-
-fn stated_size(bytes: i64) -> Outcome<u64> {
-    let negative = |_| Error::new(ErrorKind::InvalidArgument, "x-amz-mp-object-size is negative");
-    Ok(u64::try_from(bytes).map_err(negative)?)
-}
-
-fn completed_part(part: s3s::dto::CompletedPart) -> Outcome<CompletedPart> {
-    let missing = |what| Error::new(ErrorKind::InvalidArgument, format!("a part without {what}"));
-    let number = part.part_number.ok_or_else(|| missing("PartNumber"))?;
-    let tag = part.e_tag.as_ref().ok_or_else(|| missing("ETag"))?;
-    Ok(CompletedPart {
-        number: part_number(number)?,
-        etag: ETag::new(tag.value()),
-        checksum: stated_checksum!(part)?,
-    })
-}
-
 pub(super) fn abort(
     store: &dyn Store,
     input: AbortMultipartUploadInput,
 ) -> Outcome<AbortMultipartUploadOutput> {
-    refuse(&[("x-amz-if-match-initiated-time", input.if_match_initiated_time.is_some())])?;
     let (bucket, key) = names(&input.bucket, &input.key)?;
     store.abort_upload(&bucket, &key, &UploadId::new(input.upload_id)?)?;
     Ok(AbortMultipartUploadOutput::default())
 }
 
-pub(super) fn list_parts(store: &dyn Store, input: ListPartsInput) -> Outcome<ListPartsOutput> {
+pub(super) fn list_parts(
+    store: &dyn Store,
+    owner: &Owner,
+    input: ListPartsInput,
+) -> Outcome<S3Response<ListPartsOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let upload = UploadId::new(input.upload_id.as_str())?;
     let after = u16::try_from(input.part_number_marker.unwrap_or(0))
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "part-number-marker is not a part's number"))?;
     let query = PartsQuery { after, max_parts: page_size(input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
-    let next = listing.parts.last().filter(|_| listing.truncated).map(|part| i32::from(part.number));
-    let parts = listing.parts.into_iter().map(listed_part);
-    Ok(ListPartsOutput {
-        bucket: Some(input.bucket),
-        key: Some(input.key),
-        upload_id: Some(input.upload_id),
-        part_number_marker: Some(i32::from(after)),
-        next_part_number_marker: next,
-        max_parts: count(query.max_parts),
-        is_truncated: Some(listing.truncated),
-        parts: Some(parts.collect()),
-        ..Default::default()
-    })
+    let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
+    let mut document = AnswerDocument::new("ListPartsResult");
+    document.element("Bucket", bucket.as_str()).element("Key", key.as_str());
+    document.element("UploadId", upload.as_str()).element("PartNumberMarker", &after.to_string());
+    document.maybe("NextPartNumberMarker", next.as_deref());
+    document.element("MaxParts", &query.max_parts.to_string());
+    document.element("IsTruncated", if listing.truncated { "true" } else { "false" });
+    listing.parts.iter().for_each(|part| write_part(&mut document, part));
+    write_upload(&mut document, owner, listing.checksum);
+    Ok(written(ListPartsOutput::default(), document))
 }
 
-fn listed_part(part: PartInfo) -> Part {
-    let mut listed = Part {
-        part_number: Some(i32::from(part.number)),
-        size: size(part.size),
-        e_tag: etag(&part.etag),
-        last_modified: timestamp(part.modified),
-        ..Default::default()
-    };
-    put_checksum!(listed, &part.checksum);
-    listed
+fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
+    document.open("Part").element("PartNumber", &part.number.to_string());
+    document.element("LastModified", &format_iso8601(part.modified));
+    document.element("ETag", &quoted(&part.etag)).element("Size", &part.size.to_string());
+    document.checksum(part.checksum.as_ref()).close();
+}
+
+/// What is the same of an upload in every listing.
+pub(super) fn write_upload(document: &mut AnswerDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
+    for element in ["Initiator", "Owner"] {
+        write_owner(document, element, owner);
+    }
+    document.element("StorageClass", "STANDARD");
+    if let Some(ChecksumPlan { algorithm, kind }) = checksum {
+        document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
+    }
 }

@@ -1,25 +1,32 @@
 //! Tags of objects.
 
 use fordway_store::{Store, Tags};
+use fordway_wire::s3_xml::AnswerDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
+use s3s::S3Response;
 use s3s::dto::{
     DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
-    PutObjectTaggingInput, PutObjectTaggingOutput, Tag,
+    PutObjectTaggingInput, PutObjectTaggingOutput,
 };
 
-use super::convert::{names, version, version_name};
+use super::convert::{names, version, version_name, written};
 use super::error::{Failure, Outcome};
 
-pub(super) fn get(store: &dyn Store, input: GetObjectTaggingInput) -> Outcome<GetObjectTaggingOutput> {
+pub(super) fn get(
+    store: &dyn Store,
+    input: GetObjectTaggingInput,
+) -> Outcome<S3Response<GetObjectTaggingOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     let tags = store.tags(&bucket, &key, version.as_ref())?;
-    let tag = |(name, value)| Tag { key: Some(name), value: Some(value) };
-    Ok(GetObjectTaggingOutput {
-        tag_set: tags.into_iter().map(tag).collect(),
-        version_id: version_name(version),
-    })
+    let mut document = AnswerDocument::new("Tagging");
+    document.open("TagSet");
+    for (name, value) in &tags {
+        document.open("Tag").element("Key", name).element("Value", value).close();
+    }
+    let output = GetObjectTaggingOutput { version_id: version_name(version), ..Default::default() };
+    Ok(written(output, document))
 }
 
 pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<PutObjectTaggingOutput> {

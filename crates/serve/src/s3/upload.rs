@@ -5,22 +5,23 @@ use std::pin::Pin;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
 use fordway_store::{
     Checksum, ChecksumAlgorithm, Error, ErrorKind, Expected, PartOptions, PutOptions, Store,
 };
-use http::{HeaderMap, StatusCode};
-use s3s::dto::{PutObjectInput, PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput};
-use s3s::{S3Request, TrailingHeaders};
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use http_body::Body as _;
+use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use super::apart::Pace;
 use super::convert::{
-    algorithm, etag, metadata_of, names, put_checksum, refuse, refuse_unsupported, stated_checksum, tags,
-    type_of, version_name, write_conditions,
+    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, checksum_headers,
+    conditions_in, metadata, names, parameter, quoted, stated_checksum, tags,
 };
 use super::error::{Failure, Outcome, unreadable_body};
 use super::multipart::part_number;
 use crate::unsigned::Trailers;
+
+const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// What is taken of a client before the others of its thread have their turn: a millisecond or two where
 /// it is digested. The runtime alone would look at them after 61 times 8 MiB.
@@ -28,81 +29,63 @@ const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
     store: &dyn Store,
-    mut request: S3Request<PutObjectInput>,
+    (bucket, key): &(String, String),
+    mut request: S3Request<Body>,
     pace: &Pace,
-) -> Outcome<PutObjectOutput> {
-    let trailers = Trailing::of(&mut request);
-    let S3Request { mut input, headers, .. } = request;
-    refuse_unsupported!(input)?;
-    refuse(&[("x-amz-write-offset-bytes", input.write_offset_bytes.is_some())])?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let checks = Checks {
-        size: input.content_length.and_then(|length| u64::try_from(length).ok()),
-        md5: content_md5(input.content_md5.as_deref())?,
-        checksum: Stated::new(stated_checksum!(input)?, &headers, trailers)?,
-    };
+) -> Outcome<S3Response<Body>> {
+    let (bucket, key) = names(bucket, key)?;
+    let checks = Checks::read(&mut request)?;
+    let headers = &request.headers;
     let options = PutOptions {
-        metadata: metadata_of!(input, &headers),
-        tags: tags(input.tagging.as_deref())?,
-        conditions: write_conditions(input.if_match, input.if_none_match),
+        metadata: metadata(headers),
+        tags: tags(headers.get(TAGGING).and_then(|value| value.to_str().ok()))?,
+        conditions: conditions_in(headers, &CONDITIONS)?,
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
         size_hint: checks.size,
         ..Default::default()
     };
     let mut writer = store.writer(&bucket, &key, &options)?;
-    receive(input.body, |data| writer.write(data)).await?;
+    receive(request.input, |data| writer.write(data)).await?;
     let made = pace.publish(writer, checks.expected()?).await?;
-
-    let mut output = PutObjectOutput {
-        e_tag: etag(&made.etag),
-        checksum_type: made.checksum.as_ref().map(type_of),
-        version_id: version_name(made.version),
-        ..Default::default()
-    };
-    put_checksum!(output, &made.checksum);
-    Ok(output)
+    let kind = made.checksum.as_ref().map(Checksum::checksum_type);
+    let mut headers = checksum_headers(made.checksum.as_ref(), kind);
+    add_text(&mut headers, header::ETAG, &quoted(&made.etag));
+    if let Some(version) = &made.version {
+        add_text(&mut headers, VERSION_ID, version.as_str());
+    }
+    Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
 pub(super) async fn put_part(
     store: &dyn Store,
-    mut request: S3Request<UploadPartInput>,
+    (bucket, key): &(String, String),
+    mut request: S3Request<Body>,
     pace: &Pace,
-) -> Outcome<UploadPartOutput> {
-    let trailers = Trailing::of(&mut request);
-    let S3Request { input, headers, .. } = request;
-    refuse(&[("x-amz-server-side-encryption-customer-key", input.sse_customer_key.is_some())])?;
-    let (bucket, key) = names(&input.bucket, &input.key)?;
-    let upload = fordway_store::UploadId::new(input.upload_id.as_str())?;
-    let number = part_number(input.part_number)?;
-    let checks = Checks {
-        size: input.content_length.and_then(|length| u64::try_from(length).ok()),
-        md5: content_md5(input.content_md5.as_deref())?,
-        checksum: Stated::new(stated_checksum!(input)?, &headers, trailers)?,
-    };
+) -> Outcome<S3Response<Body>> {
+    let (bucket, key) = names(bucket, key)?;
+    let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
+    let upload = fordway_store::UploadId::new(asked("uploadId"))?;
+    let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
+    let checks = Checks::read(&mut request)?;
     let options = PartOptions {
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
         size_hint: checks.size,
     };
     let mut part = store.part_writer(&bucket, &key, &upload, number, &options)?;
-    receive(input.body, |data| part.write(data)).await?;
+    receive(request.input, |data| part.write(data)).await?;
     let made = pace.publish(part, checks.expected()?).await?;
-
-    let mut output = UploadPartOutput { e_tag: etag(&made.etag), ..Default::default() };
-    put_checksum!(output, &made.checksum);
-    Ok(output)
+    let mut headers = checksum_headers(made.checksum.as_ref(), None);
+    add_text(&mut headers, header::ETAG, &quoted(&made.etag));
+    Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
 /// Feeds a body to `consume`, piece by piece as it arrives.
-async fn receive(
-    body: Option<StreamingBlob>,
-    mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>,
-) -> Outcome<()> {
-    let Some(mut body) = body else { return Ok(()) };
+async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store::Result<()>) -> Outcome<()> {
     let mut turn_bytes = 0;
-    while let Some(piece) = next_piece(&mut body).await {
-        let piece = piece.map_err(|error| unreadable_body(&*error))?;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let Ok(piece) = frame.map_err(|error| unreadable_body(&*error))?.into_data() else { continue };
         consume(&piece)?;
         turn_bytes += piece.len();
         if turn_bytes >= TURN_BYTES {
@@ -113,11 +96,6 @@ async fn receive(
     Ok(())
 }
 
-async fn next_piece(body: &mut StreamingBlob) -> Option<Result<Bytes, s3s::StdError>> {
-    use futures_core::Stream as _;
-    poll_fn(|context| Pin::new(&mut *body).poll_next(context)).await
-}
-
 /// What the client says its content is.
 struct Checks {
     size: Option<u64>,
@@ -126,6 +104,17 @@ struct Checks {
 }
 
 impl Checks {
+    /// Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
+    fn read(request: &mut S3Request<Body>) -> Outcome<Self> {
+        let trailers = Trailing::of(request);
+        let text = |name: HeaderName| request.headers.get(name).and_then(|value| value.to_str().ok());
+        Ok(Checks {
+            size: text(header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
+            md5: content_md5(text(CONTENT_MD5))?,
+            checksum: Stated::new(&request.headers, trailers)?,
+        })
+    }
+
     /// To be asked once the body was read: only then are its trailers known.
     fn expected(self) -> Outcome<Expected> {
         Ok(Expected { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
@@ -164,11 +153,13 @@ impl Trailing {
 }
 
 impl Stated {
-    fn new(value: Option<Checksum>, headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
+    fn new(headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
+        let value = stated_checksum(headers).map_err(as_invalid_request)?;
         let announced = announced_algorithm(headers)?;
         let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
         let named = || -> Outcome<_> {
-            let name = headers.get("x-amz-sdk-checksum-algorithm").and_then(|value| value.to_str().ok());
+            let mut names = ["x-amz-sdk-checksum-algorithm", "x-amz-checksum-algorithm"].iter();
+            let name = names.find_map(|name| headers.get(*name)?.to_str().ok());
             name.map(algorithm).transpose()
         };
         let algorithm = match value.as_ref().map(|checksum| checksum.algorithm).or(announced) {
@@ -178,20 +169,18 @@ impl Stated {
         Ok(Stated { algorithm, value, trailer })
     }
 
-    /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there.
+    /// The value stated. Errors: `InvalidArgument` if the trailer announced is not there, `InvalidRequest`
+    /// if it is no checksum.
     fn value(self) -> Outcome<Option<Checksum>> {
         let (Some(algorithm), Some(trailer)) = (self.algorithm, self.trailer) else {
             return Ok(self.value);
         };
-        let name = header_name(algorithm);
-        let text = trailer.get(&name);
+        let name = algorithm.header();
+        let text = trailer.get(name);
         let missing = || Error::new(ErrorKind::InvalidArgument, format!("the trailer {name} is missing"));
-        Ok(Some(Checksum::from_base64(algorithm, text.ok_or_else(missing)?.trim())?))
+        let text = text.ok_or_else(missing)?;
+        Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(as_invalid_request)
     }
-}
-
-fn header_name(algorithm: ChecksumAlgorithm) -> String {
-    format!("x-amz-checksum-{}", algorithm.name().to_ascii_lowercase())
 }
 
 /// The checksum that `x-amz-trailer` announces, if it announces one.

@@ -1,19 +1,24 @@
 //! Uploads in progress, listed; keys may be rolled up as in a listing of objects.
 
 use fordway_store::{Bucket, Store, UploadSummary, UploadsQuery};
-use s3s::dto::{CommonPrefix, ListMultipartUploadsInput, ListMultipartUploadsOutput, MultipartUpload};
+use fordway_wire::date::format_iso8601;
+use fordway_wire::s3_xml::AnswerDocument;
+use s3s::S3Response;
+use s3s::dto::{EncodingType, ListMultipartUploadsInput, ListMultipartUploadsOutput, Owner};
 
-use super::convert::{count, page_size, timestamp};
+use super::convert::{page_size, written};
 use super::error::Outcome;
 use super::list::Encoding;
+use super::multipart::write_upload;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
 
 pub(super) fn list(
     store: &dyn Store,
+    owner: &Owner,
     input: ListMultipartUploadsInput,
-) -> Outcome<ListMultipartUploadsOutput> {
+) -> Outcome<S3Response<ListMultipartUploadsOutput>> {
     let bucket = Bucket::new(input.bucket.as_str())?;
     let query = UploadsQuery {
         prefix: input.prefix.clone().unwrap_or_default(),
@@ -25,31 +30,32 @@ pub(super) fn list(
     let page = Page::read(store, &bucket, &query, delimiter)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;
     let last = page.last.filter(|_| page.is_truncated);
-    let prefix = |prefix: &String| CommonPrefix { prefix: Some(encoding.apply(prefix)) };
-    Ok(ListMultipartUploadsOutput {
-        bucket: Some(input.bucket),
-        prefix: Some(encoding.apply(&query.prefix)),
-        delimiter: delimiter.map(|delimiter| encoding.apply(delimiter)),
-        key_marker: input.key_marker.as_deref().map(|marker| encoding.apply(marker)),
-        upload_id_marker: input.upload_id_marker,
-        next_key_marker: last.as_ref().map(|(key, _)| encoding.apply(key)),
-        next_upload_id_marker: last.and_then(|(_, upload)| upload),
-        max_uploads: count(query.max_uploads),
-        is_truncated: Some(page.is_truncated),
-        uploads: Some(page.uploads.into_iter().map(|upload| listed(upload, encoding)).collect()),
-        common_prefixes: Some(page.prefixes.iter().map(prefix).collect()),
-        encoding_type: input.encoding_type,
-        request_charged: None,
-    })
+    let mut document = AnswerDocument::new("ListMultipartUploadsResult");
+    document.element("Bucket", bucket.as_str());
+    document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
+    document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
+    if let Some((key, upload)) = &last {
+        document.element("NextKeyMarker", &encoding.apply(key));
+        document.maybe("NextUploadIdMarker", upload.as_deref());
+    }
+    document.element("Prefix", &encoding.apply(&query.prefix));
+    document.maybe("Delimiter", delimiter.map(|delimiter| encoding.apply(delimiter)).as_deref());
+    document.maybe("EncodingType", input.encoding_type.as_ref().map(EncodingType::as_str));
+    document.element("MaxUploads", &query.max_uploads.to_string());
+    document.element("IsTruncated", if page.is_truncated { "true" } else { "false" });
+    page.uploads.iter().for_each(|upload| write(&mut document, upload, encoding, owner));
+    for prefix in &page.prefixes {
+        document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
+    }
+    Ok(written(ListMultipartUploadsOutput::default(), document))
 }
 
-fn listed(upload: UploadSummary, encoding: Encoding) -> MultipartUpload {
-    MultipartUpload {
-        key: Some(encoding.apply(&upload.key)),
-        upload_id: Some(upload.upload.as_str().to_owned()),
-        initiated: timestamp(upload.started),
-        ..Default::default()
-    }
+fn write(document: &mut AnswerDocument, upload: &UploadSummary, encoding: Encoding, owner: &Owner) {
+    document.open("Upload").element("Key", &encoding.apply(&upload.key));
+    document.element("UploadId", upload.upload.as_str());
+    document.element("Initiated", &format_iso8601(upload.started));
+    write_upload(document, owner, upload.checksum);
+    document.close();
 }
 
 #[derive(Default)]

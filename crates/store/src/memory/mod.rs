@@ -253,10 +253,15 @@ impl Store for MemoryStore {
             let tags = options.tags.clone().unwrap_or(source.tags);
             check_tags(&tags)?;
             let (modified, tag_count) = (SystemTime::now(), tags.len());
-            let info = ObjectInfo { modified, metadata, tag_count, ..source.info };
+            let mut info = ObjectInfo { modified, metadata, tag_count, ..source.info };
+            let mut parts = source.parts;
+            if let Some(algorithm) = options.new_checksum(info.checksum.as_ref()) {
+                info.checksum = Some(crate::Checksum::of(algorithm, &source.body));
+                parts.iter_mut().for_each(|part| part.checksum = None);
+            }
             state.publish(
                 key,
-                Stored { info, body: source.body, tags, parts: source.parts, made_by: None },
+                Stored { info, body: source.body, tags, parts, made_by: None },
                 fresh,
                 &options.conditions,
             )
@@ -272,6 +277,7 @@ impl Store for MemoryStore {
                     size: info.size,
                     etag: info.etag.clone(),
                     modified: info.modified,
+                    checksum: info.checksum.as_ref().map(crate::Checksum::plan),
                 };
                 let beyond = !key.starts_with(&query.prefix);
                 if beyond || page.offer(key, || Ok(Some(summary())))? == Step::Full {
@@ -328,10 +334,15 @@ impl Store for MemoryStore {
         query: &PartsQuery,
     ) -> Result<PartListing> {
         self.on("list parts", bucket, key.as_str(), |state| {
-            let all = &state.upload(key, upload)?.parts;
-            let mut rest = all.values().map(|(part, _)| part).filter(|part| part.number > query.after);
+            let upload = state.upload(key, upload)?;
+            let mut rest =
+                upload.parts.values().map(|(part, _)| part).filter(|part| part.number > query.after);
             let parts = rest.by_ref().take(query.max_parts).cloned().collect();
-            Ok(PartListing { parts, truncated: rest.next().is_some() })
+            Ok(PartListing {
+                parts,
+                truncated: rest.next().is_some(),
+                checksum: upload.options.checksum_plan(),
+            })
         })
     }
 
@@ -341,6 +352,7 @@ impl Store for MemoryStore {
                 key: upload.key.as_str().to_owned(),
                 upload: id.clone(),
                 started: upload.started,
+                checksum: upload.options.checksum_plan(),
             };
             Ok(query.page(state.uploads.iter().map(summary).collect()))
         })

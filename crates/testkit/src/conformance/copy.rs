@@ -1,7 +1,8 @@
 //! Copies.
 
 use fordway_store::{
-    BoxedMetadata, Bucket, Conditions, CopyOptions, ETag, ETagMatch, ErrorKind, Metadata, PutOptions, Store,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, Conditions, CopyOptions, ETag, ETagMatch, ErrorKind,
+    Metadata, PutOptions, Store,
 };
 
 use super::{assert_kind, bucket, bytes, get, head, key, put};
@@ -73,4 +74,21 @@ pub fn copy_onto_itself(store: &dyn Store) {
     let error = result.expect_err("a copy onto itself must change something");
     assert!(matches!(error.kind(), ErrorKind::InvalidArgument), "{error}");
     assert_eq!(get(store, &b, "k").unwrap(), b"x");
+}
+
+/// A copy may have a checksum that its source has not, also onto itself.
+pub fn copy_with_a_checksum(store: &dyn Store) {
+    let (b, body) = (bucket(store), bytes(700_000, 3));
+    let crc = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };
+    store.put(&b, &key("k"), &body, &crc).unwrap();
+    for algorithm in ChecksumAlgorithm::ALL {
+        let options = CopyOptions { checksum: Some(algorithm), ..Default::default() };
+        let made = store.copy((&b, &key("k")), &b, &key("copy"), &options).unwrap();
+        let sum = Some(Checksum::of(algorithm, &body));
+        assert_eq!(made.checksum, sum, "{algorithm:?}");
+        assert_eq!(head(store, &b, "copy").unwrap().checksum, sum, "{algorithm:?}");
+    }
+    let options = CopyOptions { checksum: Some(ChecksumAlgorithm::Sha512), ..Default::default() };
+    store.copy((&b, &key("k")), &b, &key("k"), &options).unwrap();
+    assert_eq!(head(store, &b, "k").unwrap().checksum, Some(Checksum::of(ChecksumAlgorithm::Sha512, &body)));
 }

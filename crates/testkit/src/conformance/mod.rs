@@ -28,7 +28,9 @@ pub use buckets::{
 pub use conditions::{
     conditional_reads, create_only, delete_only_if, racing_creators_have_one_winner, replace_only_if,
 };
-pub use copy::{copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata};
+pub use copy::{
+    copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata, copy_with_a_checksum,
+};
 pub use integrity::{checksums_are_kept, etags_follow_the_policy, wrong_digests_publish_nothing};
 pub use keys::{
     a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
@@ -104,7 +106,7 @@ macro_rules! conformance_suite {
             listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_with_start_after,
             listing_says_what_head_says, etags_follow_the_policy, wrong_digests_publish_nothing,
             checksums_are_kept, create_only, replace_only_if, delete_only_if, conditional_reads, copy_keeps_all,
-            copy_replaces_metadata, copy_conditions, copy_onto_itself, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
+            copy_replaces_metadata, copy_conditions, copy_onto_itself, copy_with_a_checksum, multipart_makes_one_object, multipart_of_uniform_parts, multipart_outlives_a_failed_completion,
             multipart_completion_is_repeatable, multipart_refuses_what_does_not_fit, multipart_parts_are_listed, multipart_part_is_replaced,
             multipart_abort, multipart_copies_parts, multipart_etag_is_that_of_s3, racing_creators_have_one_winner,
             many_ranges_at_once, many_ranges_of_a_version, multipart_checksum_without_the_number_of_parts,

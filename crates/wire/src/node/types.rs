@@ -1,12 +1,12 @@
 //! The store's own types as fields, in the order of their declaration.
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions,
-    CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch, ETagPolicy, Entry,
-    Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo, ObjectPart,
-    ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, Versioning,
-    VersionsQuery,
+    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch,
+    ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo,
+    ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
+    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
+    Versioning, VersionsQuery,
 };
 
 use super::fields::{Input, Put, Take, malformed};
@@ -41,20 +41,21 @@ structs! {
     PutResult { etag, modified, checksum, version }
     GetOptions { range, part, version, conditions }
     DeleteOptions { conditions, version }
-    CopyOptions { metadata, tags, source_version, source_conditions, conditions }
+    CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     Checksum { algorithm, value, parts }
+    ChecksumPlan { algorithm, kind }
     Expected { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
     Listing { entries, next }
-    ObjectSummary { key, size, etag, modified }
+    ObjectSummary { key, size, etag, modified, checksum }
     CompletedPart { number, etag, checksum }
     CompleteOptions { conditions, checksum, size }
     PartInfo { number, size, etag, modified, checksum }
     PartsQuery { after, max_parts }
-    PartListing { parts, truncated }
+    PartListing { parts, truncated, checksum }
     UploadsQuery { prefix, key_after, upload_after, max_uploads }
-    UploadSummary { key, upload, started }
+    UploadSummary { key, upload, started, checksum }
     UploadListing { uploads, truncated }
     Deleted { version, is_marker }
     VersionSummary { key, version, is_latest, modified, content }
@@ -110,7 +111,7 @@ macro_rules! choices {
 
 choices! {
     ByteRange { 0 From(first), 1 Inclusive(first, last), 2 Last(count) }
-    ChecksumAlgorithm { 0 Crc32, 1 Crc32c, 2 Crc64Nvme, 3 Sha1, 4 Sha256 }
+    ChecksumAlgorithm { 0 Crc32, 1 Crc32c, 2 Crc64Nvme, 3 Sha1, 4 Sha256, 5 Sha512, 6 Md5, 7 XxHash64, 8 XxHash3, 9 XxHash128 }
     ChecksumType { 0 FullObject, 1 Composite }
     ETagMatch { 0 Any, 1 Tags(tags) }
     ETagPolicy { 0 Md5, 1 Fast }

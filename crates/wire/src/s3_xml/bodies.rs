@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fordway_store::{Checksum, CompletedPart, Result, Tags, Versioning};
+use fordway_store::{Checksum, ChecksumAlgorithm, CompletedPart, Result, Tags, Versioning};
 
 use super::{etag, for_each_element, number, required};
 
@@ -29,23 +29,43 @@ fn push_checksum(body: &mut String, checksum: Option<&Checksum>) {
     }
 }
 
-/// Reads the body of a completion, for programs that write it themselves. Errors: `BadResponse`.
+/// Reads the body of a completion, which a program wrote itself. Errors: `BadResponse`, and
+/// `InvalidArgument` for a checksum that is none.
 pub fn completed_parts(document: &[u8]) -> Result<Vec<CompletedPart>> {
     let mut parts = Vec::new();
-    let (mut part_number, mut tag) = (None, None);
+    let (mut part_number, mut tag, mut sum) = (None, None, None);
     for_each_element(document, "CompleteMultipartUpload", |path, text| {
         match path {
             "Part/PartNumber" => part_number = Some(number(path, text)?),
             "Part/ETag" => tag = Some(etag(text)),
-            "Part" => parts.push(CompletedPart::new(
-                required(part_number.take(), "Part/PartNumber")?,
-                required(tag.take(), "Part/ETag")?,
-            )),
-            _ => {}
+            "Part" => parts.push(CompletedPart {
+                number: required(part_number.take(), "Part/PartNumber")?,
+                etag: required(tag.take(), "Part/ETag")?,
+                checksum: sum.take(),
+            }),
+            other => {
+                let name = other.strip_prefix("Part/Checksum").and_then(ChecksumAlgorithm::from_name);
+                if let Some(algorithm) = name {
+                    sum = Some(Checksum::from_base64(algorithm, text.trim())?);
+                }
+            }
         }
         Ok(())
     })?;
     Ok(parts)
+}
+
+/// The path below the root of the first element that is not known; `None` if all are, and for what is no
+/// XML, which its reader says better.
+pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
+    let mut unknown = None;
+    let looked = for_each_element(document, "", |path, _| {
+        if !path.is_empty() && !is_known(path) {
+            unknown.get_or_insert_with(|| path.chars().take(200).collect());
+        }
+        Ok(())
+    });
+    looked.ok().and(unknown)
 }
 
 /// The body that deletes `keys`; the server is asked to say of each what became of it.
@@ -109,6 +129,13 @@ pub(super) fn opened(root: &str, capacity: usize) -> String {
     body
 }
 
+/// Text as documents have it.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    push_escaped(&mut escaped, text);
+    escaped
+}
+
 /// Appends text. Control characters become references: a parser would fold a carriage return, and
 /// some refuse the others when they stand for themselves.
 fn push_escaped(to: &mut String, text: &str) {
@@ -117,7 +144,6 @@ fn push_escaped(to: &mut String, text: &str) {
             '<' => to.push_str("&lt;"),
             '>' => to.push_str("&gt;"),
             '&' => to.push_str("&amp;"),
-            '"' => to.push_str("&quot;"),
             control if control.is_control() || matches!(control, '\u{fffe}' | '\u{ffff}') => {
                 let _infallible = write!(to, "&#x{:x};", u32::from(control));
             }
@@ -128,7 +154,7 @@ fn push_escaped(to: &mut String, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use fordway_store::{ChecksumAlgorithm, ETag};
+    use fordway_store::ETag;
     use proptest::prelude::*;
 
     use super::*;

@@ -2,9 +2,9 @@
 
 use std::time::UNIX_EPOCH;
 
-use fordway_store::{ETag, ObjectSummary, Result};
+use fordway_store::{ChecksumAlgorithm, ChecksumType, ETag, ObjectSummary, Result};
 
-use super::{decoded, etag, for_each_element, number, time};
+use super::{decoded, etag, for_each_element, number, plan, time};
 
 /// A page as the server sent it, names decoded; objects and prefixes are two lists, as in S3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,13 +26,19 @@ pub fn list_bucket(document: &[u8]) -> Result<ListBucketPage> {
     let mut page = ListBucketPage::default();
     let mut url_encoded = false;
     let mut object = blank();
+    let (mut algorithm, mut kind) = (None, None);
     for_each_element(document, "ListBucket", |path, text| {
         match path {
             "Contents/Key" => text.clone_into(&mut object.key),
             "Contents/Size" => object.size = number(path, text)?,
             "Contents/ETag" => object.etag = etag(text),
             "Contents/LastModified" => object.modified = time(text),
-            "Contents" => page.objects.push(std::mem::replace(&mut object, blank())),
+            "Contents/ChecksumAlgorithm" => algorithm = ChecksumAlgorithm::from_name(text.trim()),
+            "Contents/ChecksumType" => kind = ChecksumType::from_name(text.trim()),
+            "Contents" => {
+                object.checksum = plan(algorithm.take(), kind.take());
+                page.objects.push(std::mem::replace(&mut object, blank()));
+            }
             "CommonPrefixes/Prefix" => page.common_prefixes.push(text.to_owned()),
             "IsTruncated" => page.truncated = text.trim() == "true",
             "NextContinuationToken" => page.next_token = Some(text.to_owned()),
@@ -46,7 +52,7 @@ pub fn list_bucket(document: &[u8]) -> Result<ListBucketPage> {
 }
 
 fn blank() -> ObjectSummary {
-    ObjectSummary { key: String::new(), size: 0, etag: ETag::new(""), modified: UNIX_EPOCH }
+    ObjectSummary { key: String::new(), size: 0, etag: ETag::new(""), modified: UNIX_EPOCH, checksum: None }
 }
 
 impl ListBucketPage {

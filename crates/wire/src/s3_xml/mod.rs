@@ -14,18 +14,21 @@ mod list;
 mod multipart;
 mod objects;
 mod versions;
+mod writer;
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Checksum, ChecksumAlgorithm, ETag, Error, ErrorKind, Result};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, Error, ErrorKind, Result,
+};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
 pub use acl::{AclDocument, AclGrant, access_control_policy};
 pub use bodies::{
-    complete_multipart_upload, completed_parts, create_bucket_configuration, delete, tagging,
-    versioning_configuration,
+    complete_multipart_upload, completed_parts, create_bucket_configuration, delete, escaped, tagging,
+    unknown_element, versioning_configuration,
 };
 pub use buckets::{ListedBucket, bucket_versioning, list_all_my_buckets};
 pub use error::{ErrorDocument, error_document};
@@ -39,6 +42,7 @@ pub use objects::{
     object_tags,
 };
 pub use versions::{VersionsAnswer, list_versions, list_versions_result};
+pub use writer::AnswerDocument;
 
 /// Calls `at_end` with the path below the root and the text of every element, when it ends. The
 /// name of the root must start with `kind`.
@@ -148,6 +152,13 @@ fn etag(text: &str) -> ETag {
 fn checksum(name: &str, text: &str) -> Option<Checksum> {
     let algorithm = ChecksumAlgorithm::from_name(name.strip_prefix("Checksum")?)?;
     Checksum::from_base64(algorithm, text.trim()).ok()
+}
+
+/// What listings say of a checksum. Services that say nothing of its type mean the one that goes without
+/// saying.
+fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumPlan> {
+    let algorithm = algorithm?;
+    Some(ChecksumPlan { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
 /// The element `path` must have been there. Errors: `BadResponse`.

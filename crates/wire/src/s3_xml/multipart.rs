@@ -2,10 +2,13 @@
 
 use std::time::UNIX_EPOCH;
 
-use fordway_store::{Checksum, ETag, PartInfo, PartListing, Result, UploadId, UploadListing, UploadSummary};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ChecksumType, ETag, PartInfo, PartListing, Result, UploadId, UploadListing,
+    UploadSummary,
+};
 
 use super::{
-    ErrorDocument, checksum, decoded, error_document, etag, for_each_element, number, required, time,
+    ErrorDocument, checksum, decoded, error_document, etag, for_each_element, number, plan, required, time,
 };
 
 /// How a completion ended. S3 sends the status before it has joined the parts, so that a failure
@@ -53,6 +56,7 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
     let mut listing = PartListing::default();
     let blank = || PartInfo { number: 0, size: 0, etag: ETag::new(""), modified: UNIX_EPOCH, checksum: None };
     let mut part = blank();
+    let (mut algorithm, mut kind) = (None, None);
     for_each_element(document, "ListParts", |path, text| {
         match path {
             "Part/PartNumber" => part.number = number(path, text)?,
@@ -61,6 +65,8 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
             "Part/LastModified" => part.modified = time(text),
             "Part" => listing.parts.push(std::mem::replace(&mut part, blank())),
             "IsTruncated" => listing.truncated = text.trim() == "true",
+            "ChecksumAlgorithm" => algorithm = ChecksumAlgorithm::from_name(text.trim()),
+            "ChecksumType" => kind = ChecksumType::from_name(text.trim()),
             other => {
                 let found = other.strip_prefix("Part/").and_then(|name| checksum(name, text));
                 part.checksum = found.or(part.checksum.take());
@@ -68,6 +74,7 @@ pub fn list_parts(document: &[u8]) -> Result<PartListing> {
         }
         Ok(())
     })?;
+    listing.checksum = plan(algorithm, kind);
     Ok(listing)
 }
 
@@ -86,14 +93,25 @@ pub struct UploadsPage {
 pub fn list_uploads(document: &[u8]) -> Result<UploadsPage> {
     let mut page = UploadsPage::default();
     let mut url_encoded = false;
-    let blank = || UploadSummary { key: String::new(), upload: UploadId::foreign(""), started: UNIX_EPOCH };
+    let blank = || UploadSummary {
+        key: String::new(),
+        upload: UploadId::foreign(""),
+        started: UNIX_EPOCH,
+        checksum: None,
+    };
     let mut upload = blank();
+    let (mut algorithm, mut kind) = (None, None);
     for_each_element(document, "ListMultipartUploads", |path, text| {
         match path {
             "Upload/Key" => text.clone_into(&mut upload.key),
             "Upload/UploadId" => upload.upload = UploadId::foreign(text),
             "Upload/Initiated" => upload.started = time(text),
-            "Upload" => page.listing.uploads.push(std::mem::replace(&mut upload, blank())),
+            "Upload/ChecksumAlgorithm" => algorithm = ChecksumAlgorithm::from_name(text.trim()),
+            "Upload/ChecksumType" => kind = ChecksumType::from_name(text.trim()),
+            "Upload" => {
+                upload.checksum = plan(algorithm.take(), kind.take());
+                page.listing.uploads.push(std::mem::replace(&mut upload, blank()));
+            }
             "IsTruncated" => page.listing.truncated = text.trim() == "true",
             "NextKeyMarker" if !text.is_empty() => page.next_key = Some(text.to_owned()),
             "NextUploadIdMarker" if !text.is_empty() => page.next_upload = Some(text.to_owned()),

@@ -67,9 +67,14 @@ impl Stated {
             Stated::Checksum(Checksum { algorithm, .. }) => match algorithm {
                 ChecksumAlgorithm::Crc32 => 1,
                 ChecksumAlgorithm::Crc32c => 2,
-                ChecksumAlgorithm::Crc64Nvme => 3,
+                ChecksumAlgorithm::Crc64Nvme
+                | ChecksumAlgorithm::XxHash64
+                | ChecksumAlgorithm::XxHash3
+                | ChecksumAlgorithm::XxHash128 => 3,
+                ChecksumAlgorithm::Md5 => 4,
                 ChecksumAlgorithm::Sha1 => 5,
                 ChecksumAlgorithm::Sha256 => 6,
+                ChecksumAlgorithm::Sha512 => 8,
             },
         }
     }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::Identity;
     use crate::http1::head::{HEADERS_MAX, parse};
-    use crate::monitor::{Metrics, Monitor};
+    use crate::monitor::Monitor;
 
     const HEAD_BYTES_MAX: usize = 64 * 1024;
 
@@ -137,7 +137,7 @@ mod tests {
         fn status(&self, head: &str) -> Option<u16> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
-            let monitor = Monitor { metrics: Metrics::new(), log: None };
+            let monitor = Monitor::new(None);
             let caller = Caller::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
             let trace = monitor.start(head.method, head.target, &caller, Instant::now());
             self.lane.answer(&head, &caller, &trace).map(|outgoing| outgoing.status.as_u16())

@@ -1,0 +1,183 @@
+//! Bodies that are documents: they are read whole, held against all that their sender says of them, and
+//! looked through for elements that nobody knows, before the S3 layer sees a byte.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::{Bytes, BytesMut};
+use fordway_store::{Checksum, ChecksumAlgorithm};
+use fordway_wire::s3_xml::unknown_element;
+use http::{HeaderMap, HeaderName, Request};
+use http_body::{Body, Frame, SizeHint};
+
+use super::{Operation, Refusal};
+
+/// The most bytes of a document: 10,000 parts with a checksum each take about 2 MiB.
+const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+
+/// What is wrong with a document; known once it was read.
+#[derive(Clone, Default)]
+pub(crate) struct Complaint(Arc<OnceLock<Refusal>>);
+
+impl Complaint {
+    /// Why the request is refused, if it is.
+    pub(crate) fn get(&self) -> Option<&Refusal> {
+        self.0.get()
+    }
+}
+
+/// Has the document of a request checked where its operation takes one. Errors: it is none that can be
+/// checked, which shows in the head.
+pub(crate) fn take_document(
+    operation: &'static Operation,
+    request: Request<s3s::Body>,
+) -> Result<(Request<s3s::Body>, Option<Complaint>), Refusal> {
+    if operation.elements.is_empty() {
+        return Ok((request, None));
+    }
+    let (parts, body) = request.into_parts();
+    let claims = Claims::read(operation, &parts.headers)?;
+    if body.size_hint().exact() == Some(0) {
+        // The S3 layer reads nothing that it knows to be empty.
+        claims.check(&[])?;
+        return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
+    }
+    let complaint = Complaint::default();
+    let document =
+        Document { inner: body, read: BytesMut::new(), claims, complaint: complaint.clone(), is_over: false };
+    Ok((Request::from_parts(parts, s3s::Body::http_body_unsync(document)), Some(complaint)))
+}
+
+/// What a head says of the document behind it.
+struct Claims {
+    operation: &'static Operation,
+    sha256: Option<String>,
+    md5: Option<[u8; 16]>,
+    checksum: Option<Checksum>,
+}
+
+impl Claims {
+    fn read(operation: &'static Operation, headers: &HeaderMap) -> Result<Self, Refusal> {
+        let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let sha256 = text(&CONTENT_SHA256);
+        if sha256.is_some_and(|hash| hash.starts_with("STREAMING-")) {
+            return Err(Refusal::not_implemented("a document is not taken in chunks; send it in one piece"));
+        }
+        let md5 = text(&CONTENT_MD5).map(|text| {
+            let bytes = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+            bytes.ok_or_else(|| {
+                Refusal::bad("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it anew")
+            })
+        });
+        Ok(Claims {
+            operation,
+            sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
+            md5: md5.transpose()?,
+            // Beside the parts of an upload it is that of the object to be.
+            checksum: if operation.is_completion() { None } else { stated(headers)? },
+        })
+    }
+
+    fn check(&self, document: &[u8]) -> Result<(), Refusal> {
+        if self.sha256.as_ref().is_some_and(|hash| *hash != hex(&of(ChecksumAlgorithm::Sha256, document))) {
+            return Err(Refusal::bad(
+                "XAmzContentSHA256Mismatch",
+                "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again",
+            ));
+        }
+        let digest = |what: &str| {
+            Refusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
+        };
+        if self.md5.is_some_and(|md5| of(ChecksumAlgorithm::Md5, document) != md5) {
+            return Err(digest("MD5"));
+        }
+        if let Some(stated) = &self.checksum
+            && of(stated.algorithm, document) != stated.value
+        {
+            return Err(digest(stated.algorithm.name()));
+        }
+        let unknown = unknown_element(document, |path| self.operation.has_element(path));
+        match unknown {
+            None => Ok(()),
+            Some(path) => {
+                let message = format!("{} has no element {path} here; leave it out", self.operation.name);
+                Err(Refusal::not_implemented(message))
+            }
+        }
+    }
+}
+
+fn of(algorithm: ChecksumAlgorithm, document: &[u8]) -> Vec<u8> {
+    Checksum::of(algorithm, document).value
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The checksum in a head, of which there may be one.
+fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, Refusal> {
+    crate::s3::stated_checksum(headers).map_err(|_| {
+        Refusal::bad(
+            "InvalidRequest",
+            "the x-amz-checksum- headers are not one checksum; state one, in base64",
+        )
+    })
+}
+
+/// The body as the S3 layer reads it: in one piece, once it is known to be right.
+struct Document {
+    inner: s3s::Body,
+    read: BytesMut,
+    claims: Claims,
+    complaint: Complaint,
+    is_over: bool,
+}
+
+impl Document {
+    fn refuse(&mut self, refusal: Refusal) -> Box<dyn std::error::Error + Send + Sync> {
+        let message = refusal.message.clone();
+        // The first word counts.
+        let _ = self.complaint.0.set(refusal);
+        message.into()
+    }
+}
+
+impl Body for Document {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        while !self.is_over {
+            let Some(frame) = ready!(Pin::new(&mut self.inner).poll_frame(context)) else {
+                self.is_over = true;
+                let whole = std::mem::take(&mut self.read).freeze();
+                return Poll::Ready(Some(match self.claims.check(&whole) {
+                    Ok(()) => Ok(Frame::data(whole)),
+                    Err(refusal) => Err(self.refuse(refusal)),
+                }));
+            };
+            let Ok(data) = frame?.into_data() else { continue };
+            if self.read.len() + data.len() > DOCUMENT_BYTES_MAX {
+                self.is_over = true;
+                let message = "the document is larger than 4 MiB; ask for less at a time";
+                let refusal = Refusal::bad("MaxMessageLengthExceeded", message);
+                return Poll::Ready(Some(Err(self.refuse(refusal))));
+            }
+            self.read.extend_from_slice(&data);
+        }
+        Poll::Ready(None)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,262 @@
+//! The operations of S3 as a table: the text beside this file, read once.
+
+use std::sync::LazyLock;
+
+/// Whose the path of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Resource {
+    Service,
+    Bucket,
+    Object,
+}
+
+/// An operation, with all that may be said in a request for it.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    pub(super) method: &'static str,
+    pub(super) resource: Resource,
+    pub(super) is_offered: bool,
+    /// Parameters that tell it from others; some have one value only.
+    pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
+    pub(super) selecting_headers: Vec<&'static str>,
+    parameters: Vec<Word>,
+    headers: Vec<Word>,
+    /// Paths of the elements of its document, if it takes one.
+    pub(super) elements: Vec<&'static str>,
+}
+
+/// What may be asked by a name.
+#[derive(Clone, Debug)]
+struct Word {
+    /// Without the asterisk of a name that stands for many.
+    name: &'static str,
+    is_prefix: bool,
+    permits: Permits,
+}
+
+/// What a parameter or a header may say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Permits {
+    Anything,
+    Values(Vec<&'static str>),
+    Nothing,
+}
+
+impl Permits {
+    pub(super) fn is_met_by(&self, value: &str) -> bool {
+        match self {
+            Permits::Anything => true,
+            Permits::Values(known) => known.contains(&value),
+            Permits::Nothing => false,
+        }
+    }
+}
+
+impl Operation {
+    /// What its parameter `name` may say; `None` if it has no such parameter.
+    pub(super) fn parameter(&self, name: &str) -> Option<&Permits> {
+        let is_selecting = self.selecting_parameters.iter().any(|(known, _)| *known == name);
+        if is_selecting { Some(&Permits::Anything) } else { find(&self.parameters, name) }
+    }
+
+    /// The same for a header, whose name is in lower case.
+    pub(super) fn header(&self, name: &str) -> Option<&Permits> {
+        let is_selecting = self.selecting_headers.contains(&name);
+        if is_selecting { Some(&Permits::Anything) } else { find(&self.headers, name) }
+    }
+
+    /// Whether its document may have an element there.
+    pub(super) fn has_element(&self, path: &str) -> bool {
+        self.elements.contains(&path)
+    }
+
+    /// Whether checksums in its head are those of an object, and not of its document.
+    pub(super) fn is_completion(&self) -> bool {
+        self.name == "CompleteMultipartUpload"
+    }
+
+    /// How many things must be there for a request to be one for it.
+    fn selectors(&self) -> usize {
+        self.selecting_parameters.len() + self.selecting_headers.len()
+    }
+}
+
+fn find<'w>(words: &'w [Word], name: &str) -> Option<&'w Permits> {
+    let is = |word: &&Word| if word.is_prefix { name.starts_with(word.name) } else { name == word.name };
+    words.iter().find(is).map(|word| &word.permits)
+}
+
+/// All operations, and what is harmless with each of them.
+pub(super) struct Table {
+    /// Of each resource and method together; those with more selectors come first.
+    operations: Vec<Operation>,
+    harmless_parameters: Vec<Word>,
+    harmless_headers: Vec<Word>,
+}
+
+/// The table of this gateway.
+pub(super) static TABLE: LazyLock<Table> = LazyLock::new(|| Table::read(include_str!("operations.txt")));
+
+impl Table {
+    /// The operations of a resource by one method.
+    pub(super) fn of(&self, resource: Resource, method: &str) -> &[Operation] {
+        let start =
+            self.operations.partition_point(|known| (known.resource, known.method) < (resource, method));
+        let rest = &self.operations[start..];
+        &rest[..rest.partition_point(|known| (known.resource, known.method) == (resource, method))]
+    }
+
+    pub(super) fn is_harmless_parameter(&self, name: &str) -> bool {
+        find(&self.harmless_parameters, name).is_some()
+    }
+
+    pub(super) fn is_harmless_header(&self, name: &str) -> bool {
+        find(&self.harmless_headers, name).is_some()
+    }
+
+    /// Reads the table's text, which is part of the program: what is wrong with it is a mistake in that.
+    fn read(text: &'static str) -> Self {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let (groups, rows): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with('@'));
+        let groups: Vec<_> = groups.iter().map(|line| line.split_once(' ').expect("a group")).collect();
+        let words = |text: &'static str| {
+            let mut words = Vec::new();
+            read_words(text, &groups, &mut words);
+            words
+        };
+        let mut operations: Vec<_> = rows.iter().map(|row| read_operation(row, &words)).collect();
+        operations.sort_by_key(|operation| {
+            (operation.resource, operation.method, std::cmp::Reverse(operation.selectors()))
+        });
+        Table {
+            operations,
+            harmless_parameters: words("@harmless-parameters"),
+            harmless_headers: words("@harmless-headers"),
+        }
+    }
+}
+
+fn read_operation(row: &'static str, words: &impl Fn(&'static str) -> Vec<Word>) -> Operation {
+    let mut columns = row.split('|');
+    let (what, parameters, headers) = (columns.next(), columns.next(), columns.next());
+    let elements = columns.next().unwrap_or_default();
+    let mut what = what.expect("an operation").split_ascii_whitespace();
+    let mut next = || what.next().expect("verdict, method, resource, name, selector");
+    let is_offered = match next() {
+        "done" => true,
+        "refused" => false,
+        other => panic!("{other} is neither done nor refused"),
+    };
+    let method = next();
+    let resource = match next() {
+        "service" => Resource::Service,
+        "bucket" => Resource::Bucket,
+        "object" => Resource::Object,
+        other => panic!("{other} is no resource"),
+    };
+    let (name, selector) = (next(), next());
+    let (parameters_named, headers_named) = read_selector(selector);
+    Operation {
+        name,
+        method,
+        resource,
+        is_offered,
+        selecting_parameters: parameters_named,
+        selecting_headers: headers_named,
+        parameters: words(parameters.unwrap_or_default()),
+        headers: words(headers.unwrap_or_default()),
+        elements: elements.split_ascii_whitespace().collect(),
+    }
+}
+
+type Selector = (Vec<(&'static str, Option<&'static str>)>, Vec<&'static str>);
+
+/// Reads `?name?name=value!header`, or a hyphen for nothing.
+fn read_selector(text: &'static str) -> Selector {
+    let (mut parameters, mut headers) = (Vec::new(), Vec::new());
+    for word in text.split_inclusive(['?', '!']).collect::<Vec<_>>().windows(2) {
+        let name = word[1].trim_end_matches(['?', '!']);
+        match word[0].ends_with('!') {
+            true => headers.push(name),
+            false => parameters.push(match name.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (name, None),
+            }),
+        }
+    }
+    (parameters, headers)
+}
+
+fn read_words(text: &'static str, groups: &[(&'static str, &'static str)], words: &mut Vec<Word>) {
+    for word in text.split_ascii_whitespace() {
+        if word.starts_with('@') {
+            let group = groups.iter().find(|(name, _)| *name == word);
+            let (_, members) = group.unwrap_or_else(|| panic!("there is no group {word}"));
+            read_words(members, groups, words);
+            continue;
+        }
+        let (name, permits) = match (word.strip_prefix('-'), word.split_once('=')) {
+            (Some(name), _) => (name, Permits::Nothing),
+            (None, Some((name, values))) => (name, Permits::Values(values.split(',').collect())),
+            (None, None) => (word, Permits::Anything),
+        };
+        let start = name.strip_suffix('*');
+        words.push(Word { name: start.unwrap_or(name), is_prefix: start.is_some(), permits });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> &'static Operation {
+        TABLE.operations.iter().find(|operation| operation.name == name).expect(name)
+    }
+
+    #[test]
+    fn a_row_is_read_whole() {
+        let part = named("UploadPartCopy");
+        assert_eq!((part.method, part.resource, part.is_offered), ("PUT", Resource::Object, true));
+        assert_eq!(part.selecting_parameters, [("partNumber", None), ("uploadId", None)]);
+        assert_eq!(part.selecting_headers, ["x-amz-copy-source"]);
+        assert_eq!(named("ListObjectsV2").selecting_parameters, [("list-type", Some("2"))]);
+        assert!(named("ListBuckets").selecting_parameters.is_empty());
+        assert!(!named("RenameObject").is_offered);
+    }
+
+    #[test]
+    fn words_say_what_they_permit() {
+        let put = named("PutObject");
+        assert_eq!(put.header("x-amz-meta-colour"), Some(&Permits::Anything));
+        assert_eq!(put.header("x-amz-website-redirect-location"), Some(&Permits::Nothing));
+        assert!(put.header("x-amz-storage-class").unwrap().is_met_by("STANDARD"));
+        assert!(!put.header("x-amz-storage-class").unwrap().is_met_by("GLACIER"));
+        assert_eq!(put.header("x-amz-checksum-sha512"), Some(&Permits::Anything));
+        assert_eq!(put.header("x-amz-rename-source"), None);
+        assert_eq!(named("GetObject").parameter("response-expires"), Some(&Permits::Anything));
+    }
+
+    /// Otherwise one would never be found.
+    #[test]
+    fn no_two_operations_are_selected_alike() {
+        for (at, one) in TABLE.operations.iter().enumerate() {
+            let is_alike = |other: &&Operation| {
+                (one.method, one.resource, &one.selecting_parameters, &one.selecting_headers)
+                    == (other.method, other.resource, &other.selecting_parameters, &other.selecting_headers)
+            };
+            assert!(!TABLE.operations[at + 1..].iter().any(|other| is_alike(&other)), "{}", one.name);
+        }
+    }
+
+    /// What is passed over is written where users find it.
+    #[test]
+    fn what_is_harmless_is_documented() {
+        let docs = include_str!("../../../../docs/semantics.md");
+        for word in TABLE.harmless_parameters.iter().chain(&TABLE.harmless_headers) {
+            let star = if word.is_prefix { "*" } else { "" };
+            let name = format!("`{}{star}`", word.name);
+            assert!(docs.contains(&name), "docs/semantics.md does not name {name}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Which operation a request is, and what it is refused for.
+
+use super::*;
+
+fn asked(request: http::request::Builder) -> Result<&'static str, Refusal> {
+    let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
+    admit(&mut request.body(()).unwrap(), &domains).map(|operation| operation.name)
+}
+
+fn plain(method: &str, target: &str) -> Result<&'static str, u16> {
+    asked(Request::builder().method(method).uri(target)).map_err(|refusal| refusal.status.as_u16())
+}
+
+#[test]
+fn operations_are_told_apart() {
+    for (method, target, name) in [
+        ("GET", "/", "ListBuckets"),
+        ("GET", "/?x-id=ListBuckets&max-buckets=2", "ListBuckets"),
+        ("GET", "/b", "ListObjects"),
+        ("GET", "/b/?list-type=2&prefix=a", "ListObjectsV2"),
+        ("GET", "/b/k?versionId=3&response-expires=x", "GetObject"),
+        ("GET", "/b%2Fk", "GetObject"),
+        ("GET", "/b/k?uploadId=1", "ListParts"),
+        ("PUT", "/b/k?partNumber=1&uploadId=2&x-id=UploadPart", "UploadPart"),
+        ("POST", "/b?delete=", "DeleteObjects"),
+        ("POST", "/b/k?%75ploads", "CreateMultipartUpload"),
+        ("DELETE", "/b/k?versionId=null", "DeleteObject"),
+        ("HEAD", "/b//", "HeadObject"),
+        ("PUT", "/b/k?&", "PutObject"),
+    ] {
+        assert_eq!(plain(method, target), Ok(name), "{method} {target}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_not_implemented() {
+    for (method, target) in [
+        ("PUT", "/b/k?encryption"),
+        ("PUT", "/b/k?uploadId=1"),
+        ("PUT", "/b/k?Acl"),
+        ("PUT", "/b?location"),
+        ("DELETE", "/b/k?acl"),
+        ("DELETE", "/b?logging"),
+        ("DELETE", "/b/k?uploads"),
+        ("POST", "/"),
+        ("POST", "/b"),
+        ("GET", "/b?list-type=3"),
+        ("GET", "/b/k?list-type=2"),
+        ("GET", "/b?acl&tagging"),
+        ("PATCH", "/b/k"),
+        ("PUT", "/b/k?x-amz-meta-a=b"),
+    ] {
+        assert_eq!(plain(method, target), Err(501), "{method} {target}");
+    }
+    assert_eq!(plain("DELETE", "/b/k?versionId=1&versionId=2"), Err(400));
+    assert_eq!(plain("DELETE", "/b/k?versionId=%ff"), Err(400));
+}
+
+#[test]
+fn headers_choose_operations_and_are_refused_by_name() {
+    let put = |name: &str, value: &str| asked(Request::put("/b/k").header(name, value));
+    assert_eq!(put("x-amz-copy-source", "/b/j").unwrap(), "CopyObject");
+    assert_eq!(put("x-amz-meta-Colour", "red").unwrap(), "PutObject");
+    assert_eq!(put("x-amz-date", "now").unwrap(), "PutObject");
+    assert_eq!(put("if-match", "*").unwrap(), "PutObject");
+    for (name, value) in [
+        ("x-amz-nonesuch", ""),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-rename-source", "/b/j"),
+        ("if-modified-since", "then"),
+    ] {
+        let refusal = put(name, value).expect_err(name);
+        assert!(refusal.message.contains(name), "{}", refusal.message);
+    }
+    let twice = Request::put("/b/k").header("if-none-match", "*").header("if-none-match", "*");
+    assert_eq!(asked(twice).unwrap_err().code, "InvalidArgument");
+    let read = Request::get("/b?location").header("if-none-match", "\"t\"");
+    assert_eq!(asked(read).unwrap(), "GetBucketLocation");
+}
+
+#[test]
+fn a_bucket_may_stand_in_the_host() {
+    let at = |target: &str| asked(Request::put(target).header("host", "b.s3.example:9000")).unwrap();
+    assert_eq!((at("/"), at("/k")), ("CreateBucket", "PutObject"));
+}
+
+/// Some clients put headers into the URLs that they presign.
+#[test]
+fn headers_in_a_presigned_url_are_headers() {
+    let domains = Domains::none();
+    let target = "/b/k?X-Amz-Signature=1&x-amz-meta-colour=dark%20red&X-Amz-Acl=private";
+    let mut request = Request::put(target).body(()).unwrap();
+    assert_eq!(admit(&mut request, &domains).unwrap().name, "PutObject");
+    assert_eq!(request.headers()["x-amz-meta-colour"], "dark red");
+    for (target, header) in [
+        ("/b/k?X-Amz-Signature=1&x-amz-acl=public-read", ("x-y", "")),
+        ("/b/k?X-Amz-Signature=1&x-amz-meta-colour=red", ("x-amz-meta-colour", "blue")),
+    ] {
+        let mut request = Request::put(target).header(header.0, header.1).body(()).unwrap();
+        assert!(admit(&mut request, &domains).is_err(), "{target}");
+    }
+}

@@ -1,0 +1,250 @@
+//! Reading objects: whole, in part, in several parts, or what is said of them alone. A route of its own: the
+//! S3 layer refuses what HTTP has servers ignore, and says less of HEAD than of GET.
+
+use fordway_store::{
+    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectInfo,
+    Store,
+};
+use fordway_wire::byteranges::parse_ranges;
+use fordway_wire::date::parse_http;
+use fordway_wire::range::parse_range;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use s3s::{Body, S3Response};
+
+use super::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
+use super::describe::describe;
+use super::error::{Failure, Outcome};
+use super::multipart::part_number;
+use super::ranges::several;
+use crate::answer::Reply;
+use crate::payload::Payload;
+
+/// What S3 answers for an object that was stored without a type.
+pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
+
+/// Headers of an answer that a client may choose.
+const CHOSEN: [(&str, HeaderName); 6] = [
+    ("response-cache-control", header::CACHE_CONTROL),
+    ("response-content-disposition", header::CONTENT_DISPOSITION),
+    ("response-content-encoding", header::CONTENT_ENCODING),
+    ("response-content-language", header::CONTENT_LANGUAGE),
+    ("response-content-type", header::CONTENT_TYPE),
+    ("response-expires", header::EXPIRES),
+];
+
+/// What a read asks for.
+pub(super) struct Wanted {
+    bucket: Bucket,
+    key: Key,
+    options: GetOptions,
+    /// Two ranges or more; they do not stand in `options`.
+    ranges: Vec<ByteRange>,
+    if_range: Option<HeaderValue>,
+    wants_checksum: bool,
+    chosen: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Wanted {
+    /// Errors: `InvalidArgument`, those of names.
+    pub(super) fn read(
+        (bucket, key): &(String, String),
+        headers: &HeaderMap,
+        uri: &Uri,
+        is_head: bool,
+    ) -> Outcome<Self> {
+        let (bucket, key) = names(bucket, key)?;
+        let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        // A range that is not understood is ignored (RFC 9110 section 14.2).
+        let range = text(header::RANGE).and_then(parse_range).filter(is_range);
+        let ranges = text(header::RANGE).and_then(parse_ranges).unwrap_or_default();
+        let part = parameter(uri, "partNumber").map(|number| part_number(number.parse().unwrap_or(0)));
+        let options = GetOptions {
+            range,
+            part: part.transpose()?,
+            version: version(parameter(uri, "versionId").as_deref())?,
+            conditions: conditions_in(headers, &CONDITIONS)?,
+        };
+        let ranges = if is_head || ranges.len() < 2 { Vec::new() } else { ranges };
+        if options.part.is_some() && (options.range.is_some() || !ranges.is_empty()) {
+            let message = "a range and a part cannot both be asked for; ask for one of them";
+            return Err(Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
+        }
+        let mode = headers.get("x-amz-checksum-mode").map(HeaderValue::as_bytes);
+        Ok(Wanted {
+            bucket,
+            key,
+            options,
+            ranges,
+            if_range: headers.get(header::IF_RANGE).cloned(),
+            wants_checksum: mode.is_some_and(|mode| mode.eq_ignore_ascii_case(b"ENABLED")),
+            chosen: chosen(uri)?,
+        })
+    }
+
+    pub(super) fn get(&self, store: &dyn Store) -> Outcome<S3Response<Body>> {
+        let whole = GetOptions { range: None, ..self.options.clone() };
+        let is_ranged = self.options.range.is_some() || !self.ranges.is_empty();
+        let has_changed = is_ranged && self.if_range.is_some() && !self.is_still(store, &whole)?;
+        let options = if has_changed { &whole } else { &self.options };
+        let found = store.get(&self.bucket, &self.key, options);
+        let object = found.map_err(|error| self.explained(store, error))?;
+        let headers = self.headers(store, options, &object.info)?;
+        if !self.ranges.is_empty() && !has_changed {
+            let size = object.info.size;
+            let parts = several(object, &self.ranges, headers);
+            return parts.map_err(|error| super::ranges::outside(self.named(error), size));
+        }
+        let mut response = answer(options, &object.info, &object.range, headers);
+        response.extensions.insert(Payload::new(Reply::Content(object.content)));
+        Ok(response)
+    }
+
+    pub(super) fn head(&self, store: &dyn Store) -> Outcome<S3Response<Body>> {
+        let explain = |error| self.explained(store, error);
+        let info = store.head(&self.bucket, &self.key, &self.options).map_err(explain)?;
+        let mut options = self.options.clone();
+        if options.range.is_some() && self.if_range.is_some() && !self.means(&info) {
+            options.range = None;
+        }
+        let parts = match options.part {
+            None => Vec::new(),
+            Some(_) => store.object_parts(&self.bucket, &self.key, &options).map_err(explain)?,
+        };
+        let range = options.wanted(info.size, &parts).map_err(explain)?;
+        let mut headers = self.headers(store, &options, &info)?;
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+        Ok(answer(&options, &info, &range, headers))
+    }
+
+    /// Whether the object is the one that `If-Range` names, of which alone a part is wanted.
+    fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> Outcome<bool> {
+        let info = store.head(&self.bucket, &self.key, whole);
+        Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
+    }
+
+    fn means(&self, info: &ObjectInfo) -> bool {
+        let Some(named) = self.if_range.as_ref().and_then(|value| value.to_str().ok()) else { return true };
+        let seconds = |time: std::time::SystemTime| {
+            time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+        };
+        match parse_http(named) {
+            Some(date) => seconds(date) == seconds(info.modified),
+            None => named == format!("\"{}\"", info.etag),
+        }
+    }
+
+    /// All that an answer says of the object whatever part of it follows.
+    fn headers(&self, store: &dyn Store, options: &GetOptions, info: &ObjectInfo) -> Outcome<HeaderMap> {
+        let mut headers = match self.shown_checksum(store, options, info) {
+            Some((kind, checksum)) => checksum_headers(Some(&checksum), Some(kind)),
+            None => HeaderMap::new(),
+        };
+        let described = describe(info, &mut |name, value| {
+            let (name, value) = (HeaderName::try_from(name), HeaderValue::from_bytes(value));
+            name.ok().zip(value.ok()).map(|(name, value)| _ = headers.append(name, value))
+        });
+        let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
+        let content_type = described.and_then(|()| HeaderValue::from_bytes(content_type.as_bytes()).ok());
+        let unwritable = || Error::new(ErrorKind::Internal, "the object's metadata cannot stand in headers");
+        headers.insert(header::CONTENT_TYPE, content_type.ok_or_else(unwritable)?);
+        for (name, value) in &self.chosen {
+            headers.insert(name, value.clone());
+        }
+        Ok(headers)
+    }
+
+    /// What a client that wants checksums is told: that of the part it reads, or of the object; none beside
+    /// a range, whose bytes it could not be held against. The type is always that of the object's.
+    fn shown_checksum(
+        &self,
+        store: &dyn Store,
+        options: &GetOptions,
+        info: &ObjectInfo,
+    ) -> Option<(ChecksumType, Checksum)> {
+        let is_whole = options.range.is_none() && self.ranges.is_empty();
+        let whole = info.checksum.as_ref().filter(|_| self.wants_checksum && is_whole)?;
+        let shown = match options.part.filter(|_| info.part_count.is_some()) {
+            None => whole.clone(),
+            Some(number) => {
+                // The object may be another one by now.
+                let conditions = Conditions::only_if(info.etag.clone());
+                let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
+                let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
+                parts.into_iter().find(|part| part.number == number)?.checksum?
+            }
+        };
+        Some((whole.checksum_type(), shown))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.during("get", "http", self.bucket.as_str(), self.key.as_str())
+    }
+
+    /// Adds what HTTP wants beside some errors: the tag beside 304, the size beside 416
+    /// (RFC 9110 sections 15.4.5 and 15.5.17).
+    fn explained(&self, store: &dyn Store, error: Error) -> Failure {
+        let kind = error.kind();
+        if kind == ErrorKind::InvalidPart {
+            let message = super::error::message(&error);
+            return Failure::new("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message);
+        }
+        let mut failure = Failure::from(error);
+        let plain = GetOptions { version: self.options.version.clone(), ..Default::default() };
+        if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
+            && let Ok(info) = store.head(&self.bucket, &self.key, &plain)
+        {
+            let (name, value) = match kind {
+                ErrorKind::NotModified => (header::ETAG, format!("\"{}\"", info.etag)),
+                _ => (header::CONTENT_RANGE, format!("bytes */{}", info.size)),
+            };
+            if let Ok(value) = HeaderValue::try_from(value) {
+                failure.add_header(name, value);
+            }
+        }
+        failure
+    }
+}
+
+/// Whether it has a first byte that is not behind its last.
+fn is_range(range: &ByteRange) -> bool {
+    !matches!(range, ByteRange::Inclusive(first, last) if first > last)
+}
+
+/// The headers that a client chooses by parameters. Errors: `InvalidArgument` for what is none.
+fn chosen(uri: &Uri) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
+    if uri.query().is_none_or(|query| !query.contains("response-")) {
+        return Ok(Vec::new());
+    }
+    let chosen = CHOSEN.iter().filter_map(|(name, header)| Some((name, header, parameter(uri, name)?)));
+    let chosen = chosen.map(|(name, header, value)| {
+        let value = HeaderValue::try_from(value);
+        let wrong = |_| Error::new(ErrorKind::InvalidArgument, format!("{name} cannot stand in a header"));
+        Ok((header.clone(), value.map_err(wrong)?))
+    });
+    chosen.collect()
+}
+
+/// The answer but for its content.
+fn answer(
+    options: &GetOptions,
+    info: &ObjectInfo,
+    range: &std::ops::Range<u64>,
+    mut headers: HeaderMap,
+) -> S3Response<Body> {
+    let is_partial = options.range.is_some() || options.part.is_some();
+    if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
+        headers.insert(header::CONTENT_RANGE, text);
+    }
+    let status = if is_partial { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+    let mut response = S3Response::with_status(Body::empty(), status);
+    response.headers = headers;
+    response
+}
+
+/// An empty part has no first and last byte; only the object's size is stated beside it.
+fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
+    match range.is_empty() {
+        true => format!("bytes */{size_bytes}"),
+        false => format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1),
+    }
+}

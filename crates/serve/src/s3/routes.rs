@@ -1,0 +1,93 @@
+//! Operations that the S3 layer checks and does not serve: those that read and write objects, of which it
+//! does not know all that may be said, or refuses what HTTP has servers ignore.
+
+use std::sync::Arc;
+
+use http::{Extensions, HeaderMap, Method, Uri};
+use s3s::route::S3Route;
+use s3s::{Body, S3Request, S3Response, S3Result};
+
+use super::apart::{Pace, change_apart};
+use super::error::{Failure, Outcome};
+use super::look_up::look_up;
+use super::reads::Wanted;
+use super::{caller, completion, copy, multipart, upload};
+use crate::domains::Domains;
+use crate::gate;
+use crate::identity::Admission;
+use crate::monitor::Operation;
+
+/// The names of the operations that are served here.
+const SERVED: [&str; 8] = [
+    "CompleteMultipartUpload",
+    "CopyObject",
+    "CreateMultipartUpload",
+    "GetObject",
+    "HeadObject",
+    "PutObject",
+    "UploadPart",
+    "UploadPartCopy",
+];
+
+pub(super) struct ObjectRoutes {
+    pub(super) admission: Admission,
+    pub(super) domains: Domains,
+    pub(super) publishing: Pace,
+}
+
+/// The operation that a request is, as the gate found.
+fn operation(extensions: &Extensions) -> &'static str {
+    extensions.get::<&'static gate::Operation>().map_or("", |operation| operation.name)
+}
+
+#[async_trait::async_trait]
+impl S3Route for ObjectRoutes {
+    fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
+        SERVED.contains(&operation(extensions))
+    }
+
+    async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
+        let user = self.admission.admit_request(request)?;
+        let operation = Operation::named(operation(&request.extensions));
+        Admission::take_note(&mut request.extensions, &user, operation, || None);
+        request.extensions.insert(user);
+        Ok(())
+    }
+
+    async fn call(&self, request: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        self.serve(request).await.map_err(|Failure(error)| error)
+    }
+}
+
+impl ObjectRoutes {
+    async fn serve(&self, request: S3Request<Body>) -> Outcome<S3Response<Body>> {
+        let user = caller(&request)?;
+        let operation = operation(&request.extensions);
+        let names = self.domains.names(&request.headers, &request.uri);
+        let S3Request { headers, uri, .. } = &request;
+        match operation {
+            "GetObject" | "HeadObject" => {
+                let is_head = operation == "HeadObject";
+                let wanted = Arc::new(Wanted::read(&names, headers, uri, is_head)?);
+                let read = look_up(user, move |store| match is_head {
+                    true => wanted.head(store),
+                    false => wanted.get(store),
+                });
+                Ok(read.await?)
+            }
+            "PutObject" => upload::put(&*user.store, &names, request, &self.publishing).await,
+            "UploadPart" => upload::put_part(&*user.store, &names, request, &self.publishing).await,
+            "CreateMultipartUpload" => multipart::create(&*user.store, &names, headers),
+            "CopyObject" => {
+                change_apart(user, move |store| copy::copy(store, &names, &request.headers)).await
+            }
+            "UploadPartCopy" => {
+                let copy = move |store: &dyn fordway_store::Store| {
+                    multipart::copy_part(store, &names, &request.headers, &request.uri)
+                };
+                change_apart(user, copy).await
+            }
+            _ => completion::complete(user, names, request).await,
+        }
+    }
+}

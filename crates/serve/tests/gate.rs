@@ -1,0 +1,288 @@
+//! What is asked is done or refused, over each version of HTTP and with presigned URLs: the operation is known
+//! before anything of a request is believed.
+
+mod client;
+
+use client::http2::{Http2, run};
+use client::tls::Certificate;
+use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
+use fordway_store::{Bucket, GetOptions, ListQuery, Store, VersionsQuery};
+
+/// Requests that a lenient router takes for a plain put, delete or creation.
+fn traps() -> Vec<Call<'static>> {
+    let annotated = "annotation&annotationName=a";
+    vec![
+        Call::on("PUT", "k").query("renameObject").header("x-amz-rename-source", "/other"),
+        Call::on("PUT", "k").header("x-amz-rename-source", "/other"),
+        Call::on("PUT", "k").query("encryption").body("<ObjectEncryption/>"),
+        Call::on("PUT", "k").query(annotated).body("an annotation"),
+        Call::on("PUT", "k").query("partNumber=1").body("a part"),
+        Call::on("PUT", "k").query("nonesuch").body("x"),
+        Call::on("DELETE", "k").query(annotated),
+        Call::on("DELETE", "k").query("acl"),
+        Call::on("DELETE", "k").query("uploads"),
+        Call::on("DELETE", "k").query("partNumber=1"),
+        Call::on("DELETE", "k").header("x-amz-nonesuch", "1"),
+        Call::new("DELETE", "/empty").query("abac"),
+        Call::new("DELETE", "/empty").query("logging"),
+        Call::new("DELETE", "/empty").query("versioning"),
+        Call::new("PUT", "/fresh").query("metadataTable"),
+        Call::new("PUT", "/fresh").query("object-lock"),
+    ]
+}
+
+fn fixture(fixture: Fixture) -> Fixture {
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    fixture.client.send(&Call::on("PUT", "k").body("precious")).ok();
+    fixture
+}
+
+#[track_caller]
+fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
+    let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
+    assert_eq!(answer.error(), (501, "NotImplemented".to_owned()), "{said}");
+    let found = fixture.store.get(&bucket(), &key("k"), &GetOptions::default()).expect(&said);
+    assert_eq!(found.content.into_vec().unwrap(), b"precious", "{said}");
+    assert_eq!(fixture.store.list(&bucket(), &ListQuery::default()).unwrap().entries.len(), 1, "{said}");
+    let names = fixture.store.list_buckets().unwrap().into_iter().map(|bucket| bucket.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), [BUCKET, "empty"], "{said}");
+}
+
+#[test]
+fn over_http_1() {
+    let fixture = fixture(serve());
+    for call in traps() {
+        check(&call, &fixture.client.send(&call), &fixture);
+    }
+}
+
+#[test]
+fn over_http_2() {
+    let fixture = fixture(serve());
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        for call in traps() {
+            check(&call, &http2.send(&call).await, &fixture);
+        }
+    });
+}
+
+#[cfg(feature = "http3")]
+#[test]
+fn over_http_3() {
+    use client::http3::Http3;
+
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| {
+        config.tls = Some(certificate.load());
+        config.http3 = true;
+    });
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        http3.send(&Call::on("PUT", "k").body("precious")).await.ok();
+        for call in traps() {
+            check(&call, &http3.send(&call).await, &fixture);
+        }
+    });
+}
+
+#[test]
+fn over_http_2_and_tls() {
+    let certificate = Certificate::new();
+    let fixture = serve_with(|config| config.tls = Some(certificate.load()));
+    fixture.store.create_bucket(&Bucket::new("empty").unwrap()).unwrap();
+    run(async {
+        let http2 = Http2::connect_tls(&fixture.client, &certificate).await;
+        http2.send(&Call::on("PUT", "k").body("precious")).await.ok();
+        for call in traps() {
+            check(&call, &http2.send(&call).await, &fixture);
+        }
+    });
+}
+
+/// The value of a presigned URL is its query, and whoever has it may add to it what is not signed.
+#[test]
+fn with_presigned_urls() {
+    let fixture = fixture(serve());
+    let path = format!("/{BUCKET}/k");
+    for (method, further) in [("PUT", "&encryption"), ("DELETE", "&acl"), ("DELETE", "&partNumber=1")] {
+        let query = fixture.client.presigned(method, &path, 60);
+        let host = fixture.client.address;
+        let request =
+            format!("{method} {path}?{query}{further} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let answer = fixture.client.send_raw(method, &request);
+        check(&Call::new(method, path.clone()).query(further), &answer, &fixture);
+    }
+}
+
+/// Nothing that a plain read has beside it comes past the gate.
+#[test]
+fn on_the_fast_lane() {
+    let fixture = fixture(serve());
+    for method in ["GET", "HEAD"] {
+        let odd = [
+            Call::on(method, "k").query("nonesuch"),
+            Call::on(method, "k").header("x-amz-nonesuch", "1"),
+            Call::on(method, "k").header("x-amz-server-side-encryption-customer-key", "1"),
+        ];
+        for call in odd {
+            let answer = fixture.client.send(&call);
+            assert_eq!(answer.status, 501, "{method} {} {:?}", call.query, call.headers);
+        }
+    }
+}
+
+#[test]
+fn what_is_harmless_goes_on_working() {
+    let fixture = fixture(serve());
+    let send = |call: Call<'_>| fixture.client.send(&call).ok();
+    send(Call::on("GET", "k").query("x-id=GetObject"));
+    send(Call::on("GET", "k").header("x-amz-request-payer", "requester"));
+    send(Call::on("GET", "k").query("x-note=for-the-log&response-content-type=text%2Fplain"));
+    send(Call::on("PUT", "j").query("x-id=PutObject").header("x-amz-acl", "private").body("x"));
+    send(Call::on("PUT", "j").header("x-amz-storage-class", "STANDARD").body("x"));
+    send(
+        Call::on("DELETE", "j")
+            .query("x-id=DeleteObject")
+            .header("x-amz-bypass-governance-retention", "true"),
+    );
+    send(
+        Call::new("GET", format!("/{BUCKET}")).query("encoding-type=url&list-type=2&metadata=true&prefix=a"),
+    );
+}
+
+/// An empty name of a version must not come to mean the latest.
+#[test]
+fn a_version_without_a_name() {
+    let fixture = fixture(serve());
+    for call in [Call::on("DELETE", "k").query("versionId="), Call::on("GET", "k").query("versionId=")] {
+        assert_eq!(fixture.client.send(&call).error(), (400, "InvalidArgument".to_owned()));
+    }
+    let listed = fixture.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap();
+    assert_eq!(listed.versions.len(), 1);
+}
+
+#[test]
+fn documents_are_what_their_heads_say() {
+    let fixture = fixture(serve());
+    let delete = "<Delete><Object><Key>k</Key></Object></Delete>";
+    let call = || Call::new("POST", format!("/{BUCKET}")).query("delete=").body(delete);
+    let code = |call: Call<'_>| fixture.client.send(&call).error();
+    let other = "0".repeat(64);
+    for call in [call().payload(&other), Call::new("PUT", "/fresh").payload(&other)] {
+        assert_eq!(code(call), (400, "XAmzContentSHA256Mismatch".to_owned()));
+    }
+    let (wrong_md5, short_md5) = ("AAAAAAAAAAAAAAAAAAAAAA==", "AAAA");
+    assert_eq!(code(call().header("content-md5", wrong_md5)), (400, "BadDigest".to_owned()));
+    assert_eq!(code(call().header("content-md5", short_md5)), (400, "InvalidDigest".to_owned()));
+    assert_eq!(code(call().header("x-amz-checksum-crc32", "AAAAAA==")), (400, "BadDigest".to_owned()));
+    let large = Call::new("POST", format!("/{BUCKET}")).query("delete=").body(vec![b' '; 5 << 20]);
+    assert_eq!(code(large), (400, "MaxMessageLengthExceeded".to_owned()));
+    assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_ok());
+    assert!(fixture.store.head_bucket(&Bucket::new("fresh").unwrap()).is_err());
+    fixture.client.send(&call()).ok();
+}
+
+/// What a bucket is made with is done or refused.
+#[test]
+fn new_buckets_lie_here_and_have_names_of_s3() {
+    let fixture = serve();
+    let create = |name: &str, region: &str| {
+        let document = match region {
+            "" => String::new(),
+            region => format!(
+                "<CreateBucketConfiguration><LocationConstraint>{region}</LocationConstraint>\
+                 </CreateBucketConfiguration>"
+            ),
+        };
+        fixture.client.send(&Call::new("PUT", format!("/{name}")).body(document))
+    };
+    for region in ["eu-west-1", "nowhere"] {
+        assert_eq!(create("fresh", region).error(), (400, "InvalidLocationConstraint".to_owned()));
+    }
+    for name in ["a_b", "Abc", &"a".repeat(64), "a..b"] {
+        assert_eq!(create(name, "").error(), (400, "InvalidBucketName".to_owned()), "{name}");
+    }
+    assert_eq!(fixture.store.list_buckets().unwrap().len(), 1);
+    create("fresh", "us-east-1").ok();
+    create(&"a".repeat(63), "").ok();
+    let there = fixture.client.send(&Call::new("GET", "/").query("bucket-region=us-east-1")).ok();
+    assert_eq!(there.elements("Name").len(), 3);
+    let elsewhere = fixture.client.send(&Call::new("GET", "/").query("bucket-region=eu-west-1")).ok();
+    assert_eq!(elsewhere.elements("Name").len(), 0);
+}
+
+#[test]
+fn a_bucket_of_somebody_else_is_not_touched() {
+    let fixture = fixture(serve());
+    let me = fixture.client.send(&Call::new("GET", "/")).ok().element("ID").unwrap();
+    let asked = |method, owner: &str| {
+        fixture.client.send(&Call::on(method, "k").header("x-amz-expected-bucket-owner", owner))
+    };
+    for method in ["GET", "PUT", "DELETE"] {
+        assert_eq!(asked(method, "somebody-else").error(), (403, "AccessDenied".to_owned()), "{method}");
+    }
+    assert_eq!(asked("GET", &me).ok().text(), "precious");
+}
+
+/// Readers of XML fold a carriage return that stands for itself, and refuse other control characters.
+#[test]
+fn keys_come_back_as_they_are() {
+    let fixture = fixture(serve());
+    for path in ["a%0Db", "a%0D%0Ab"] {
+        fixture.client.send(&Call::on("PUT", path).body("x")).ok();
+        let listed = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("list-type=2")).ok();
+        assert!(!listed.text().contains('\r') && listed.text().contains("&#xd;"), "{}", listed.text());
+        let document = format!(
+            "<Delete><Object><Key>{}</Key></Object></Delete>",
+            path.replace("%0D", "&#13;").replace("%0A", "&#10;")
+        );
+        let deleted = Call::new("POST", format!("/{BUCKET}")).query("delete=").body(document);
+        let deleted = fixture.client.send(&deleted).ok();
+        let key = path.replace("%0D", "&#xd;").replace("%0A", "&#xa;");
+        assert_eq!(deleted.element("Key").as_deref(), Some(key.as_str()));
+    }
+    fixture.client.send(&Call::on("PUT", "a%01b").body("x")).ok();
+    for reference in ["&#1;", "&#0;", "\u{1}"] {
+        let keys = format!("<Object><Key>k</Key></Object><Object><Key>a{reference}b</Key></Object>");
+        let call = Call::new("POST", format!("/{BUCKET}")).query("delete=");
+        let answer = fixture.client.send(&call.body(format!("<Delete>{keys}</Delete>")));
+        assert_eq!(answer.error(), (400, "MalformedXML".to_owned()), "{reference:?}");
+    }
+    let missing = fixture.client.send(&Call::on("GET", "none%01"));
+    assert!(missing.status == 404 && !missing.text().contains('\u{1}'), "{}", missing.text());
+    let left = fixture.store.list(&bucket(), &ListQuery::default()).unwrap();
+    assert_eq!(left.entries.len(), 2, "a part of the batch was deleted");
+}
+
+/// AWS's SDKs differ in how they write a list.
+#[test]
+fn a_list_may_take_several_headers() {
+    let fixture = fixture(serve());
+    let host = fixture.client.address;
+    let asked = Call::on("GET", "k").query("attributes").header("x-amz-object-attributes", "ETag,ObjectSize");
+    let answer = fixture.client.send(&asked).ok();
+    assert!(answer.element("ETag").is_some() && answer.element("ObjectSize").is_some());
+    let path = format!("/{BUCKET}/k");
+    let query = fixture.client.presigned("GET", &path, 60);
+    let twice = "x-amz-object-attributes: ETag\r\nx-amz-object-attributes: ObjectSize\r\n";
+    let request =
+        format!("GET {path}?{query}&attributes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{twice}\r\n");
+    // The signature covers neither: what matters is that the gate has nothing against it.
+    assert_eq!(fixture.client.send_raw("GET", &request).status, 403);
+}
+
+/// Some clients leave the quotes out.
+#[test]
+fn conditions_without_quotes() {
+    let fixture = fixture(serve());
+    let tag = fixture.client.send(&Call::on("HEAD", "k")).ok().header("etag").unwrap().to_owned();
+    let bare = tag.trim_matches('"');
+    fixture.client.send(&Call::on("GET", "k").header("if-match", bare)).ok();
+    assert_eq!(fixture.client.send(&Call::on("GET", "k").header("if-none-match", bare)).status, 304);
+    let other = format!("\"other\", {bare}");
+    fixture.client.send(&Call::on("PUT", "k").header("if-match", other).body("precious")).ok();
+    let wrong = Call::on("PUT", "k").header("if-match", "other").body("x");
+    assert_eq!(fixture.client.send(&wrong).error(), (412, "PreconditionFailed".to_owned()));
+}

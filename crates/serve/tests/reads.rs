@@ -1,0 +1,95 @@
+//! What HTTP has servers do with heads of reads that are odd, and metadata that is none of S3's.
+
+mod client;
+
+use client::{Answer, Call, Fixture, serve};
+
+fn filled() -> Fixture {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "k").body("0123456789")).ok();
+    fixture
+}
+
+fn with(fixture: &Fixture, method: &'static str, name: &'static str, value: &str) -> Answer {
+    fixture.client.send(&Call::on(method, "k").header(name, value))
+}
+
+/// RFC 9110 section 14.2.
+#[test]
+fn a_range_that_is_none_is_ignored() {
+    let fixture = filled();
+    for range in ["bytes=abc", "bytes=5-2", "bytes", "lines=1-2", "bytes=1-2-3", "bytes=-", "bytes=+1-2"] {
+        let answer = with(&fixture, "GET", "range", range);
+        assert_eq!((answer.status, answer.text().as_str()), (200, "0123456789"), "{range}");
+        assert_eq!(with(&fixture, "HEAD", "range", range).status, 200, "{range}");
+    }
+    assert_eq!(with(&fixture, "GET", "range", "bytes=10-").error(), (416, "InvalidRange".to_owned()));
+}
+
+#[test]
+fn head_says_what_get_would() {
+    let fixture = filled();
+    let answer = with(&fixture, "HEAD", "range", "bytes=2-4");
+    assert_eq!(answer.status, 206);
+    assert_eq!(answer.header("content-range"), Some("bytes 2-4/10"));
+    assert_eq!(answer.header("content-length"), Some("3"));
+    assert_eq!(with(&fixture, "HEAD", "range", "bytes=10-").status, 416);
+    let chosen = "response-cache-control=a&response-content-disposition=b&response-content-encoding=c\
+                  &response-content-language=d&response-content-type=e&response-expires=f";
+    for method in ["GET", "HEAD"] {
+        let answer = fixture.client.send(&Call::on(method, "k").query(chosen)).ok();
+        let names = ["cache-control", "content-disposition", "content-encoding", "content-language"];
+        let said = names.map(|name| answer.header(name).unwrap_or_default());
+        assert_eq!(said, ["a", "b", "c", "d"], "{method}");
+        assert_eq!((answer.header("content-type"), answer.header("expires")), (Some("e"), Some("f")));
+    }
+}
+
+/// RFC 9110 sections 5.6.7 and 13.1.3.
+#[test]
+fn dates_are_read_in_all_forms_and_ignored_if_they_are_none() {
+    let fixture = filled();
+    for date in ["Sat, 06 Nov 2094 08:49:37 GMT", "Sat Nov 13 08:49:37 2094", "Sat, 06 Nov 2094 08:49:37 UTC"]
+    {
+        assert_eq!(with(&fixture, "GET", "if-modified-since", date).status, 304, "{date}");
+        assert_eq!(with(&fixture, "GET", "if-unmodified-since", date).status, 200, "{date}");
+    }
+    let past = "Sunday, 06-Nov-94 08:49:37 GMT";
+    assert_eq!(with(&fixture, "GET", "if-modified-since", past).status, 200);
+    assert_eq!(with(&fixture, "GET", "if-unmodified-since", past).status, 412);
+    for name in ["if-modified-since", "if-unmodified-since"] {
+        for method in ["GET", "HEAD"] {
+            assert_eq!(with(&fixture, method, name, "yesterday").status, 200, "{method} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_part_of_what_has_changed_is_the_whole() {
+    let fixture = filled();
+    let tag = fixture.client.send(&Call::on("HEAD", "k")).ok().header("etag").unwrap().to_owned();
+    let ask = |method: &'static str, tag: &str| {
+        fixture.client.send(&Call::on(method, "k").header("range", "bytes=1-2").header("if-range", tag))
+    };
+    for method in ["GET", "HEAD"] {
+        assert_eq!(ask(method, &tag).status, 206);
+        assert_eq!(ask(method, "\"other\"").header("content-length"), Some("10"));
+    }
+}
+
+/// What libs3 sends is no date of HTTP.
+#[test]
+fn what_expires_is_kept_as_it_was_said() {
+    let fixture = filled();
+    for expires in ["Wed, 21 Oct 2015 07:28:00 UTC", "never", "0", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+        fixture.client.send(&Call::on("PUT", "e").header("expires", expires).body("x")).ok();
+        for method in ["GET", "HEAD"] {
+            let answer = fixture.client.send(&Call::on(method, "e")).ok();
+            assert_eq!(answer.header("expires"), Some(expires), "{method}");
+        }
+    }
+    let copy = Call::on("PUT", "f").header("x-amz-copy-source", format!("/{}/e", client::BUCKET));
+    let copy = copy.header("x-amz-metadata-directive", "REPLACE").header("expires", "never");
+    fixture.client.send(&copy).ok();
+    assert_eq!(fixture.client.send(&Call::on("GET", "f")).ok().header("expires"), Some("never"));
+}
