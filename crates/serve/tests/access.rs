@@ -95,6 +95,10 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
+    // What boto3 calls the other version, and what the gateway's operator can do.
+    for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
+        assert!(refused.text().contains(word), "{}", refused.text());
+    }
 
     let willing = serve_with(|config| config.signature_v2 = true);
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
@@ -144,6 +148,9 @@ fn what_was_not_signed_changes_nothing() {
     for query in [&query, &hidden] {
         assert_eq!(put_to(query, pretence).error(), (403, "AccessDenied".to_owned()), "{query}");
     }
+    // Headers that stand in the URL are covered by its signature as all of it is.
+    let further = format!("{query}&x-amz-copy-source=%2Fdata%2Fsecret");
+    assert_eq!(put_to(&further, "").error(), (403, "SignatureDoesNotMatch".to_owned()));
     // What says the same as the signature, or nothing.
     put("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\nx-amz-user-agent: test\r\n").ok();
 }

@@ -209,3 +209,29 @@ fn uploads_in_progress_are_rolled_up() {
     }
     assert_eq!(seen, ["a/", "b", "c/"]);
 }
+
+/// Who has started an upload, and with which checksum.
+#[test]
+fn listings_of_uploads_say_whose_and_which() {
+    let fixture = serve();
+    let start = |key: &str, algorithm: &str| {
+        let call = Call::on("POST", key).query("uploads").header("x-amz-checksum-algorithm", algorithm);
+        fixture.client.send(&call).ok().element("UploadId").unwrap()
+    };
+    let id = start("a", "SHA256");
+    start("b", "CRC64NVME");
+    let parts = fixture.client.send(&Call::on("GET", "a").query(&format!("uploadId={id}"))).ok();
+    let uploads = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("uploads")).ok();
+    for listed in [&parts, &uploads] {
+        for element in ["Owner", "Initiator"] {
+            assert!(listed.element(element).unwrap().starts_with("<ID>"), "{}", listed.text());
+        }
+        assert_eq!(listed.element("StorageClass").as_deref(), Some("STANDARD"));
+        assert_eq!(listed.element("ChecksumAlgorithm").as_deref(), Some("SHA256"));
+        assert_eq!(listed.element("ChecksumType").as_deref(), Some("COMPOSITE"));
+    }
+    assert_eq!(uploads.elements("ChecksumType"), ["COMPOSITE", "FULL_OBJECT"]);
+    let page = |query: &str| fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query(query)).ok();
+    assert_eq!(page("max-uploads=1&uploads").element("NextUploadIdMarker"), Some(id));
+    assert!(!uploads.text().contains("NextUploadIdMarker"), "{}", uploads.text());
+}

@@ -28,9 +28,6 @@ pub(super) async fn complete(
     let made = change_apart(user, move |store| {
         let wanted = Wanted::read(&names, &request.headers, &request.uri)?;
         let parts = completed_parts(&document).map_err(malformed)?;
-        if parts.is_empty() {
-            return Err(no_document("the document names no part; name at least one".to_owned()));
-        }
         wanted.complete(store, &parts).map(|made| (names, made))
     });
     let ((bucket, key), made) = made.await?;
@@ -76,7 +73,13 @@ impl Wanted {
 
     fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
         self.check_type(store)?;
-        Ok(store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options)?)
+        let made = store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options);
+        made.map_err(|error| match (error.kind(), parts.is_empty()) {
+            (ErrorKind::InvalidArgument, true) => {
+                no_document("the document names no part; name at least one".to_owned())
+            }
+            _ => error.into(),
+        })
     }
 
     /// Holds the type of checksum that is stated against the upload's. Errors: `InvalidRequest`, those of

@@ -155,7 +155,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// The checksum in the head of a request, of which there may be one. The S3 layer knows some of their
-/// headers only. Errors: `InvalidArgument`.
+/// headers only. Errors: `InvalidArgument` for several, `BadDigest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Option<Checksum>> {
     let value = |algorithm: ChecksumAlgorithm| {
         let value = headers.get(algorithm.header())?;
@@ -164,7 +164,10 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Opti
     let mut stated = ChecksumAlgorithm::ALL.into_iter().filter_map(value);
     match (stated.next(), stated.next()) {
         (None, _) => Ok(None),
-        (Some((algorithm, text)), None) => Checksum::from_base64(algorithm, text).map(Some),
+        // What is no checksum at all is none that fits: S3 has one code for both.
+        (Some((algorithm, text)), None) => Checksum::from_base64(algorithm, text)
+            .map(Some)
+            .map_err(|error| Error::new(ErrorKind::BadDigest, error.detail())),
         _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several")),
     }
 }

@@ -10,10 +10,10 @@ use super::{assert_kind, bucket, delete, get, key, put};
 
 /// A bucket appears in the list, once, and is gone when it was removed.
 pub fn buckets_are_made_listed_and_removed(store: &dyn Store) {
-    let names = ["zeta", "alpha", "Mid_dle"].map(|name| Bucket::new(name).unwrap());
+    let names = ["zeta", "alpha", "mid.dle"].map(|name| Bucket::new(name).unwrap());
     names.iter().for_each(|name| store.create_bucket(name).unwrap());
     let listed: Vec<_> = store.list_buckets().unwrap().into_iter().map(|info| info.name).collect();
-    assert_eq!(listed, ["Mid_dle", "alpha", "zeta"].map(|name| Bucket::new(name).unwrap()));
+    assert_eq!(listed, ["alpha", "mid.dle", "zeta"].map(|name| Bucket::new(name).unwrap()));
     assert_kind(store.create_bucket(&names[0]), ErrorKind::BucketAlreadyOwnedByYou);
     let created = store.list_buckets().unwrap()[0].created;
     let age = SystemTime::now().duration_since(created).unwrap_or_default();
@@ -32,6 +32,11 @@ pub fn bucket_names_are_checked(store: &dyn Store) {
     assert!(store.list_buckets().unwrap().is_empty());
     for name in ["a_b", &"x".repeat(64), &"X".repeat(255)] {
         let bucket = Bucket::new(name).unwrap();
+        // Over S3 a new bucket has a name that Amazon would take.
+        if store.lane() == "http" {
+            assert_kind(store.create_bucket(&bucket), ErrorKind::InvalidBucketName);
+            continue;
+        }
         store.create_bucket(&bucket).unwrap();
         store.put(&bucket, &key("k"), b"x", &PutOptions::default()).unwrap();
         assert_eq!(store.list_buckets().unwrap()[0].name, bucket);
