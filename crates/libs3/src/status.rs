@@ -189,6 +189,7 @@ mod tests {
         &[ErrorKind::AccessDenied, ErrorKind::ReadOnly],
         &[ErrorKind::NoSpace, ErrorKind::QuotaExceeded],
         &[ErrorKind::Corrupt, ErrorKind::Io],
+        &[ErrorKind::TooManyOpenFiles, ErrorKind::LockTimeout],
         &[ErrorKind::InvalidArgument, ErrorKind::InvalidTag],
     ];
 

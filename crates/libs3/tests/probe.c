@@ -532,8 +532,8 @@ int main(int count, char **words) {
                                        .secretAccessKey = p->secret};
     }
     Probe forking = probes[0];
-    forking.context.bucketName = "probe_fork";
-    create_bucket(&forking, "probe_fork");
+    forking.context.bucketName = "probe-fork";
+    create_bucket(&forking, "probe-fork");
     forks(&forking);
     for (int i = 0; i < threads; i++) pthread_create(&running[i], NULL, run, &probes[i]);
     for (int i = 0; i < threads; i++) pthread_join(running[i], NULL);

@@ -54,7 +54,7 @@ mod tests {
         for page in 0..3 * EMPTY_PAGES_MAX {
             pages.go_on(&page, page % 2).unwrap();
         }
-        assert_eq!(pages.go_on(&7, 1).unwrap_err().kind(), ErrorKind::BadResponse);
+        assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
         let mut pages = Pages::default();
         let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
         assert!(ended.unwrap().to_string().contains("had no entry"));
