@@ -44,7 +44,7 @@ def test_tour(s3, gateway: Gateway, bucket: str) -> None:
     assert code(error) == "404"
 
 
-@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256"])
+@pytest.mark.parametrize("algorithm", ["CRC32", "SHA1", "SHA256", "SHA512"])
 def test_checksums(s3, bucket: str, algorithm: str) -> None:
     s3.create_bucket(Bucket=bucket)
     put = s3.put_object(Bucket=bucket, Key="k", Body=b"bytes", ChecksumAlgorithm=algorithm)
