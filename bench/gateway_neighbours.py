@@ -120,7 +120,7 @@ def besiege(url, objects):
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)
             if time.monotonic() >= next_byte:
-                # A byte a second for each, spread over it as those of strangers are.
+                # One byte a second for each upload, spread evenly over the second.
                 next_byte, turn = next_byte + 1 / TURNS, (turn + 1) % TURNS
                 for upload in uploads[turn::TURNS]:
                     # One that was given up is none that could disturb.

@@ -189,7 +189,7 @@ pub(crate) fn download_to(
     }
 }
 
-/// Makes the part the whole file; returns how many bytes were there before, and the digest that it was held against.
+/// Completes the part file; returns how many bytes it had before, and the digest that verified it.
 fn copy_one(
     file: &RemoteFile,
     part: &PartFile<'_>,

@@ -111,7 +111,7 @@ impl Inner {
                     return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
                 }
                 Err(Errno::EXIST) => {}
-                // Who tries to remove the bucket has removed its directory.
+                // A concurrent removal of the bucket took the directory.
                 Err(Errno::NOENT) => self.dirs.forget(&dir),
                 Err(errno) => return Err(failed(errno)),
             }

@@ -243,7 +243,7 @@ impl Staged {
             let (dir, shelter) = self.inner.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(Hidden { dir, name, is_temporary: true, _shelter: shelter }),
-                // Who tries to remove the bucket has removed it.
+                // A concurrent removal of the bucket took it.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
                     self.inner.dirs.forget(&tmp_dir(&self.bucket));
                 }

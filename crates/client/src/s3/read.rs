@@ -52,7 +52,7 @@ struct Opened {
 }
 
 enum Body {
-    /// The wanted bytes are next, and so many; whether the body ends with them.
+    /// The wanted bytes come next: their number, and whether the body ends after them.
     Streaming { ends: bool },
     /// The server did not say how many there are, so they were fetched.
     Buffered(Vec<u8>),
@@ -223,7 +223,7 @@ impl Check {
     }
 }
 
-/// The bytes of an object as they arrive; at their end, the body's end and the checksum are held against them.
+/// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
 struct Stream {
     response: Response,
     left: u64,

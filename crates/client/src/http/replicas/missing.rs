@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 
 impl MissingUnits {
-    /// All of so many.
+    /// All bytes of a file of this size.
     pub(super) fn all(count: u64) -> Self {
         MissingUnits((count > 0).then_some((0, count)).into_iter().collect())
     }
