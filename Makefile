@@ -23,13 +23,13 @@ setup: ## install what is missing: Debian packages, the Rust toolchain, the Pyth
 	@PYTHON=$(PYTHON) tools/setup-system
 	@$(MAKE) --no-print-directory $(VENV)/.installed
 
-$(VENV)/.installed: python/requirements.txt
+$(VENV)/.installed: bind/python/requirements.txt
 	tools/setup-venv $(VENV) $(PYTHON) $<
 	@touch $@
 
 build: setup ## build the release binary, and the Python package into .venv
 	cargo build --release --locked
-	$(VENV)/bin/maturin develop --release --locked --manifest-path python/Cargo.toml
+	$(VENV)/bin/maturin develop --release --locked --manifest-path bind/python/Cargo.toml
 
 run: build ## the main job: compare the lanes on a real tree, and write the report
 	@mkdir -p $(dir $(RUN))
@@ -52,7 +52,7 @@ mpi: export MPICC := $(MPICC)
 mpi: export MPIRUN := $(MPIRUN)
 mpi: setup ## build fordway-mpi for the MPI of MPICC and MPIRUN (Debian's Open MPI if there is none), and test it
 	cargo build --release --locked -p fordway-mpi --target-dir $(MPI_TARGET)
-	$(MPICC) -O2 -Wall -Wextra -fPIC -shared crates/mpi/pmpi/report.c -o $(MPI_TARGET)/release/libfordway-pmpi.so
+	$(MPICC) -O2 -Wall -Wextra -fPIC -shared bind/mpi/pmpi/report.c -o $(MPI_TARGET)/release/libfordway-pmpi.so
 	cargo test --locked -p fordway-mpi --target-dir $(MPI_TARGET)
 
 test: setup ## build and run all tests, in Rust and Python; the last lines name what was skipped, and the sum
@@ -64,8 +64,8 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo clippy --workspace --exclude fordway-mpi --all-targets --locked -- -D warnings
 	cargo xtask arrows
 	cargo xtask header --check
-	$(VENV)/bin/ruff check python
-	$(VENV)/bin/ruff format --check python
+	$(VENV)/bin/ruff check bind/python
+	$(VENV)/bin/ruff format --check bind/python
 
 bench: build ## run the benchmarks in bench/
 	@set -e; for script in bench/*; do test -d "$$script" -o ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done
@@ -80,4 +80,4 @@ soak: build ## run the long tests: many random operations on every lane
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
 clean: ## remove everything that was built or measured
-	rm -rf target out $(VENV) python/fordway/*.so python/dist
+	rm -rf target out $(VENV) bind/python/fordway/*.so bind/python/dist

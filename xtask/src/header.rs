@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 
-const HEADER: &str = "crates/capi/include/fordway.h";
-const SOURCES: [&str; 2] = ["crates/capi/src/abi.rs", "crates/capi/src/exports.rs"];
+const HEADER: &str = "bind/capi/include/fordway.h";
+const SOURCES: [&str; 2] = ["bind/capi/src/abi.rs", "bind/capi/src/exports.rs"];
 
 const INTRODUCTION: &str = "\
 /* Reads files at HTTP servers, objects on any lane, and local files. Link with -lfordway.
  *
  * A call that fails returns -1, sets errno, and has a sentence about it for fordway_last_error().
- * This file is written by `cargo xtask header` of crates/capi/src/abi.rs and exports.rs. */";
+ * This file is written by `cargo xtask header` of bind/capi/src/abi.rs and exports.rs. */";
 
 /// Names in C of what Rust calls otherwise.
 const NAMES: [(&str, &str); 2] = [("Options", "fordway_options"), ("Fragment", "fordway_fragment")];

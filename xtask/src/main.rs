@@ -19,7 +19,7 @@ usage: cargo xtask NAME
                    build and run the suites `rust`, `python` (with the interpreter PYTHON, default
                    .venv/bin/python) and `mpi`, or those that are named; name what was skipped and
                    why; print the sum. TARGET is one test program of a suite in Rust (`lib`: the unit
-                   tests), or a file or folder in python/tests: `rust:netlab`, `python:test_store.py`
+                   tests), or a file or folder in bind/python/tests: `rust:netlab`, `python:test_store.py`
 ";
 
 fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use skipped::{SkippedTest, Skips};
 use tally::{Tally, cargo_line, pytest_line};
 
-const PYTHON_TESTS: &str = "python/tests";
+const PYTHON_TESTS: &str = "bind/python/tests";
 
 /// Some tests with one runner.
 struct Suite {
@@ -51,7 +51,7 @@ fn suites(python: &str) -> Vec<Suite> {
     // What an MPI is needed for is a suite of its own, and shares with the other what both compile.
     let rust = "cargo test --workspace --locked --exclude fordway-mpi";
     let mpi = "cargo test --workspace --locked --test mpirun";
-    let develop = "develop --locked --quiet --manifest-path python/Cargo.toml";
+    let develop = "develop --locked --quiet --manifest-path bind/python/Cargo.toml";
     let pytest = "-m pytest -rs --color=no";
     vec![
         Suite {
@@ -60,6 +60,8 @@ fn suites(python: &str) -> Vec<Suite> {
             build: vec![
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
+                // Tests of the instrument start gateways, and those of Python run commands.
+                words("cargo build --locked"),
                 words(&format!("{rust} --no-run")),
             ],
             run: words(&format!("{rust} --no-fail-fast")),
@@ -299,7 +301,7 @@ mod tests {
         );
         let python = runs(&["mpi", "python:test_store.py"]);
         assert!(
-            python.len() == 2 && python[0].ends_with("--color=no python/tests/test_store.py"),
+            python.len() == 2 && python[0].ends_with("--color=no bind/python/tests/test_store.py"),
             "{python:?}"
         );
         let Err(refused) = select(suites("p"), &["rsut"]) else {

@@ -83,7 +83,7 @@ pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     (!reason.starts_with("run by ")).then_some(test)
 }
 
-/// `SKIPPED [1] python/tests/test_x.py:12: reason`, as `pytest -rs` ends with.
+/// `SKIPPED [1] bind/python/tests/test_x.py:12: reason`, as `pytest -rs` ends with.
 pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
@@ -134,12 +134,13 @@ mod tests {
         assert_eq!((test.suite.as_str(), test.name.as_str()), ("rust", "full_disk::fills"));
         assert_eq!(test.counted, Counted::Passed);
         assert_eq!(libtest_skip("no tab"), None);
-        let test = pytest_skip("SKIPPED [2] python/tests/test_x.py:12: there is no y: install it").unwrap();
+        let test =
+            pytest_skip("SKIPPED [2] bind/python/tests/test_x.py:12: there is no y: install it").unwrap();
         assert_eq!(
             (test.name.as_str(), test.reason.as_str()),
-            ("python/tests/test_x.py:12", "there is no y: install it")
+            ("bind/python/tests/test_x.py:12", "there is no y: install it")
         );
-        assert_eq!(pytest_skip("python/tests/test_x.py ..s"), None);
+        assert_eq!(pytest_skip("bind/python/tests/test_x.py ..s"), None);
         assert_eq!(
             libtest_ignored("test a_child ... ignored, run by another test, as a process of its own"),
             None

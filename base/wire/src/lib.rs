@@ -1,0 +1,17 @@
+//! Codecs: what goes over a wire, as functions of bytes. No sockets, and time is an argument.
+
+pub mod byteranges;
+pub mod date;
+pub mod file_hash;
+pub mod header_text;
+pub mod metalink;
+pub mod node;
+pub mod range;
+pub mod s3_error;
+pub mod s3_xml;
+pub mod sigv2;
+pub mod sigv4;
+pub mod size_text;
+pub mod tagging;
+pub mod uri;
+pub mod webdav;

@@ -1,0 +1,200 @@
+//! What a command is pointed at: `s3://bucket/key`, a local path, or `-`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
+
+use crate::web;
+
+/// A place that data comes from or goes to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// `s3://`: all buckets.
+    Service,
+    /// `s3://bucket/key`. The key may be empty, a prefix or a wildcard: commands decide.
+    S3(Bucket, String),
+    /// A path of this machine.
+    Local(PathBuf),
+    /// `-`: standard input or output.
+    Stdio,
+}
+
+impl Address {
+    /// Reads an address. Errors: `InvalidArgument` for other schemes, `InvalidBucketName`.
+    pub fn parse(text: &str) -> Result<Self> {
+        if text == "-" {
+            return Ok(Address::Stdio);
+        }
+        if let Some(rest) = text.strip_prefix("s3://") {
+            return match rest.split_once('/').unwrap_or((rest, "")) {
+                ("", "") => Ok(Address::Service),
+                (bucket, key) => Ok(Address::S3(Bucket::new(bucket)?, key.to_owned())),
+            };
+        }
+        if web::is_address(text) {
+            let why = format!(
+                "{text:?} is at a web server, and is not taken here; `ls`, `stat`, `cat`, `read`, `cp`, `mv`, `rm` and \
+                 `mkdir` take such addresses, and an S3 service is s3://BUCKET/KEY with --endpoint"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        if let Some((scheme, _)) = text.split_once("://") {
+            let why = format!(
+                "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and name the server with --endpoint"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        if text.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
+        }
+        if let Some(rest) = text.strip_prefix("s3:") {
+            let rest = rest.trim_start_matches('/');
+            let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(Address::Local(PathBuf::from(text)))
+    }
+
+    /// The same place as a directory: a key gets the slash that ends a prefix.
+    pub fn into_directory(self) -> Self {
+        match self {
+            Address::S3(bucket, key) if !key.is_empty() && !key.ends_with('/') => {
+                Address::S3(bucket, key + "/")
+            }
+            other => other,
+        }
+    }
+
+    /// The place of `relative` below this directory. Errors: `InvalidArgument`, `InvalidKey`, `KeyTooLong`.
+    pub fn below(&self, relative: &str) -> Result<Self> {
+        match self {
+            Address::S3(bucket, prefix) => {
+                let key = Key::new(format!("{prefix}{relative}"))?;
+                Ok(Address::S3(bucket.clone(), key.as_str().to_owned()))
+            }
+            Address::Local(root) => local_path(root, relative).map(Address::Local),
+            Address::Service | Address::Stdio => {
+                Err(Error::new(ErrorKind::InvalidArgument, format!("{self} cannot hold several objects")))
+            }
+        }
+    }
+
+    /// The bucket and whatever follows it. Errors: `InvalidArgument` for everything else.
+    pub fn into_s3(self) -> Result<(Bucket, String)> {
+        self.split("s3://BUCKET")
+    }
+
+    fn split(self, form: &str) -> Result<(Bucket, String)> {
+        match self {
+            Address::S3(bucket, key) => Ok((bucket, key)),
+            other => {
+                Err(Error::new(ErrorKind::InvalidArgument, format!("{other} is not of the form {form}")))
+            }
+        }
+    }
+
+    /// A bucket with no key behind it. Errors: `InvalidArgument`.
+    pub fn into_bucket(self) -> Result<Bucket> {
+        match self.into_s3()? {
+            (bucket, key) if key.is_empty() => Ok(bucket),
+            (bucket, key) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("s3://{bucket}/{key} names an object; give the bucket alone: s3://{bucket}"),
+            )),
+        }
+    }
+
+    /// One object. Errors: `InvalidArgument` where there is no key.
+    pub fn into_object(self) -> Result<(Bucket, Key)> {
+        match self.split("s3://BUCKET/KEY")? {
+            (bucket, key) if key.is_empty() => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("s3://{bucket} is a bucket; name an object: s3://{bucket}/KEY"),
+            )),
+            (bucket, key) => Ok((bucket, Key::new(key)?)),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Service => f.write_str("s3://"),
+            Address::S3(bucket, key) if key.is_empty() => write!(f, "s3://{bucket}"),
+            Address::S3(bucket, key) => write!(f, "s3://{bucket}/{key}"),
+            Address::Local(path) => path.display().fmt(f),
+            Address::Stdio => f.write_str("-"),
+        }
+    }
+}
+
+/// The path of `relative` (a key below the prefix that is copied) under `root`.
+///
+/// A key is any text, a path is not: segments that would leave `root` or fold onto another key's
+/// path (`..`, `.`, empty ones, and so absolute paths) are refused. Errors: `InvalidArgument`.
+fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
+    let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');
+    if relative.split('/').any(hostile) {
+        let why = format!(
+            "{relative:?} cannot be a path below {}; copy this object by itself and name the file",
+            root.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(root.join(relative))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s3(bucket: &str, key: &str) -> Address {
+        Address::S3(Bucket::new(bucket).unwrap(), key.to_owned())
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, address) in [
+            ("-", Address::Stdio),
+            ("s3://", Address::Service),
+            ("s3://b", s3("b", "")),
+            ("s3://b/", s3("b", "")),
+            ("s3://b//x/", s3("b", "/x/")),
+            ("s3://b/a b*?", s3("b", "a b*?")),
+            ("dir/file", Address::Local("dir/file".into())),
+            ("./-", Address::Local("./-".into())),
+        ] {
+            assert_eq!(Address::parse(text).unwrap(), address, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address() {
+        for (text, kind) in [
+            ("http://h/b", ErrorKind::InvalidArgument),
+            ("", ErrorKind::InvalidArgument),
+            ("s3:///key", ErrorKind::InvalidBucketName),
+            ("s3://-b/key", ErrorKind::InvalidBucketName),
+        ] {
+            assert_eq!(Address::parse(text).unwrap_err().kind(), kind, "{text}");
+        }
+        let kind = |result: Result<Bucket>| result.unwrap_err().kind();
+        assert_eq!(kind(s3("b", "k").into_bucket()), ErrorKind::InvalidArgument);
+        assert_eq!(kind(Address::Stdio.into_bucket()), ErrorKind::InvalidArgument);
+        assert_eq!(s3("b", "").into_object().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn keys_stay_below_the_directory() {
+        let root = Path::new("/out");
+        assert_eq!(local_path(root, "a/b..c/...").unwrap(), Path::new("/out/a/b..c/..."));
+        for hostile in ["../x", "a/../../x", "/etc/passwd", "a//b", "./a", "a/", "..", "a\0b"] {
+            assert_eq!(
+                local_path(root, hostile).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{hostile}"
+            );
+        }
+    }
+}

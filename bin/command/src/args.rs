@@ -1,0 +1,142 @@
+//! Options that commands of both programs take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fordway_http::Version;
+use fordway_posix::Durability;
+use fordway_store::{ByteRange, ETagPolicy};
+
+use crate::units::parse_duration;
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalArgs {
+    /// Where the objects are: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or http(s)://HOST[:PORT]
+    #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
+    pub endpoint: Option<String>,
+    /// Profile of the AWS configuration and credentials files [default: AWS_PROFILE, else default]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Region to sign for [default: as configured for AWS]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub region: Option<String>,
+    /// Print one JSON object per line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print neither progress nor what was done to which object; errors are still reported
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Show no progress bar
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+}
+
+/// How ranges become calls, and calls become requests.
+#[derive(Debug, Args)]
+pub struct CallArgs {
+    /// Ranges that are read by one call
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+    pub per_call: u32,
+    /// Connections to the server at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub connections: u32,
+    /// HTTP of http(s) files: 1.1, or 2 by prior knowledge or TLS, with requests as streams of one connection
+    #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
+    pub http: Version,
+    /// Give up an operation (opening the file, each call) that takes longer, tries and waits included; 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub deadline: Option<Duration>,
+    /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else those in the directory X509_CERT_DIR, else the system's]
+    #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
+    pub ca_bundle: Option<PathBuf>,
+}
+
+/// Where else an http(s) file is, and how it is read from several places.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Replicas of http(s) files")]
+pub struct ReplicaArgs {
+    /// Where the file is described: a Metalink or a list of URLs, in a file or at a URL; `none` asks nobody for other places [default: the server is asked when it fails]
+    #[arg(long, value_name = "SOURCE")]
+    pub metalink: Option<String>,
+    /// Read over so many connections at once, from one replica or several [default: from one replica, and from the next when it fails]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub streams: Option<u16>,
+    /// Countries to prefer among replicas of one priority, as in: ch,de
+    #[arg(long, value_name = "COUNTRY", value_delimiter = ',')]
+    pub location: Vec<String>,
+}
+
+/// What an ETag is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ETagArg {
+    /// The content's MD5, which S3 clients check
+    Md5,
+    /// 128 bits that no other version has; costs nothing
+    Fast,
+}
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArg {
+    /// When the page cache has it, as with POSIX itself
+    None,
+    /// When the content is on stable storage
+    Data,
+    /// When content and name are on stable storage
+    Full,
+}
+
+impl From<ETagArg> for ETagPolicy {
+    fn from(arg: ETagArg) -> Self {
+        match arg {
+            ETagArg::Md5 => ETagPolicy::Md5,
+            ETagArg::Fast => ETagPolicy::Fast,
+        }
+    }
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Self {
+        match arg {
+            DurabilityArg::None => Durability::None,
+            DurabilityArg::Data => Durability::Data,
+            DurabilityArg::Full => Durability::Full,
+        }
+    }
+}
+
+fn http_version(number: &str) -> Result<Version, String> {
+    Version::named(number).map_err(|error| error.detail().to_owned())
+}
+
+/// Reads `FIRST-LAST`, `FIRST-` or `-COUNT`. Errors: as clap shows them.
+pub fn byte_range(text: &str) -> Result<ByteRange, String> {
+    let help = || "write FIRST-LAST, FIRST- or -COUNT".to_owned();
+    let number = |digits: &str| digits.parse::<u64>().map_err(|_| help());
+    match text.split_once('-').ok_or_else(help)? {
+        ("", count) => Ok(ByteRange::Last(number(count)?)),
+        (first, "") => Ok(ByteRange::From(number(first)?)),
+        (first, last) => match (number(first)?, number(last)?) {
+            (first, last) if first <= last => Ok(ByteRange::Inclusive(first, last)),
+            _ => Err("the range ends before it starts".to_owned()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        assert_eq!(byte_range("0-9"), Ok(ByteRange::Inclusive(0, 9)));
+        assert_eq!(byte_range("7-"), Ok(ByteRange::From(7)));
+        assert_eq!(byte_range("-5"), Ok(ByteRange::Last(5)));
+        for bad in ["", "-", "7", "9-1", "a-b", "1-2-3", "--1"] {
+            assert!(byte_range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Exit codes: what a script can tell apart without reading messages.
+
+use std::io;
+
+use fordway_store::{Error, ErrorKind};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All was done.
+    Ok = 0,
+    /// Something failed for which there is no code of its own, or a listing matched nothing.
+    Failure = 1,
+    /// The command line, a name or a value in it is wrong.
+    Usage = 2,
+    /// No such bucket, object, upload or file.
+    NotFound = 3,
+    /// Permission or credentials.
+    Denied = 4,
+    /// A condition does not hold: the object exists, changed, or the bucket is not empty.
+    Conflict = 5,
+    /// The file system or a quota is full.
+    NoSpace = 6,
+    /// The endpoint cannot be reached, is too slow or makes no sense.
+    Unavailable = 7,
+    /// The data is not what its checksum or size says.
+    Corrupt = 8,
+    /// Ctrl-C, or a request to terminate.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// The code for an error. An `Io` error of a local file is told by what the system said.
+    pub fn of(error: &Error) -> Self {
+        let system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+        match (error.kind(), system.map(io::Error::kind)) {
+            (ErrorKind::Io, Some(io::ErrorKind::NotFound)) => Exit::NotFound,
+            (kind, _) => Exit::of_kind(kind),
+        }
+    }
+
+    /// The code for a kind of error: every kind on purpose.
+    pub fn of_kind(kind: ErrorKind) -> Self {
+        use ErrorKind as K;
+        match kind {
+            K::NoSuchBucket | K::NoSuchKey | K::NoSuchUpload | K::NoSuchVersion => Exit::NotFound,
+            K::InvalidBucketName
+            | K::InvalidKey
+            | K::KeyTooLong
+            | K::InvalidRange
+            | K::InvalidArgument
+            | K::InvalidTag
+            | K::EntityTooLarge
+            | K::EntityTooSmall
+            | K::MethodNotAllowed => Exit::Usage,
+            K::AccessDenied
+            | K::SignatureDoesNotMatch
+            | K::InvalidAccessKeyId
+            | K::RequestTimeTooSkewed
+            | K::ReadOnly => Exit::Denied,
+            K::BucketAlreadyExists
+            | K::BucketAlreadyOwnedByYou
+            | K::BucketNotEmpty
+            | K::NotModified
+            | K::PreconditionFailed
+            | K::ConditionalConflict => Exit::Conflict,
+            K::NoSpace | K::QuotaExceeded => Exit::NoSpace,
+            K::Unavailable | K::LockTimeout | K::Timeout | K::BadResponse => Exit::Unavailable,
+            K::BadDigest | K::IncompleteBody | K::InvalidPart | K::Corrupt => Exit::Corrupt,
+            K::Interrupted => Exit::Interrupted,
+            K::InvalidPartOrder | K::TooManyOpenFiles | K::NotImplemented | K::Io | K::Internal => {
+                Exit::Failure
+            }
+        }
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}
+
+/// The system's, and the process's, table of open files is full; the same numbers on every Unix.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+/// Gives an operating-system error its kind and says what was done to which file.
+pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        _ if matches!(error.raw_os_error(), Some(ENFILE | EMFILE)) => ErrorKind::TooManyOpenFiles,
+        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
+        io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        io::ErrorKind::InvalidFilename => ErrorKind::KeyTooLong,
+        io::ErrorKind::TimedOut => ErrorKind::Timeout,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("{doing} {path}")).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of the manual; a kind that moves is a change that scripts see.
+    #[test]
+    fn every_kind_has_the_documented_code() {
+        let documented = |kind: ErrorKind| match kind.name() {
+            name if name.starts_with("NoSuch") => 3,
+            "InvalidBucketName" | "InvalidKey" | "KeyTooLong" | "InvalidRange" | "InvalidArgument" => 2,
+            "InvalidTag" | "EntityTooLarge" | "EntityTooSmall" | "MethodNotAllowed" => 2,
+            "AccessDenied" | "SignatureDoesNotMatch" | "InvalidAccessKeyId" => 4,
+            "RequestTimeTooSkewed" | "ReadOnly" => 4,
+            "BucketAlreadyExists" | "BucketAlreadyOwnedByYou" | "BucketNotEmpty" => 5,
+            "NotModified" | "PreconditionFailed" | "ConditionalConflict" => 5,
+            "NoSpace" | "QuotaExceeded" => 6,
+            "Unavailable" | "LockTimeout" | "Timeout" | "BadResponse" => 7,
+            "BadDigest" | "IncompleteBody" | "InvalidPart" | "Corrupt" => 8,
+            "Interrupted" => 130,
+            "InvalidPartOrder" | "TooManyOpenFiles" | "NotImplemented" | "Io" | "Internal" => 1,
+            other => panic!("{other} has no documented exit code"),
+        };
+        for &kind in ErrorKind::ALL {
+            assert_eq!(Exit::of_kind(kind) as u8, documented(kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_not_found() {
+        let error = file_error("opening", "x", io::ErrorKind::NotFound.into());
+        assert_eq!(Exit::of(&error), Exit::NotFound);
+        let full = file_error("opening", "x", io::Error::from_raw_os_error(EMFILE));
+        assert_eq!(full.kind(), ErrorKind::TooManyOpenFiles);
+        assert_eq!(Exit::of(&file_error("opening", "x", io::ErrorKind::StorageFull.into())), Exit::NoSpace);
+    }
+}

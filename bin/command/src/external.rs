@@ -1,0 +1,57 @@
+//! `fordway NAME` for a NAME that is not built in: `fordway-NAME` from PATH takes over.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::exit::{Exit, file_error};
+
+/// Commands that come with the Python package.
+const PYTHON_COMMANDS: [&str; 2] = ["report", "model"];
+
+/// Becomes `fordway-NAME`; returns only if that cannot be. Errors: `InvalidArgument` if there is none.
+pub fn run(words: &[OsString]) -> Result<Exit> {
+    let [name, arguments @ ..] = words else {
+        return Err(Error::new(ErrorKind::InvalidArgument, "no command was given; see `fordway --help`"));
+    };
+    let name = name.to_string_lossy();
+    if name.contains('/') {
+        return Err(missing(&name));
+    }
+    let program = format!("fordway-{name}");
+    match Command::new(&program).args(arguments).exec() {
+        error if error.kind() == io::ErrorKind::NotFound => Err(missing(&name)),
+        error => Err(file_error("running", program, error)),
+    }
+}
+
+fn missing(name: &str) -> Error {
+    let why = match PYTHON_COMMANDS.contains(&name) {
+        true => {
+            format!(
+                "`fordway {name}` comes with the Python package, which `make build` puts into .venv of the source \
+                 tree; have .venv/bin in PATH"
+            )
+        }
+        false => format!(
+            "`{name}` is no command of fordway, and there is no fordway-{name} in PATH; see `fordway --help`"
+        ),
+    };
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+/// The program called `name` in the directory of this one.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let file = std::env::current_exe().ok()?.parent()?.join(name);
+    file.is_file().then_some(file)
+}
+
+/// The file called `name` in a directory of PATH.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}

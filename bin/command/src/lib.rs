@@ -1,0 +1,24 @@
+//! What the programs `fordway` and `fordway-lab` share: the options that all commands take, and a command's surroundings.
+//!
+//! [`Context`] is what a command is given (a lane, streams, Ctrl-C), [`Exit`] says how it ended, and
+//! [`program`] is the way from `main` to a command and back.
+
+mod address;
+pub mod args;
+mod context;
+mod exit;
+pub mod external;
+mod interrupt;
+pub mod manual;
+mod output;
+pub mod program;
+pub mod reading;
+pub mod replicas;
+pub mod units;
+pub mod web;
+
+pub use address::Address;
+pub use context::Context;
+pub use exit::{Exit, file_error};
+pub use interrupt::{Interrupt, Leftover, Temporary};
+pub use output::{Format, Output};

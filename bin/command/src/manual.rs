@@ -1,0 +1,54 @@
+//! Manual pages and shell completions, made from the definition of a command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap_complete::Shell;
+use clap_mangen::Man;
+use fordway_store::Result;
+
+use crate::exit::file_error;
+
+/// Options of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway completions bash > ~/.local/share/bash-completion/completions/fordway
+  fordway completions zsh > ~/.zfunc/_fordway
+  fordway completions fish > ~/.config/fish/completions/fordway.fish")]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Options of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway man | man -l -
+  fordway man --out ~/.local/share/man/man1")]
+pub struct ManArgs {
+    /// Write one page per command into this directory, which is made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+/// What `shell` needs to complete the command lines of the program `name`.
+pub fn completions(shell: Shell, mut command: clap::Command, name: &str) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    script
+}
+
+/// The manual page of a program. Errors: `Io`.
+pub fn front_page(command: clap::Command) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let rendered = Man::new(command).render(&mut text);
+    rendered.map(|()| text).map_err(|error| file_error("rendering", "the manual page", error))
+}
+
+/// Writes `PROGRAM.1`, and `PROGRAM-NAME.1` for each command, into `directory`. Errors: `Io`.
+pub fn write_pages(command: clap::Command, directory: &Path) -> Result<()> {
+    let made = std::fs::create_dir_all(directory);
+    made.map_err(|error| file_error("making", directory.display(), error))?;
+    let pages = clap_mangen::generate_to(command.disable_help_subcommand(true), directory);
+    pages.map_err(|error| file_error("writing manual pages in", directory.display(), error))
+}

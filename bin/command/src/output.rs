@@ -1,0 +1,208 @@
+//! The one place that writes: data to standard output, messages and progress to standard error.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use fordway_store::{Error, ErrorKind, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::file_error;
+
+/// How records appear on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines for people, as `aws s3` prints them.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Standard output, standard error and the progress bar, shared by all threads of a command.
+pub struct Output {
+    stdout: Mutex<Box<dyn Write + Send>>,
+    stderr: Mutex<Box<dyn Write + Send>>,
+    format: Format,
+    quiet: bool,
+    bar: ProgressBar,
+    reader_gone: AtomicBool,
+}
+
+impl Output {
+    /// The process's own streams; the bar is shown only where standard error is a terminal.
+    pub fn terminal(format: Format, quiet: bool, progress: bool) -> Self {
+        let shown = progress && !quiet && io::stderr().is_terminal();
+        let bar = ProgressBar::with_draw_target(
+            Some(0),
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
+        );
+        let stdout = BufWriter::with_capacity(64 * 1024, io::stdout());
+        Output { bar, ..Output::to(stdout, io::stderr(), format, quiet) }
+    }
+
+    /// Any two streams, without a bar.
+    pub fn to(
+        stdout: impl Write + Send + 'static,
+        stderr: impl Write + Send + 'static,
+        format: Format,
+        quiet: bool,
+    ) -> Self {
+        Output {
+            stdout: Mutex::new(Box::new(stdout)),
+            stderr: Mutex::new(Box::new(stderr)),
+            format,
+            quiet,
+            bar: ProgressBar::hidden(),
+            reader_gone: AtomicBool::new(false),
+        }
+    }
+
+    /// One line of data: the record's text, or its JSON.
+    pub fn record<R: Serialize + Display>(&self, record: &R) -> Result<()> {
+        let line = match self.format {
+            Format::Text => format!("{record}\n"),
+            Format::Json => format!("{}\n", json(record)?),
+        };
+        self.data(line.as_bytes())
+    }
+
+    /// One record of many that people are shown as a table: only its JSON.
+    pub fn row<R: Serialize>(&self, record: &R) -> Result<()> {
+        match self.format {
+            Format::Text => Ok(()),
+            Format::Json => self.data(format!("{}\n", json(record)?).as_bytes()),
+        }
+    }
+
+    /// A line that belongs to the layout for people (a total, a heading) and has no JSON form.
+    pub fn text(&self, line: &str) -> Result<()> {
+        if self.format == Format::Json {
+            return Ok(());
+        }
+        self.data(format!("{line}\n").as_bytes())
+    }
+
+    /// What was done to one object: shown at once, and not at all with `--quiet`.
+    pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
+        if self.quiet { Ok(()) } else { self.beside_progress(event) }
+    }
+
+    /// One line of data in a command that shows progress: at once, and also with `--quiet`.
+    pub fn beside_progress<R: Serialize + Display>(&self, record: &R) -> Result<()> {
+        self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
+    }
+
+    /// Bytes as they are. Errors: `Io`, also where the reader went away.
+    pub fn data(&self, bytes: &[u8]) -> Result<()> {
+        self.written(lock(&self.stdout).write_all(bytes))
+    }
+
+    /// Hands over what is buffered.
+    pub fn flush(&self) -> Result<()> {
+        self.written(lock(&self.stdout).flush())
+    }
+
+    fn written(&self, result: io::Result<()>) -> Result<()> {
+        result.map_err(|error| {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                self.reader_gone.store(true, Ordering::Relaxed);
+            }
+            file_error("writing to", "standard output", error)
+        })
+    }
+
+    /// Whether `error` only says that the reader of our data went away (`fordway ls | head`), which
+    /// is no failure of ours.
+    pub fn is_reader_gone(&self, error: &Error) -> bool {
+        let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+        self.reader_gone.load(Ordering::Relaxed)
+            && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// An error, in one sentence.
+    pub fn error(&self, error: &Error) {
+        self.message(&format!("fordway: {error}"));
+    }
+
+    /// Something a person should know although nothing failed; `--quiet` hides it.
+    pub fn note(&self, sentence: &str) {
+        if !self.quiet {
+            self.message(&format!("fordway: {sentence}"));
+        }
+    }
+
+    fn message(&self, line: &str) {
+        // Where standard error is gone there is nobody left to tell.
+        self.bar.suspend(|| writeln!(lock(&self.stderr), "{line}")).ok();
+    }
+
+    /// Shows the bar of a command that moves bytes.
+    pub fn start_progress(&self) {
+        let style = ProgressStyle::with_template(
+            "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta}",
+        );
+        // A template that does not parse costs the looks of the bar, not the transfer.
+        if let Ok(style) = style {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// Bytes and an object more to do.
+    pub fn expect_bytes(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// Bytes done.
+    pub fn advance_bytes(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Shows the bar of a command that takes steps.
+    pub fn start_steps(&self) {
+        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}  {eta} left");
+        if let Ok(style) = style {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// So many of so many steps are done; `doing` names the one at work.
+    pub fn steps(&self, done: u64, total: u64, doing: impl Display) {
+        if !self.bar.is_hidden() {
+            self.bar.set_length(total);
+            self.bar.set_message(doing.to_string());
+            self.bar.set_position(done);
+        }
+    }
+
+    /// Shows the progress of a command that does not know how much there is.
+    pub fn start_counting(&self) {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} {msg} ({per_sec})") {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// So many of `what` are done.
+    pub fn counted(&self, done: u64, what: impl Display) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(what.to_string());
+            self.bar.set_position(done);
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn end_progress(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn json(record: &impl Serialize) -> Result<String> {
+    serde_json::to_string(record)
+        .map_err(|error| Error::new(ErrorKind::Internal, "writing a record as JSON").caused_by(error))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A line is written by one call, so a panic elsewhere leaves none half-written.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

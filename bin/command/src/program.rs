@@ -1,0 +1,146 @@
+//! From `main` to a command and back: logging, signals, surroundings, the exit code.
+
+use std::io::{IsTerminal, Read as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fordway_http::replicas::MetalinkCache;
+use fordway_store::{Error, ErrorKind, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::GlobalArgs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+use crate::output::{Format, Output};
+
+/// How often a server looks whether it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// Runs a command of this process with surroundings of its own. `log` is what is logged unless FORDWAY_LOG says otherwise.
+pub fn run(global: &GlobalArgs, log: Option<&str>, command: impl FnOnce(&Context) -> Exit) -> ExitCode {
+    start_logging(log);
+    let interrupt = Interrupt::default();
+    let context = surroundings(global, interrupt.clone());
+    stop_on_signals(interrupt);
+    command(&context).into()
+}
+
+/// Ends a command: everything that went wrong has been reported when this returns.
+pub fn finish(ended: Result<Exit>, context: &Context) -> Exit {
+    let exit = ended.unwrap_or_else(|error| tell(context, &error));
+    match context.output.flush() {
+        Err(error) if exit == Exit::Ok => tell(context, &error),
+        _ => exit,
+    }
+}
+
+/// Reports what ended a command. `fordway ls | head` ends without a report: the reader went away.
+fn tell(context: &Context, error: &Error) -> Exit {
+    if context.output.is_reader_gone(error) {
+        return Exit::Ok;
+    }
+    context.output.error(error);
+    Exit::of(error)
+}
+
+/// SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary things are
+/// removed; a second one ends a process that hangs in a read. To a gateway SIGHUP means something else.
+fn stop_on_signals(interrupt: Interrupt) {
+    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            // Signals then end the process as they always do.
+            tracing::warn!(%error, "signals are not handled");
+            return;
+        }
+    };
+    let wait = move || {
+        for signal in signals.forever() {
+            let is_taken = signal == SIGHUP && interrupt.hang_up();
+            if !is_taken && interrupt.raise() {
+                for kept in interrupt.leave() {
+                    let kept = kept.display();
+                    // Nobody can be told where nobody listens.
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "fordway: {kept} is kept; give the same command again to go on from there"
+                    );
+                }
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait) {
+        tracing::warn!(%error, "signals are not handled");
+    }
+}
+
+fn surroundings(global: &GlobalArgs, interrupt: Interrupt) -> Context {
+    let format = if global.json { Format::Json } else { Format::Text };
+    let output = Output::terminal(format, global.quiet, !global.no_progress && !global.json);
+    let options = fordway_lanes::Options {
+        endpoint: global.endpoint.clone(),
+        profile: global.profile.clone(),
+        region: global.region.clone(),
+        ..Default::default()
+    };
+    let open = move |endpoint: Option<&str>| match endpoint {
+        Some(endpoint) => fordway_lanes::open(&fordway_lanes::Options {
+            endpoint: Some(endpoint.to_owned()),
+            ..options.clone()
+        }),
+        None => fordway_lanes::open(&options),
+    };
+    let mut context = Context::new(open, output, std::io::stdin(), interrupt);
+    context.metalinks = MetalinkCache::of_user();
+    context
+}
+
+/// `FORDWAY_LOG=debug` (or `fordway_cli=trace`, ...) logs to standard error.
+fn start_logging(default: Option<&str>) {
+    let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
+    if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
+        // The S3 layer logs every 404 as an error of its own.
+        let filter = match "s3s=off".parse() {
+            Ok(quiet) => filter.add_directive(quiet),
+            Err(_) => filter,
+        };
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr)
+            .init();
+    }
+}
+
+/// Has a server stop by `stop` at a signal, and at the end of standard input if `until_eof`.
+pub fn stop_when_asked(
+    stop: impl Fn() + Clone + Send + 'static,
+    interrupt: &Interrupt,
+    until_eof: bool,
+) -> Result<()> {
+    if until_eof {
+        let stop = stop.clone();
+        let wait = move || {
+            // Whatever ends the reading, nobody is there any more.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            stop();
+        };
+        spawn("fordway-stdin", wait)?;
+    }
+    let interrupt = interrupt.clone();
+    spawn("fordway-stop", move || {
+        while !interrupt.is_raised() {
+            std::thread::sleep(STOP_POLL);
+        }
+        stop();
+    })
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map(drop).map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))
+}

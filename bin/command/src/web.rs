@@ -1,0 +1,38 @@
+//! Web servers as commands name them, and connections to them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fordway_http::vector::{Options, Session};
+use fordway_http::{Credentials, Proxies, TlsRoots};
+
+/// Schemes of web servers, and those of HTTP that they stand for.
+const SCHEMES: [(&str, &str); 4] =
+    [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
+
+/// Whether an address is of something at a web server.
+pub fn is_address(text: &str) -> bool {
+    scheme(text).is_some()
+}
+
+/// The same address as a URL of HTTP.
+pub fn http_url(text: &str) -> String {
+    scheme(text).map_or_else(|| text.to_owned(), |(name, http)| format!("{http}{}", &text[name.len()..]))
+}
+
+fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
+    let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    SCHEMES.into_iter().find(|(name, _)| is_it(name))
+}
+
+/// The file of authorities that the environment names.
+pub fn ca_bundle() -> Option<PathBuf> {
+    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Connections with whatever credentials and proxies the environment names. `ca_bundle` goes before its authorities.
+pub fn session(ca_bundle: Option<PathBuf>, options: Options) -> Arc<Session> {
+    let tls_roots = TlsRoots::find(ca_bundle);
+    let (credentials, proxies) = (Credentials::discover(), Proxies::discover());
+    Arc::new(Session::new(Options { tls_roots, credentials, proxies, ..options }))
+}

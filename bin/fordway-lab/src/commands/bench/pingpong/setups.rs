@@ -1,0 +1,223 @@
+//! The set-ups of a run: which, and all of them up at once.
+
+use std::time::{Duration, Instant};
+
+use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::points::windows;
+use crate::args::PingpongBenchArgs;
+use crate::commands::pingpong::caller::Caller;
+use fordway_command::Context;
+
+/// Where pong and ping listen. On a machine others may be there: `--set port=` says another.
+const PORTS: (u16, u16) = (18_080, 18_081);
+
+/// A set-up of the run: up, once for each window, or the reason why not.
+pub(super) struct Lane {
+    pub(super) setup: Setup,
+    pub(super) running: Result<Vec<Running>>,
+    /// How long it took until it was up, or given up.
+    pub(super) started_in: Duration,
+}
+
+impl Lane {
+    /// What tables call it.
+    pub(super) fn label(&self) -> String {
+        self.setup.label()
+    }
+
+    /// The reason why it is not up.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.running.as_ref().err().map(ToString::to_string)
+    }
+}
+
+/// Which set-ups are asked for. Errors: `InvalidArgument` for names that are none.
+pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<Setup>> {
+    let mut setups = match args.setup.is_empty() {
+        true => Setup::all()?.into_iter().filter(Setup::is_usual).collect(),
+        false => args.setup.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?,
+    };
+    for (at, setup) in setups.iter().enumerate() {
+        if setups[..at].iter().any(|other| other.name == setup.name) {
+            let detail = format!("there are two set-ups called {:?}; name each once", setup.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+    }
+    if setups.len() > 64 {
+        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
+    }
+    for setup in &mut setups {
+        let unknown =
+            |(word, _): &&(String, String)| setups_word(word) || setup.variables.contains_key(word.as_str());
+        let known: Vec<_> = args.set.iter().filter(unknown).cloned().collect();
+        setup.variables.extend(known);
+    }
+    spread_ports(&mut setups)?;
+    Ok(setups)
+}
+
+/// Gives each of the set-ups that share the network of this machine ports of its own: the next two.
+fn spread_ports(setups: &mut [Setup]) -> Result<()> {
+    let sharing = setups.iter_mut().filter(|setup| setup.on == Ground::Machine);
+    for (number, setup) in sharing.enumerate() {
+        for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
+            let first = port(setup, word, usual)?;
+            let own = first.checked_add(2 * number as u16).ok_or_else(|| {
+                let detail = format!("{word}={first} leaves no ports for all set-ups; say a smaller one");
+                Error::new(ErrorKind::InvalidArgument, detail)
+            })?;
+            setup.variables.insert(word.to_owned(), own.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Words that every set-up has.
+fn setups_word(word: &str) -> bool {
+    ["port", "ping-port"].contains(&word)
+}
+
+/// Brings all up, one after the other. Errors: only a request to stop; what fails is told of its lane.
+pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &Context) -> Result<Vec<Lane>> {
+    let total = setups.len() as u64;
+    let mut lanes = Vec::new();
+    for (done, setup) in setups.into_iter().enumerate() {
+        context.output.steps(done as u64, total, format_args!("starting {}", setup.label()));
+        let since = Instant::now();
+        let running = bring_up_one(args, &setup, context);
+        let started_in = since.elapsed();
+        context.interrupt.check()?;
+        if let Err(error) = &running {
+            context.output.note(&format!("{} is left out: {error}", setup.label()));
+        }
+        lanes.push(Lane { setup, running, started_in });
+    }
+    Ok(lanes)
+}
+
+/// Once for each window, because connections that are there keep the window that they began with.
+fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> Result<Vec<Running>> {
+    let programs = programs(args, setup)?;
+    let stop = || context.interrupt.is_raised();
+    let one = |window| {
+        let running = Running::start(setup, &wire(args, window), &programs, &stop)?;
+        check_cores(&running, args)?;
+        check(&running, args, &stop)?;
+        Ok(running)
+    };
+    windows(args).into_iter().map(one).collect()
+}
+
+/// What is between the two, as the options say.
+pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wire {
+    Wire {
+        rate_bits_per_s: args.rate,
+        rtt: args.rtt.unwrap_or_default(),
+        loss: args.loss.unwrap_or_default(),
+        seed: args.seed.unwrap_or(1),
+        mtu_bytes: args.mtu,
+        is_offloading: !args.no_offload,
+        tcp_rmem_bytes,
+        congestion_control: args.congestion.clone(),
+    }
+}
+
+fn programs(args: &PingpongBenchArgs, setup: &Setup) -> Result<Programs> {
+    let fordway = std::env::current_exe()
+        .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+    // A pong of the user's may be asked by a URL with {size}, which is ping's to fill.
+    let words =
+        [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
+    Ok(Programs {
+        fordway,
+        pong: end("pong", "port"),
+        ping: ping(args),
+        pong_options: args.pong_option.clone(),
+        variables: words.map(|(word, value)| (word.to_owned(), value)).into(),
+        ports: (port(setup, "port", PORTS.0)?, port(setup, "ping-port", PORTS.1)?),
+    })
+}
+
+/// What starts one end; `port` is the word for where it listens.
+fn end(name: &str, port: &str) -> Vec<String> {
+    let listen = format!("{{bind}}:{{{port}}}");
+    let words = ["{fordway}", "pingpong", name, "--listen", &listen, "--workers", "{workers}", "--until-eof"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// Connections at once that either end must take.
+fn workers(args: &PingpongBenchArgs) -> String {
+    let most = args.concurrency.iter().copied().max().unwrap_or(1);
+    // Connections of the policy that was measured before may still be there.
+    (u32::from(most) * 4 + 16).min(4096).to_string()
+}
+
+fn ping(args: &PingpongBenchArgs) -> Vec<String> {
+    let pong = args.pong.clone().unwrap_or_else(|| "http://{pong-address}:{port}".to_owned());
+    let timeout = format!("{}us", args.timeout.as_micros());
+    let mut words = end("ping", "ping-port");
+    let options = [("--pong", pong), ("--retries", args.retries.to_string()), ("--timeout", timeout)];
+    words.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+    words
+}
+
+/// The port that `word` of a set-up stands for. Errors: `InvalidArgument` for what is none.
+fn port(setup: &Setup, word: &str, usual: u16) -> Result<u16> {
+    let said = setup.variables.get(word).map(|text| text.parse::<u16>());
+    said.unwrap_or(Ok(usual)).map_err(|error| {
+        Error::new(ErrorKind::InvalidArgument, format!("{word} is no port")).caused_by(error)
+    })
+}
+
+/// Errors: `NotImplemented` where pong is to be kept on processors, and is no process of this set-up.
+fn check_cores(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+    match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
+        true => Ok(()),
+        false => {
+            let detail =
+                "pong is started elsewhere, where --cores cannot keep it on processors; leave out --cores";
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }
+}
+
+/// How long the first message may take to come through.
+const FIRST_WITHIN: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Asks for one message until it comes, so that a ping that has no pong is told before anything is measured.
+fn check(running: &Running, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
+    let since = Instant::now();
+    loop {
+        match check_once(running, args) {
+            Err(_) if since.elapsed() < FIRST_WITHIN && !stop() => std::thread::sleep(POLL),
+            done => return done,
+        }
+    }
+}
+
+fn check_once(running: &Running, args: &PingpongBenchArgs) -> Result<()> {
+    let ask = || {
+        let caller = Caller::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
+        let mut response = caller.ask(args.min, false).map_err(|failure| failure.error)?;
+        let status = response.status();
+        let said = response.read_document()?;
+        match status {
+            200 => Ok(()),
+            _ => Err(Error::new(ErrorKind::Unavailable, String::from_utf8_lossy(&said).trim().to_owned())),
+        }
+    };
+    let asked: Result<()> = running.ping_network().map_or_else(|| Ok(ask()), |network| network.run(ask))?;
+    asked.map_err(|error| Error::new(error.kind(), format!("{error} ({})", running.told())))
+}
+
+/// Takes all down at once: each may wait for programs to end.
+pub(super) fn take_down(lanes: Vec<Lane>) {
+    std::thread::scope(|scope| {
+        for running in lanes.into_iter().filter_map(|lane| lane.running.ok()).flatten() {
+            scope.spawn(move || drop(running));
+        }
+    });
+}

@@ -1,0 +1,248 @@
+//! The ranks of an MPI: two, started by its own launcher, over TCP or shared memory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fordway_store::Result;
+use fordway_workload::transport::Remote;
+
+use super::process::{Door, Program};
+use crate::args::TransportArgs;
+use fordway_command::external::program;
+
+/// Where Debian has it, for those who have not.
+const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` builds it for Debian's Open MPI \
+    (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
+    libmpich-dev)";
+
+/// What has Open MPI allow what containers and small machines make necessary; others do not look at it.
+const PERMISSIVE: [(&str, &str); 4] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+];
+
+/// Which MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    OpenMpi,
+    Mpich,
+    Other,
+}
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    Tcp,
+    Shm,
+}
+
+/// One fordway-mpi, and the MPI that it is linked to.
+#[derive(Debug)]
+pub(super) struct Mpi {
+    binary: PathBuf,
+    implementation: String,
+    launcher: PathBuf,
+}
+
+/// Two ranks that wait for orders.
+pub(super) struct Job {
+    pub(super) remote: Remote,
+    pub(super) program: Program,
+    /// Who asks, and who answers.
+    pub(super) sides: [u32; 2],
+}
+
+/// `fordway-mpi transport` by itself on two ranks, as its MPI places and connects them, still to be given its
+/// options. Errors: the sentence that says what is missing.
+pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
+    let mpi = Mpi::of(default_binary().ok_or(NOT_BUILT)?, None)?;
+    let mut command = Command::new(&mpi.launcher);
+    command.args(["-n", "2"]).arg(&mpi.binary).arg("transport").envs(PERMISSIVE.iter().copied());
+    Ok((command, mpi.implementation))
+}
+
+/// All that there are, and what is missing, in sentences.
+pub(super) fn find(args: &TransportArgs) -> (Vec<Mpi>, Vec<String>) {
+    let binaries = match args.mpi.is_empty() {
+        false => args.mpi.clone(),
+        true => default_binary().into_iter().collect(),
+    };
+    if binaries.is_empty() {
+        return (Vec::new(), vec![NOT_BUILT.to_owned()]);
+    }
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for binary in binaries {
+        match Mpi::of(binary, args.mpirun.as_deref()) {
+            Ok(mpi) => found.push(mpi),
+            Err(why) => missing.push(why),
+        }
+    }
+    (found, missing)
+}
+
+fn default_binary() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-mpi")));
+    beside.filter(|path| path.is_file()).or_else(|| program("fordway-mpi"))
+}
+
+impl Mpi {
+    fn of(binary: PathBuf, launcher: Option<&Path>) -> std::result::Result<Self, String> {
+        let implementation = implementation_of(&binary)?;
+        let names: &[&str] = match Family::of(&implementation) {
+            Family::OpenMpi => &["mpirun.openmpi", "mpirun"],
+            Family::Mpich => &["mpirun.mpich", "mpirun"],
+            Family::Other => &["mpirun"],
+        };
+        let launcher = launcher.map(Path::to_owned).or_else(|| names.iter().find_map(|name| program(name)));
+        let launcher = launcher.ok_or_else(|| {
+            format!(
+                "{implementation} is left out: there is no {} on PATH; name it with --mpirun",
+                names.join(" or ")
+            )
+        })?;
+        Ok(Mpi { binary, implementation, launcher })
+    }
+
+    fn name(&self) -> &'static str {
+        match Family::of(&self.implementation) {
+            Family::OpenMpi => "openmpi",
+            Family::Mpich => "mpich",
+            Family::Other => "mpi",
+        }
+    }
+
+    /// What it can be made to use. An MPI that we do not know chooses by itself.
+    pub(super) fn carriers(&self) -> &'static [Option<Carrier>] {
+        match Family::of(&self.implementation) {
+            Family::Other => &[None],
+            _ => &[Some(Carrier::Tcp), Some(Carrier::Shm)],
+        }
+    }
+
+    /// Starts two ranks that take orders, and waits until they do.
+    /// Errors: `Unavailable` where the launcher ends first.
+    pub(super) fn start(&self, carrier: Option<Carrier>, is_yielding: bool) -> Result<Job> {
+        let way = match carrier {
+            Some(Carrier::Tcp) => "-tcp",
+            Some(Carrier::Shm) => "-shm",
+            None => "",
+        };
+        let name = format!("{}{way}", self.name());
+        let door = Door::open()?;
+        let mut command = Command::new(&self.launcher);
+        command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
+        command.arg("--control").arg(door.address()?.to_string());
+        command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut job = Program::start(&name, &mut command)?;
+        let (remote, hello) = Remote::greet(door.wait_for(&mut job)?, &name)?;
+        let how = match carrier {
+            Some(Carrier::Tcp) => "over TCP on loopback",
+            Some(Carrier::Shm) => "over shared memory",
+            None => "as it chooses",
+        };
+        let description = format!(
+            "{} {how}: 2 ranks, free to use {} processors of this machine{}",
+            hello.implementation,
+            hello.sides.map(|side| side.processors.to_string()).join(" and "),
+            if is_yielding { ", giving way while they wait (mpi_yield_when_idle)" } else { "" }
+        );
+        Ok(Job {
+            remote: remote.described(description),
+            program: job,
+            sides: hello.sides.map(|side| side.pid),
+        })
+    }
+
+    /// What makes it use `carrier` and nothing else.
+    fn settings(&self, carrier: Option<Carrier>, is_yielding: bool) -> Vec<(&'static str, &'static str)> {
+        match (Family::of(&self.implementation), carrier) {
+            (Family::OpenMpi, Some(carrier)) => {
+                let mut all = PERMISSIVE.to_vec();
+                all.push(("OMPI_MCA_pml", "ob1"));
+                all.push(("OMPI_MCA_mpi_yield_when_idle", if is_yielding { "1" } else { "0" }));
+                all.extend(match carrier {
+                    Carrier::Tcp => vec![("OMPI_MCA_btl", "self,tcp"), ("OMPI_MCA_btl_tcp_if_include", "lo")],
+                    // Version 5 has a new name for it.
+                    Carrier::Shm if self.implementation.contains(" v4") => {
+                        vec![("OMPI_MCA_btl", "self,vader")]
+                    }
+                    Carrier::Shm => vec![("OMPI_MCA_btl", "self,sm")],
+                });
+                all
+            }
+            // It is built on UCX (as Debian 12 has it) or on libfabric.
+            (Family::Mpich, Some(Carrier::Tcp)) => vec![
+                ("MPIR_CVAR_NOLOCAL", "1"),
+                ("UCX_TLS", "tcp"),
+                ("UCX_NET_DEVICES", "lo"),
+                ("FI_PROVIDER", "tcp"),
+                ("FI_TCP_IFACE", "lo"),
+            ],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Family {
+    fn of(implementation: &str) -> Self {
+        match implementation {
+            text if text.starts_with("Open MPI") => Family::OpenMpi,
+            text if text.starts_with("MPICH") => Family::Mpich,
+            _ => Family::Other,
+        }
+    }
+}
+
+/// The first line of what the implementation says of itself.
+fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
+    let name = binary.display();
+    let told = Command::new(binary).args(["transport", "--which"]).stdin(Stdio::null()).output();
+    let told = told.map_err(|error| format!("MPI is left out: {name} cannot be started: {error}"))?;
+    let text = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+    match told.status.success() && !text.is_empty() {
+        true => Ok(text),
+        false => {
+            let why = String::from_utf8_lossy(&told.stderr).trim().to_owned();
+            Err(format!(
+                "MPI is left out: {name} ended with {}: {why}; build it again with `make mpi`",
+                told.status
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mpi(implementation: &str) -> Mpi {
+        Mpi { binary: PathBuf::new(), implementation: implementation.to_owned(), launcher: PathBuf::new() }
+    }
+
+    #[test]
+    fn each_library_has_its_own_settings() {
+        let value = |mpi: &Mpi, carrier, name: &str| {
+            let all = mpi.settings(Some(carrier), false);
+            all.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        let (four, five, mpich) =
+            (mpi("Open MPI v4.1.4, package: Debian"), mpi("Open MPI v5.0.7"), mpi("MPICH Version: 4.0.2"));
+        assert_eq!(value(&four, Carrier::Shm, "OMPI_MCA_btl"), Some("self,vader"));
+        assert_eq!(value(&five, Carrier::Shm, "OMPI_MCA_btl"), Some("self,sm"));
+        assert_eq!(value(&five, Carrier::Tcp, "OMPI_MCA_btl"), Some("self,tcp"));
+        assert_eq!(value(&mpich, Carrier::Tcp, "MPIR_CVAR_NOLOCAL"), Some("1"));
+        assert_eq!(value(&mpich, Carrier::Shm, "MPIR_CVAR_NOLOCAL"), None);
+        assert_eq!([&four, &mpich, &mpi("Other 1.0")].map(Mpi::name), ["openmpi", "mpich", "mpi"]);
+        assert_eq!(mpi("Other 1.0").carriers(), [None]);
+    }
+
+    #[test]
+    fn what_is_no_fordway_mpi_is_named() {
+        let why = implementation_of(Path::new("/does/not/exist")).expect_err("there is no such program");
+        assert!(why.contains("/does/not/exist cannot be started"), "{why}");
+        let why = implementation_of(Path::new("/bin/false")).expect_err("it is another program");
+        assert!(why.contains("make mpi"), "{why}");
+    }
+}

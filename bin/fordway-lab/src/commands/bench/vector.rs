@@ -1,0 +1,162 @@
+//! `bench vector`: the same ranges with several windows, in turn.
+
+use std::time::Instant;
+
+use fordway_command::reading::{Call, Reading, What, measure, read_ranges};
+use fordway_command::{Context, Exit};
+use fordway_measure::{
+    Block, Clock, Lane, Machine, Operation, Records, Run, SCHEMA, SCHEMA_VERSION, ns_text, rate_text,
+};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::summary::{Capacity, summarise_phase};
+use serde_json::json;
+
+use crate::args::{ReplicaArgs, VectorArgs};
+
+/// The only phase.
+const PHASE: &str = "read";
+/// Decides the bootstrap's draws, which nobody needs to be other ones.
+const SEED: u64 = 1;
+
+pub(super) fn run(args: &VectorArgs, context: &Context) -> Result<Exit> {
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let machine = Machine::observe(&[]);
+    let ranges = read_ranges(&args.ranges, context)?;
+    let passes = u64::from(args.rounds) * args.window.len() as u64;
+    let bytes: u64 = ranges.iter().map(|(_, length)| *length as u64).sum();
+    context.output.start_progress();
+    context.output.expect_bytes(bytes * passes);
+    let records = measure_all(args, &ranges, context);
+    context.output.end_progress();
+    let records = records?;
+    report(args, &describe(args, machine, started, &records, ranges.len()), &records, context)?;
+    Ok(Exit::Ok)
+}
+
+fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) -> Result<Records> {
+    let (clock, mut records) = (Clock::start(), Records::default());
+    for round in 0..args.rounds {
+        for (lane, window) in args.window.iter().enumerate() {
+            let window = *window as usize;
+            let what = What::Ranges { ranges, window };
+            let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
+            let reading =
+                Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+            measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
+        }
+    }
+    Ok(records)
+}
+
+/// Reads everything once.
+fn measure_one(
+    reading: &Reading,
+    (lane, round): (u8, u16),
+    clock: Clock,
+    records: &mut Records,
+    context: &Context,
+) -> Result<()> {
+    let block = u32::from(round);
+    let operations = &mut records.operations;
+    let cost = measure(reading, context, &mut |call: Call<'_>| {
+        operations.push(Operation {
+            lane,
+            phase: 0,
+            round,
+            block,
+            thread: 0,
+            start_ns: clock.at_ns(call.started),
+            duration_ns: call.took.as_nanos() as u64,
+            bytes: call.bytes.len() as u64,
+            ok: true,
+            intended_ns: None,
+            first_byte_ns: None,
+        });
+        Ok(())
+    })?;
+    records.blocks.push(Block {
+        lane,
+        phase: 0,
+        round,
+        block,
+        operations: cost.calls as u32,
+        bytes: cost.bytes,
+        elapsed_ns: (cost.seconds * 1e9) as u64,
+        client_cpu_ns: (cost.client_cpu_seconds * 1e9) as u64,
+        server_cpu_ns: None,
+    });
+    Ok(())
+}
+
+fn describe(
+    args: &VectorArgs,
+    machine: Machine,
+    started: (jiff::Timestamp, Instant),
+    records: &Records,
+    ranges: usize,
+) -> Run {
+    let lanes: Vec<Lane> = args.window.iter().map(|window| lane(*window)).collect();
+    let capacity = Capacity { threads: 1, cpus: machine.cpus };
+    let parameters = json!({
+        "url": args.url,
+        "ranges": ranges,
+        "per_call": args.calls.per_call,
+        "connections": args.calls.connections,
+        "http": args.calls.http.number(),
+        "rounds": args.rounds,
+    });
+    Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "vector".into(),
+        started: started.0.to_string(),
+        elapsed_ns: started.1.elapsed().as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine,
+        parameters: parameters.as_object().cloned().unwrap_or_default(),
+        summaries: summarise_phase(&lanes, (0, PHASE), records, capacity, SEED),
+        lanes,
+        phases: vec![PHASE.into()],
+        scores: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+fn lane(window: u32) -> Lane {
+    let description = match window {
+        1 => "each call is waited for before the next".to_owned(),
+        window => format!("{window} calls are under way at once"),
+    };
+    Lane { name: format!("window-{window}"), description }
+}
+
+fn report(args: &VectorArgs, run: &Run, records: &Records, context: &Context) -> Result<()> {
+    for (summary, number) in run.summaries.iter().zip(0..) {
+        context.output.row(summary)?;
+        let mut seconds: Vec<u64> = records
+            .blocks
+            .iter()
+            .filter(|block| block.lane == number)
+            .map(|block| block.elapsed_ns)
+            .collect();
+        seconds.sort_unstable();
+        let latency = summary.latency.map_or(0, |latency| latency.p50_ns);
+        context.output.text(&format!(
+            "{}: {} (median of {} rounds; {} to {}), {} MiB/s, a call {} (median), CPU time a call {}",
+            summary.lane,
+            ns_text(seconds[seconds.len() / 2]),
+            seconds.len(),
+            ns_text(seconds[0]),
+            ns_text(seconds[seconds.len() - 1]),
+            rate_text(summary.bytes_per_s.unwrap_or(0.0) / f64::from(1 << 20)),
+            ns_text(latency),
+            ns_text(summary.client_cpu_ns_per_op.unwrap_or(0.0) as u64),
+        ))?;
+    }
+    if let Some(dir) = &args.run {
+        run.write(dir, records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        context.output.text(&format!("run: {}", dir.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `doctor`: what about this node costs the programs that run on it.
+
+use std::fmt;
+use std::path::Path;
+
+use fordway_command::{Context, Exit, file_error};
+use fordway_machine::doctor::{
+    Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, processors,
+};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use super::bench::transport::alone;
+use crate::args::{DoctorArgs, FixArg};
+
+pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
+    let tree = tree(args)?;
+    let mut findings = examine(&tree);
+    if args.root.is_none() && !args.no_measure {
+        findings.extend(measure(&tree, args, context)?);
+    }
+    match args.fix {
+        Some(fix) => print_fix(fix, args.nodes, &tree, &findings, context)?,
+        None => print(&findings, context)?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// Errors: `Io` for a copy that is not there, or one that cannot be made.
+fn tree(args: &DoctorArgs) -> Result<Tree> {
+    let root = args.root.as_deref().unwrap_or(Path::new("/"));
+    std::fs::read_dir(root).map_err(|error| file_error("opening the copy", root.display(), error))?;
+    let tree = Tree::at(root);
+    let Some(copy) = &args.save else { return Ok(tree) };
+    std::fs::create_dir_all(copy).map_err(|error| file_error("making", copy.display(), error))?;
+    Ok(tree.copying_to(copy))
+}
+
+/// Errors: `Interrupted`. What cannot be measured is a finding that says so.
+fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Finding>> {
+    let processors = processors(tree).unwrap_or_default();
+    context.output.start_steps();
+    context.output.steps(0, 2, "listening for noise");
+    let noise = Noise::listen(&processors, args.listen, context.interrupt.flag());
+    context.output.steps(1, 2, "round trips between two MPI ranks");
+    let ranks = context.interrupt.check().map(|()| round_trip());
+    context.output.end_progress();
+    Ok(vec![noise.as_ref().map_or_else(Noise::unheard, Noise::finding), ranks?])
+}
+
+fn round_trip() -> Finding {
+    match alone::half_round_trip_ns() {
+        Ok((half_ns, library)) => Finding::of_ranks(half_ns, &library),
+        Err(why) => Finding::without_ranks(&why),
+    }
+}
+
+fn print_fix(fix: FixArg, nodes: u32, tree: &Tree, findings: &[Finding], context: &Context) -> Result<()> {
+    let job = Job::filling(tree, nodes).map_err(|unseen| {
+        let why = format!("the size of a job for this node cannot be told: {unseen}");
+        Error::new(ErrorKind::Io, why)
+    })?;
+    let fix = match fix {
+        FixArg::Slurm => Fix::Slurm,
+        FixArg::Kubernetes => Fix::Kubernetes,
+    };
+    context.output.data(fix.text(findings, job).as_bytes())
+}
+
+fn print(findings: &[Finding], context: &Context) -> Result<()> {
+    for finding in findings {
+        context.output.record(&Told(finding))?;
+    }
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    context.output.text(&format!(
+        "\n{} ok, {} cost you, {} cannot be seen from inside. [n]: number in Richter's list of {RICHTERS_POINTS}.",
+        count(Verdict::Ok),
+        count(Verdict::Costs),
+        count(Verdict::CannotSee)
+    ))
+}
+
+/// A finding as people read it: what is so, what to do, and where it was read.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Told<'a>(&'a Finding);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { check, richter, about, verdict, what, advice, read, .. } = self.0;
+        let about = about.as_deref().map(|about| format!(" {about}")).unwrap_or_default();
+        let points = richter.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
+        write!(f, "{:<10} {check}{about} [{points}]: {what}", verdict.text())?;
+        if let Some(advice) = advice.as_deref().filter(|_| *verdict != Verdict::Ok) {
+            write!(f, "\n           do: {advice}")?;
+        }
+        match read.as_slice() {
+            [] => Ok(()),
+            read => write!(f, "\n           read: {}", read.join(" ")),
+        }
+    }
+}

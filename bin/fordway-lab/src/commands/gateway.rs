@@ -1,0 +1,203 @@
+//! A gateway that a measurement starts for itself.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_http::{TlsRoots, Version};
+use fordway_netlab::setup::End;
+use fordway_posix::Durability;
+use fordway_serve::Identity;
+use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
+use tempfile::TempDir;
+
+use fordway_command::{external, file_error};
+
+const PROGRAM: &str = "fordway";
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A gateway in a process of its own, so that its CPU time is its own too. It ends with its
+/// standard input, and so with this process, however that ends.
+pub(super) struct GatewayProcess {
+    process: Child,
+    speaks: Speaks,
+}
+
+/// What a gateway is asked in.
+enum Speaks {
+    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: Version },
+    Node { socket: PathBuf, _dir: TempDir },
+}
+
+/// A certificate for the loopback address, and its key, in a directory that goes with this.
+struct Certificate(TempDir);
+
+impl Certificate {
+    fn make() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
+            .map_err(|error| Error::new(ErrorKind::Internal, "making a certificate").caused_by(error))?;
+        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = dir.map_err(|error| file_error("making", "a directory for a certificate", error))?;
+        let certificate = Certificate(dir);
+        for (path, text) in [
+            (certificate.path(), made.cert.pem()),
+            (certificate.key_path(), made.signing_key.serialize_pem()),
+        ] {
+            std::fs::write(&path, text).map_err(|error| file_error("writing", path.display(), error))?;
+        }
+        Ok(certificate)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("cert.pem")
+    }
+
+    fn key_path(&self) -> PathBuf {
+        self.0.path().join("key.pem")
+    }
+}
+
+impl GatewayProcess {
+    /// Serves `root` over HTTP on a free port of the loopback interface.
+    pub(super) fn start(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        Self::start_http(command("serve", root, etag, durability)?, None, LOOPBACK)
+    }
+
+    /// The same in the network at one end of a set-up, for clients at the other.
+    pub(super) fn start_at(end: &End, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let mut command = command("serve", root, etag, durability)?;
+        // It would warn of listening beyond this machine, where nobody else is.
+        command.env("FORDWAY_LOG", "error");
+        end.network.run(|| Self::start_http(command, None, end.address))?
+    }
+
+    /// The same with TLS.
+    pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let certificate = Certificate::make()?;
+        let mut command = command("serve", root, etag, durability)?;
+        command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
+        Self::start_http(command, Some(certificate), LOOPBACK)
+    }
+
+    /// The same, whose clients speak this version of HTTP.
+    pub(super) fn asked_in(mut self, http: Version) -> Self {
+        if let Speaks::Http { version, .. } = &mut self.speaks {
+            *version = http;
+        }
+        self
+    }
+
+    fn start_http(mut command: Command, certificate: Option<Certificate>, address: IpAddr) -> Result<Self> {
+        let identity = Identity::generate()?;
+        command
+            .args(["--listen", &SocketAddr::new(address, 0).to_string()])
+            .env("AWS_ACCESS_KEY_ID", &identity.access_key)
+            .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
+        let (process, endpoint) = ready(command, "http")?;
+        Ok(GatewayProcess {
+            process,
+            speaks: Speaks::Http { endpoint, identity, certificate, version: Version::Http1 },
+        })
+    }
+
+    /// Serves `root` in the protocol of the node lane, on a socket in a directory of its own.
+    pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = dir.map_err(|error| file_error("making", "a directory for a socket", error))?;
+        let socket = dir.path().join("node.sock");
+        let mut command = command("node", root, etag, durability)?;
+        command.arg("--socket").arg(&socket);
+        let (process, _) = ready(command, "node")?;
+        Ok(GatewayProcess { process, speaks: Speaks::Node { socket, _dir: dir } })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// A client that it knows.
+    pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(match &self.speaks {
+            Speaks::Http {
+                endpoint,
+                identity: Identity { access_key, secret_key },
+                certificate,
+                version,
+            } => {
+                let keys = Credentials::keys(access_key, secret_key, "this run");
+                let mut config = S3Config::new(endpoint, "us-east-1", keys);
+                config.http = *version;
+                if let Some(certificate) = certificate {
+                    config.tls_roots = TlsRoots::File(certificate.path());
+                }
+                Arc::new(S3Store::new(config)?)
+            }
+            Speaks::Node { socket, .. } => Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone()))),
+        })
+    }
+
+    /// The address with its port, and the keys, where HTTP is spoken.
+    pub(super) fn place(&self) -> Option<(&str, &Identity)> {
+        match &self.speaks {
+            Speaks::Http { endpoint, identity, .. } => {
+                Some((endpoint.split_once("://").map_or(endpoint, |(_, place)| place), identity))
+            }
+            Speaks::Node { .. } => None,
+        }
+    }
+
+    /// Ends it. Errors: `Internal` if it did not end well.
+    pub(super) fn stop(mut self) -> Result<()> {
+        drop(self.process.stdin.take());
+        let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
+        match ended.success() {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Internal, format!("the gateway ended with {ended}"))),
+        }
+    }
+}
+
+impl Drop for GatewayProcess {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// The command that serves `root`, but for where.
+fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
+    let program = external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
+        let why =
+            "a gateway is the program fordway, which is neither beside this one nor in PATH; install it";
+        Error::new(ErrorKind::InvalidArgument, why)
+    })?;
+    let mut command = Command::new(program);
+    command
+        .args([name, "--until-eof", "--etag", etag.name(), "--durability", durability.name()])
+        .arg(root)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts a gateway and waits until it is ready; answers its endpoint too.
+fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
+    let mut process = command.spawn().map_err(|error| file_error("starting", "the gateway", error))?;
+    let mut ready = String::new();
+    if let Some(stdout) = process.stdout.as_mut() {
+        // A gateway that fails says why on standard error, which is ours too.
+        let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
+    }
+    match ready.trim().rsplit_once(" at ") {
+        Some((_, endpoint)) => Ok((process, endpoint.to_owned())),
+        None => {
+            let _ = process.wait();
+            let why = format!("the gateway for the {lane} lane did not start");
+            Err(Error::new(ErrorKind::Unavailable, why))
+        }
+    }
+}

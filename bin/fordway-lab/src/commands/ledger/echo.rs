@@ -1,0 +1,329 @@
+//! The other side of round trips: a process that answers with as many bytes as it is asked for, on the
+//! socket and by the system calls that a gateway answers with, and does nothing else.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fordway_store::Result;
+use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
+use rustix::event::epoll;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Builder;
+
+use super::rungs::http2::PIECE_BYTES;
+use fordway_command::{Exit, file_error};
+
+/// How long both sides of the node lane look out before they sleep.
+const LOOKOUT: Duration = Duration::from_micros(20);
+/// So often in a row that may be in vain, before it is done rarely.
+const MISSES_MAX: u32 = 4;
+/// How rarely.
+const RARELY: u32 = 64;
+/// What a request begins with.
+pub(super) const ORDER_BYTES: usize = 24;
+/// What is received at a time; heads are shorter.
+const RECEIVED_BYTES_MAX: usize = 256 << 10;
+
+/// How an answer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// From memory.
+    Bytes,
+    /// By `sendfile`, behind a head.
+    File,
+    /// The head alone, with the descriptor of the file.
+    Descriptor,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    /// Bytes of the whole request; at least [`ORDER_BYTES`].
+    pub(super) request_bytes: usize,
+    /// Bytes of the answer's head.
+    pub(super) head_bytes: usize,
+    /// Bytes of its body.
+    pub(super) body_bytes: usize,
+    pub(super) form: Form,
+}
+
+impl Order {
+    /// The request: the order, and zeros up to its length.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let form = match self.form {
+            Form::Bytes => 0u32,
+            Form::File => 1,
+            Form::Descriptor => 2,
+        };
+        let mut bytes = Vec::with_capacity(self.request_bytes);
+        bytes.extend_from_slice(&(self.request_bytes as u32).to_le_bytes());
+        bytes.extend_from_slice(&form.to_le_bytes());
+        bytes.extend_from_slice(&(self.head_bytes as u64).to_le_bytes());
+        bytes.extend_from_slice(&(self.body_bytes as u64).to_le_bytes());
+        bytes.resize(self.request_bytes.max(ORDER_BYTES), 0);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (order, _) = bytes.split_first_chunk::<ORDER_BYTES>()?;
+        let number = |at: usize, len: usize| {
+            order[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+        };
+        let form = match number(4, 4) {
+            0 => Form::Bytes,
+            1 => Form::File,
+            _ => Form::Descriptor,
+        };
+        Some(Order { request_bytes: number(0, 4), form, head_bytes: number(8, 8), body_bytes: number(16, 8) })
+    }
+}
+
+/// Answers at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process listens) until that
+/// hangs up. Errors: the address, the file and the socket.
+pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
+    let served = File::open(file).and_then(|file| match address.split_once(':') {
+        Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
+        Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
+        Some(("loop", place)) => TcpStream::connect(place).and_then(serve_by_event_loop),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    });
+    served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
+}
+
+/// Waits as either side of the node lane does: awake for a moment, unless that was in vain lately, then
+/// asleep.
+#[derive(Default)]
+pub(super) struct Lookout {
+    misses: u32,
+}
+
+impl Lookout {
+    pub(super) fn wait<T>(&mut self, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
+            let since = Instant::now();
+            while since.elapsed() < LOOKOUT {
+                match receive(Wait::No) {
+                    Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
+                    done => {
+                        self.misses = 0;
+                        return done;
+                    }
+                }
+            }
+        }
+        self.misses = self.misses.wrapping_add(1);
+        receive(Wait::Yes)
+    }
+}
+
+/// As the gateway of a node: a thread that looks out and sleeps in `recv`.
+fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
+    let mut buffer = vec![0; RECEIVED_BYTES_MAX];
+    let answer = vec![1; 1 << 20];
+    let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
+    loop {
+        let order = taken(&mut buffer, |room| match last {
+            Form::Descriptor => receive(socket, room, Wait::Yes),
+            _ => lookout.wait(|wait| receive(socket, &mut *room, wait)),
+        })?;
+        let Some(order) = order else { return Ok(()) };
+        let (head, body) = answer.split_at(order.head_bytes);
+        match order.form {
+            Form::Descriptor => send_all(socket, head, &[], Some(file.as_fd()))?,
+            _ => send_all(socket, head, &body[..order.body_bytes], None)?,
+        }
+        last = order.form;
+    }
+}
+
+/// As the gateway of HTTP: `epoll_wait`, `recv`, `send` or `sendfile`, on a socket that does not block.
+fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
+    socket.set_nonblocking(true)?;
+    let mut server = Server { socket, file, poll: Poll::new(socket)?, answer: Vec::new() };
+    let mut buffer = vec![0; RECEIVED_BYTES_MAX];
+    loop {
+        let mut is_drained = true;
+        let order = taken(&mut buffer, |room| {
+            loop {
+                if is_drained {
+                    server.poll.wait()?;
+                }
+                match receive(socket, room, Wait::No) {
+                    Err(Errno::WOULDBLOCK) => is_drained = true,
+                    got => {
+                        is_drained = got? < room.len();
+                        return got;
+                    }
+                }
+            }
+        })?;
+        let Some(order) = order else { return Ok(()) };
+        server.answer(order)?;
+    }
+}
+
+/// As the gateway of HTTP/2: by the event loop of a library, from memory, a piece at a time.
+fn serve_by_event_loop(socket: TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    send_unpaced_on_loopback(&socket, socket.peer_addr()?.ip())?;
+    socket.set_nonblocking(true)?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut socket = tokio::net::TcpStream::from_std(socket)?;
+        let (mut request, mut answer) = (vec![0; RECEIVED_BYTES_MAX], Vec::new());
+        while let Some(order) = awaited(&mut socket, &mut request).await? {
+            answer.resize(order.head_bytes + order.body_bytes, 1);
+            for piece in answer.chunks(PIECE_BYTES) {
+                socket.write_all(piece).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A request without content; `None` at the end.
+async fn awaited(socket: &mut tokio::net::TcpStream, request: &mut [u8]) -> io::Result<Option<Order>> {
+    let mut filled = 0;
+    loop {
+        match socket.read(&mut request[filled..]).await? {
+            0 => return Ok(None),
+            count => filled += count,
+        }
+        let order = Order::read(&request[..filled]).filter(|order| filled >= order.request_bytes);
+        if order.is_some() {
+            return Ok(order);
+        }
+    }
+}
+
+/// Takes a request off the socket, its content over and over into the same memory; `None` at the end.
+fn taken(
+    buffer: &mut [u8],
+    mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> io::Result<Option<Order>> {
+    let (mut filled, mut got) = (0, 0);
+    loop {
+        let order = Order::read(&buffer[..filled]);
+        if let Some(order) = order.filter(|order| got >= order.request_bytes) {
+            return Ok(Some(order));
+        }
+        // The order stays; what comes behind it nobody looks at.
+        let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
+        match receive(room)? {
+            0 => return Ok(None),
+            count => {
+                got += count;
+                filled = (filled + count).min(buffer.len());
+            }
+        }
+    }
+}
+
+/// Waits for one socket as event loops do.
+struct Poll(OwnedFd);
+
+impl Poll {
+    fn new(socket: &TcpStream) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let interest = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&poll, socket, epoll::EventData::new_u64(0), interest)?;
+        Ok(Poll(poll))
+    }
+
+    /// Until something happens to the socket.
+    fn wait(&self) -> Result<(), Errno> {
+        let mut events = [MaybeUninit::uninit(); 8];
+        epoll::wait(&self.0, &mut events, None).map(drop).or_else(|errno| match errno {
+            Errno::INTR => Ok(()),
+            errno => Err(errno),
+        })
+    }
+}
+
+struct Server<'s> {
+    socket: &'s TcpStream,
+    file: &'s File,
+    poll: Poll,
+    answer: Vec<u8>,
+}
+
+impl Server<'_> {
+    fn answer(&mut self, order: Order) -> io::Result<()> {
+        let in_memory = order.head_bytes + if order.form == Form::Bytes { order.body_bytes } else { 0 };
+        if self.answer.len() < in_memory {
+            self.answer.resize(in_memory, 1);
+        }
+        let answer = &self.answer[..in_memory];
+        if order.form != Form::File {
+            return self.all(in_memory, |at| {
+                rustix::net::send(self.socket, &answer[at..], rustix::net::SendFlags::NOSIGNAL)
+            });
+        }
+        self.all(in_memory, |at| send_more(self.socket, &answer[at..]))?;
+        let body_bytes = order.body_bytes;
+        self.all(body_bytes, |at| send_file(self.socket, self.file, at as u64, body_bytes - at))
+    }
+
+    /// Calls `send` from where it left off, until all of `bytes` are with the kernel.
+    fn all(&self, bytes: usize, send: impl Fn(usize) -> Result<usize, Errno>) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            match send(done) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(Errno::AGAIN) => self.poll.wait()?,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(request_bytes: usize, form: Form) -> Order {
+        Order { request_bytes, head_bytes: 300, body_bytes: 1 << 20, form }
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        for form in [Form::Bytes, Form::File, Form::Descriptor] {
+            let bytes = order(100, form).to_bytes();
+            assert_eq!(bytes.len(), 100);
+            let read = Order::read(&bytes).unwrap();
+            assert_eq!((read.request_bytes, read.head_bytes, read.body_bytes), (100, 300, 1 << 20));
+            assert_eq!(read.form, form);
+        }
+        assert!(Order::read(&[0; ORDER_BYTES - 1]).is_none());
+    }
+
+    /// Content beyond the buffer is taken to its last byte, and no byte of what follows.
+    #[test]
+    fn a_request_is_taken_whole_whatever_pieces_it_comes_in() {
+        for (request_bytes, piece) in [(ORDER_BYTES, 7), (1_000, 64), (1_000, 1), (64, 64)] {
+            let bytes = order(request_bytes, Form::Bytes).to_bytes();
+            let (mut buffer, mut left) = (vec![0; 64], bytes.as_slice());
+            let read = taken(&mut buffer, |room| {
+                let (now, later) = left.split_at(piece.min(room.len()).min(left.len()));
+                room[..now.len()].copy_from_slice(now);
+                left = later;
+                Ok(now.len())
+            });
+            assert_eq!(read.unwrap().unwrap().request_bytes, request_bytes);
+            assert!(left.is_empty(), "{} bytes are left of {request_bytes}", left.len());
+        }
+        let ended = taken(&mut [0; 64], |_| Ok(0));
+        assert!(ended.unwrap().is_none());
+    }
+}

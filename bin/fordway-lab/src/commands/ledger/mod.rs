@@ -1,0 +1,207 @@
+//! `ledger`: what each layer costs, and whether the layers add up.
+
+mod echo;
+mod placement;
+mod rungs;
+mod setup;
+
+use std::path::Path as FilePath;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use fordway_command::{Context, Exit, file_error};
+use fordway_measure::{Clock, Lane, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::ledger::{Account, Plan, Progress, entry_table, measure, rung_table};
+use fordway_workload::summary::{Capacity, summarise_phase};
+use serde_json::json;
+
+use self::rungs::SIZE_BYTES_MAX;
+use self::setup::Ladder;
+use crate::args::{LedgerArgs, PathArg, PlacementArg};
+
+/// Sizes that fits are made of: from nothing to more than caches hold, with both sides of 64 KiB, where
+/// content begins to go another way.
+const SIZES: [u64; 13] = [
+    1,
+    512,
+    4 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+    2 << 20,
+    4 << 20,
+    16 << 20,
+];
+/// What is printed unless other sizes are asked for.
+const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
+/// A residual that is a larger share of the whole is worth a warning.
+const RESIDUAL_SHARE_MAX: f64 = 0.15;
+
+pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
+    if let (Some(address), Some(file)) = (&args.echo, &args.echo_file) {
+        return echo::serve(address, file);
+    }
+    let (printed, sizes) = sizes(args)?;
+    let plan = Plan { sizes, duration: args.duration, seed: seed(args.seed)? };
+    let ways = match args.paths.is_empty() {
+        true => PathArg::value_variants().to_vec(),
+        false => args.paths.clone(),
+    };
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
+    // Looked at before the work, which would show in the load average.
+    let machine = Machine::observe(&[("root", &parent)]);
+    let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
+    let place = place.map_err(|error| file_error("making a directory in", parent.display(), error))?;
+    let work = work(place.path(), &plan, &ways, args, context)?;
+    place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
+    let run = describe(&plan, &work, &printed, machine, started);
+    write(&args.out, &run, &work)?;
+    report(args, &printed, &run, &work.account, context)
+}
+
+/// What is printed, and what is measured.
+fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
+    let printed = if args.sizes.is_empty() { PRINTED.to_vec() } else { args.sizes.clone() };
+    if let Some(bad) = printed.iter().find(|size| !(1..=SIZE_BYTES_MAX).contains(*size)) {
+        let most = bytes_text(SIZE_BYTES_MAX);
+        return Err(Error::new(ErrorKind::InvalidArgument, format!("--size {bad}: use 1 B to {most}")));
+    }
+    let mut measured = printed.clone();
+    if !args.only_sizes {
+        measured.extend(SIZES);
+    }
+    measured.sort_unstable();
+    measured.dedup();
+    Ok((printed, measured))
+}
+
+fn seed(asked: Option<u64>) -> Result<u64> {
+    let drawn = || getrandom::u32().map(u64::from);
+    let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
+    asked.map_or_else(|| drawn().map_err(failed), Ok)
+}
+
+/// What was measured, and what was made of it.
+struct Work {
+    lanes: Vec<Lane>,
+    records: Records,
+    account: Account,
+    placement: PlacementArg,
+    left_out: Vec<String>,
+}
+
+fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
+    let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.networks)?;
+    let placement = placement::place(&ladder, args.placement)?;
+    let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
+    let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
+    let clock = Clock::start();
+    context.output.start_steps();
+    let total_ms = plan.duration.as_millis() as u64;
+    let mut progress = |at: Progress| {
+        context.output.steps(at.elapsed_ns / 1_000_000, total_ms, format_args!("round {}", at.round));
+    };
+    let stop = context.interrupt.flag();
+    let measured = measure(plan, &mut ladder.rungs, &|| clock.now_ns(), stop, &mut progress);
+    context.output.end_progress();
+    let records = measured?;
+    let account = Account::of(&names, &plan.sizes, &ladder.paths, &records, plan.seed)?;
+    let left_out = std::mem::take(&mut ladder.left_out);
+    ladder.close()?;
+    Ok(Work { lanes, records, account, placement, left_out })
+}
+
+fn describe(
+    plan: &Plan,
+    work: &Work,
+    printed: &[u64],
+    machine: Machine,
+    started: (jiff::Timestamp, Instant),
+) -> Run {
+    let Work { lanes, records, account, placement, left_out } = work;
+    let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
+    let capacity = Capacity { threads: 1, cpus: machine.cpus };
+    let of_phase = |(number, name): (usize, &String)| {
+        summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed)
+    };
+    let parameters = json!({
+        "sizes_bytes": plan.sizes,
+        "printed_bytes": printed,
+        "duration_ns": plan.duration.as_nanos() as u64,
+        "rounds": records.blocks.iter().map(|block| block.round + 1).max(),
+        "seed": plan.seed,
+        "placement": placement.to_possible_value().map(|value| value.get_name().to_owned()),
+    });
+    Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "ledger".into(),
+        started: started.0.to_string(),
+        elapsed_ns: started.1.elapsed().as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine,
+        parameters: parameters.as_object().cloned().unwrap_or_default(),
+        summaries: phases.iter().enumerate().flat_map(of_phase).collect(),
+        lanes: lanes.clone(),
+        phases,
+        scores: Vec::new(),
+        warnings: left_out.iter().cloned().chain(doubts(account, printed)).collect(),
+    }
+}
+
+/// What the account leaves open.
+fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
+    let entries = account.entries.iter().filter(|entry| printed.contains(&entry.size_bytes));
+    let large = entries.filter(|entry| entry.residual_share.value.abs() > RESIDUAL_SHARE_MAX);
+    large
+        .map(|entry| {
+            format!(
+                "{} of {}: {:.0} % of the time is in no rung; docs/ledger.md says where such time was found",
+                entry.path,
+                bytes_text(entry.size_bytes),
+                100.0 * entry.residual_share.value
+            )
+        })
+        .collect()
+}
+
+/// The run, with the account beside it; `run.json` comes last.
+fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
+    let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
+    std::fs::create_dir_all(dir).map_err(failed)?;
+    let text = serde_json::to_vec_pretty(&work.account)
+        .map_err(|error| Error::new(ErrorKind::Internal, "writing the ledger as JSON").caused_by(error))?;
+    std::fs::write(dir.join("ledger.json"), text).map_err(failed)?;
+    run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+}
+
+fn report(
+    args: &LedgerArgs,
+    printed: &[u64],
+    run: &Run,
+    account: &Account,
+    context: &Context,
+) -> Result<Exit> {
+    for rung in &account.rungs {
+        context.output.row(rung)?;
+    }
+    context.output.text(&rung_table(account))?;
+    for path in &account.paths {
+        for entry in printed.iter().filter_map(|size| account.entry(&path.name, *size)) {
+            context.output.row(entry)?;
+            context.output.text(&entry_table(entry))?;
+        }
+    }
+    for warning in &run.warnings {
+        context.output.note(&format!("warning: {warning}"));
+    }
+    context.output.text(&format!("run: {}", args.out.display()))?;
+    Ok(Exit::Ok)
+}

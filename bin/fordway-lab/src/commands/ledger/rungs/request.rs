@@ -1,0 +1,257 @@
+//! A request to S3 as the client makes it, and its signature.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use fordway_client::s3::{Credentials, Signer, Unsigned};
+use fordway_serve::Identity;
+use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
+use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_workload::ledger::Rung;
+
+use super::{Contents, Operation};
+use fordway_command::file_error;
+
+pub(in super::super) const REGION: &str = "us-east-1";
+
+/// The heads of a request and of its answer, as they are in HTTP/1.1.
+#[derive(Clone)]
+pub(in super::super) struct Heads {
+    pub(in super::super) asked: Vec<u8>,
+    pub(in super::super) answered: Vec<u8>,
+}
+
+/// A signed request for an object, head by head. Copies share the answers of the gateway.
+#[derive(Clone)]
+pub(in super::super) struct S3Request {
+    host: String,
+    identity: Identity,
+    bucket: Bucket,
+    operation: Operation,
+    contents: Contents,
+    heads: Rc<RefCell<HashMap<u64, Heads>>>,
+}
+
+/// What a request says of one object.
+pub(super) struct Asked {
+    pub(super) path: String,
+    /// Those that are signed, but for the signature's own.
+    headers: Vec<(&'static str, String)>,
+    /// What is to come behind the head.
+    length: Option<String>,
+}
+
+impl S3Request {
+    /// For objects in `bucket` at the gateway at `host` (with its port).
+    pub(in super::super) fn new(
+        operation: Operation,
+        host: &str,
+        identity: &Identity,
+        bucket: &Bucket,
+        contents: &Contents,
+    ) -> Self {
+        let (host, identity, contents) = (host.to_owned(), identity.clone(), contents.clone());
+        S3Request { host, identity, bucket: bucket.clone(), operation, contents, heads: Rc::default() }
+    }
+
+    pub(super) fn asked(&self, size_bytes: u64) -> Asked {
+        let path = format!("/{}/{}", self.bucket.as_str(), self.operation.name(size_bytes));
+        let (header, length) = match self.operation {
+            Operation::Get => (("x-amz-checksum-mode", "ENABLED".to_owned()), None),
+            Operation::Put => {
+                let content = self.contents.of(size_bytes);
+                let checksum = Checksum::of(ChecksumAlgorithm::Crc64Nvme, content).to_base64();
+                (("x-amz-checksum-crc64nvme", checksum), Some(size_bytes.to_string()))
+            }
+        };
+        Asked { path, headers: vec![header], length }
+    }
+
+    pub(super) fn method(&self) -> &'static str {
+        match self.operation {
+            Operation::Get => "GET",
+            Operation::Put => "PUT",
+        }
+    }
+
+    fn signer(&self) -> Signer {
+        let Identity { access_key, secret_key } = &self.identity;
+        Signer::new(Credentials::keys(access_key, secret_key, "this run"), REGION)
+    }
+
+    /// The head without its signature.
+    pub(super) fn write_start(&self, head: &mut Vec<u8>, asked: &Asked) {
+        let agent = concat!("fordway/", env!("CARGO_PKG_VERSION"));
+        let start =
+            [self.method(), " ", &asked.path, " HTTP/1.1\r\nhost: ", &self.host, "\r\nuser-agent: ", agent];
+        push_all(head, &start);
+        head.extend_from_slice(b"\r\n");
+        for (name, value) in &asked.headers {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        if let Some(length) = &asked.length {
+            push_all(head, &["content-length: ", length, "\r\n"]);
+        }
+    }
+
+    fn sign(&self, signer: &Signer, asked: &Asked, head: &mut Vec<u8>) {
+        let headers: Vec<_> = asked.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let unsigned = Unsigned {
+            method: self.method(),
+            path: &asked.path,
+            query: "",
+            host: &self.host,
+            headers: &headers,
+            payload_hash: UNSIGNED_PAYLOAD,
+        };
+        signer.sign(&unsigned, SystemTime::now(), |name, value| {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        });
+    }
+
+    /// A whole head, signed now.
+    pub(super) fn head(&self, size_bytes: u64) -> Vec<u8> {
+        let (asked, mut head) = (self.asked(size_bytes), Vec::new());
+        self.write_start(&mut head, &asked);
+        self.sign(&self.signer(), &asked, &mut head);
+        head.extend_from_slice(b"\r\n");
+        head
+    }
+
+    /// The heads of a request and of the answer that the gateway gives. Errors: it gives another than 200.
+    pub(in super::super) fn heads(&self, size_bytes: u64) -> Result<Heads> {
+        if let Some(known) = self.heads.borrow().get(&size_bytes) {
+            return Ok(known.clone());
+        }
+        let asked = self.head(size_bytes);
+        let answered =
+            self.ask(&asked, size_bytes).map_err(|error| file_error("asking", &self.host, error))?;
+        if !answered.starts_with(b"HTTP/1.1 200 ") {
+            let said = String::from_utf8_lossy(&answered);
+            let line = said.lines().next().unwrap_or_default();
+            return Err(Error::new(ErrorKind::BadResponse, format!("the gateway answered {line:?}")));
+        }
+        let heads = Heads { asked, answered };
+        self.heads.borrow_mut().insert(size_bytes, heads.clone());
+        Ok(heads)
+    }
+
+    fn ask(&self, head: &[u8], size_bytes: u64) -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(&self.host)?;
+        stream.write_all(head)?;
+        if self.operation == Operation::Put {
+            stream.write_all(self.contents.of(size_bytes))?;
+        }
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            answer.extend(byte);
+        }
+        Ok(answer)
+    }
+}
+
+fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
+    pieces.iter().for_each(|piece| head.extend_from_slice(piece.as_bytes()));
+}
+
+/// The headers of a head, names and values.
+pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(head);
+    let fields = text.lines().filter_map(|line| line.split_once(": "));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Signing a request.
+pub(in super::super) struct Sign {
+    request: S3Request,
+    signer: Signer,
+    asked: Asked,
+    head: Vec<u8>,
+}
+
+impl Sign {
+    pub(in super::super) fn new(request: &S3Request) -> Self {
+        let (signer, asked) = (request.signer(), request.asked(0));
+        Sign { request: request.clone(), signer, asked, head: Vec::new() }
+    }
+}
+
+impl Rung for Sign {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.asked = self.request.asked(size_bytes);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.head.clear();
+        self.request.sign(&self.signer, &self.asked, &mut self.head);
+        black_box(&self.head);
+        Ok(())
+    }
+}
+
+/// Verifying a signature, with the day's key at hand.
+pub(in super::super) struct Verify {
+    request: S3Request,
+    key: SigningKey,
+    path: String,
+    /// The headers that are signed, by name, and what the signature says.
+    headers: Vec<(String, String)>,
+    authorization: String,
+}
+
+impl Verify {
+    pub(in super::super) fn new(request: &S3Request) -> Self {
+        let key = SigningKey::new(&request.identity.secret_key, SystemTime::now(), REGION, "s3");
+        let (path, authorization) = (String::new(), String::new());
+        Verify { request: request.clone(), key, path, headers: Vec::new(), authorization }
+    }
+
+    fn is_right(&self) -> bool {
+        let headers: Vec<_> =
+            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let date = headers.iter().find(|(name, _)| *name == "x-amz-date").map_or("", |(_, date)| date);
+        let request = SignedRequest {
+            method: self.request.method(),
+            path: &self.path,
+            query: "",
+            headers: &headers,
+            payload_hash: UNSIGNED_PAYLOAD,
+        };
+        Authorization::parse(&self.authorization)
+            .is_some_and(|stated| self.key.verifies(stated.signature, date, &request))
+    }
+}
+
+impl Rung for Verify {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.path = self.request.asked(size_bytes).path;
+        let now = SystemTime::now();
+        if !self.key.is_for(now) {
+            self.key = SigningKey::new(&self.request.identity.secret_key, now, REGION, "s3");
+        }
+        self.headers = fields(&self.request.head(size_bytes));
+        let at = self.headers.iter().position(|(name, _)| name == "authorization");
+        self.authorization = at.map(|at| self.headers.remove(at).1).unwrap_or_default();
+        self.headers.retain(|(name, _)| name != "user-agent");
+        self.headers.sort();
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        black_box(self.is_right());
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = || Error::new(ErrorKind::SignatureDoesNotMatch, "a signature of our own is not right");
+        self.is_right().then_some(()).ok_or_else(wrong)
+    }
+}

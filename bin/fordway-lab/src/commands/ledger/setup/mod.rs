@@ -1,0 +1,177 @@
+//! The rungs and ways of a ledger, each with what it needs.
+//!
+//! * `gets`: ways that read
+//! * `networks`: ways through networks of their own
+//! * `puts`: ways that write
+
+mod gets;
+mod networks;
+mod puts;
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use fordway_measure::Lane;
+use fordway_netlab::setup::{Ends, Setup};
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, PutOptions, Result, Store};
+use fordway_workload::ledger::{MeasuredRung, Path, Rung};
+
+use super::rungs::files::{Files, name};
+use super::rungs::heads::Http1Heads;
+use super::rungs::memory::{Copy, Digest, Nothing};
+use super::rungs::request::{S3Request, Sign};
+use super::rungs::store::Objects;
+use super::rungs::{Contents, Operation};
+use crate::args::PathArg;
+use crate::commands::gateway::GatewayProcess;
+use fordway_command::file_error;
+
+/// Content of a TLS record, and what it has besides.
+const RECORD_BYTES: u64 = 16 << 10;
+const RECORD_OVERHEAD_BYTES: u64 = 22;
+const BUCKET: &str = "ledger";
+
+/// All that is measured, and the gateways and networks behind it.
+#[derive(Default)]
+pub(super) struct Ladder {
+    pub(super) rungs: Vec<MeasuredRung>,
+    pub(super) paths: Vec<Path>,
+    /// What was asked for and cannot be measured here, each with the reason.
+    pub(super) left_out: Vec<String>,
+    gateways: Vec<GatewayProcess>,
+    networks: Vec<Ends>,
+}
+
+/// Where objects are, for rungs that are made of them.
+struct Site<'s> {
+    dir: &'s FilePath,
+    /// What gateways serve.
+    root: &'s FilePath,
+    bucket: Bucket,
+    files: Files,
+    largest: PathBuf,
+    objects: Objects,
+    contents: Contents,
+}
+
+impl Ladder {
+    /// Stores an object of each of `sizes` in the empty directory `dir`, and makes the rungs of `ways`, and of
+    /// an HTTP get through each of the set-ups `networks`.
+    pub(super) fn new(dir: &FilePath, sizes: &[u64], ways: &[PathArg], networks: &[String]) -> Result<Self> {
+        let setups = chosen(networks)?;
+        let root = dir.join("s3");
+        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        let bucket = Bucket::new(BUCKET)?;
+        let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
+        let store = PosixStore::open(&root, config)?;
+        store.create_bucket(&bucket)?;
+        let largest = sizes.last().copied().unwrap_or_default();
+        let contents = Contents::new(largest);
+        for &size in sizes {
+            store.put(&bucket, &Key::new(name(size))?, contents.of(size), &PutOptions::default())?;
+        }
+        let files = Files::new(&root.join(BUCKET), &contents);
+        let largest = files.path(largest);
+        let objects = Objects::new(Arc::new(store), &bucket, &contents)?;
+        let site = Site { dir, root: &root, bucket, files, largest, objects, contents };
+        let mut ladder = Ladder::default();
+        ladder.memory(&site.contents);
+        for (at, way) in ways.iter().enumerate() {
+            if !ways[..at].contains(way) {
+                ladder.way(*way, &site)?;
+            }
+        }
+        for setup in &setups {
+            ladder.network(setup, &site)?;
+        }
+        Ok(ladder)
+    }
+
+    /// Ends the gateways.
+    pub(super) fn close(self) -> Result<()> {
+        drop(self.rungs);
+        self.gateways.into_iter().try_for_each(GatewayProcess::stop)
+    }
+
+    /// Adds a rung, unless it is there.
+    fn add(
+        &mut self,
+        name: &str,
+        description: &str,
+        rung: impl FnOnce() -> Result<Box<dyn Rung>>,
+    ) -> Result<()> {
+        if self.rungs.iter().all(|known| known.lane.name != name) {
+            let lane = Lane { name: name.to_owned(), description: description.to_owned() };
+            self.rungs.push(MeasuredRung { lane, rung: rung()? });
+        }
+        Ok(())
+    }
+
+    /// Rungs that need nothing, which are measured in any case.
+    fn memory(&mut self, contents: &Contents) {
+        let mut add = |name: &str, description: &str, rung: Box<dyn Rung>| {
+            let lane = Lane { name: name.to_owned(), description: description.to_owned() };
+            self.rungs.push(MeasuredRung { lane, rung });
+        };
+        add("memory copy", "memcpy between buffers in use", Box::new(Copy::new(contents)));
+        add("clock", "nothing: two readings of the clock", Box::new(Nothing));
+        add("crc64nvme", "CRC-64/NVME of the content", Box::new(Digest::crc64nvme(contents)));
+        add("sha256", "SHA-256 of the content", Box::new(Digest::sha256(contents)));
+        add("md5", "MD5 of the content", Box::new(Digest::md5(contents)));
+    }
+
+    fn way(&mut self, way: PathArg, site: &Site<'_>) -> Result<()> {
+        match way {
+            PathArg::Posix => self.posix(site),
+            PathArg::Embedded => self.embedded(site),
+            PathArg::Node => self.node(site),
+            PathArg::Http => self.http(site),
+            PathArg::Https => self.https(site),
+            PathArg::Http2 => self.http2(site),
+            PathArg::EmbeddedPut => self.embedded_put(site),
+            PathArg::NodePut => self.node_put(site),
+            PathArg::HttpPut => self.http_put(site),
+            PathArg::HttpsPut => self.https_put(site),
+        }
+    }
+
+    /// A gateway over HTTP/1.1 in the clear, with the durability that costs nothing.
+    fn gateway(root: &FilePath) -> Result<GatewayProcess> {
+        GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
+    }
+
+    /// The same with TLS.
+    fn tls_gateway(root: &FilePath) -> Result<GatewayProcess> {
+        GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
+    }
+
+    /// Requests as they go to a plain gateway of their own, and the rung that signs them.
+    fn request(&mut self, site: &Site<'_>, operation: Operation) -> Result<S3Request> {
+        let gateway = Ladder::gateway(site.root)?;
+        let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
+        let request = S3Request::new(operation, host, identity, &site.bucket, &site.contents);
+        self.gateways.push(gateway);
+        self.add("sign", "SigV4 of a request", || Ok(Box::new(Sign::new(&request))))?;
+        Ok(request)
+    }
+
+    /// Their heads, as the rung `name`.
+    fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
+        let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
+        self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
+    }
+}
+
+/// The set-ups of these names. Errors: `InvalidArgument` for names that are none, and for two alike: rungs are
+/// named for them.
+fn chosen(names: &[String]) -> Result<Vec<Setup>> {
+    let setups = names.iter().map(|name| Setup::load(name)).collect::<Result<Vec<_>>>()?;
+    for (at, setup) in setups.iter().enumerate() {
+        if setups[..at].iter().any(|other| other.name == setup.name) {
+            let detail = format!("there are two networks called {:?}; name each once", setup.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+    }
+    Ok(setups)
+}

@@ -1,0 +1,257 @@
+//! `machines measure`: a machine's features, each several times in turn.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::path::Path;
+
+use fordway_command::{Context, Exit, file_error};
+use fordway_machine::{Entry, Feature};
+use fordway_measure::{Machine, median};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use super::lanes::{self, Gets};
+use super::tools::{self, Disk};
+use super::triad::Triad;
+use super::{Quantity, catalogue};
+use crate::args::MeasureArgs;
+
+/// What the JSON says it is.
+const SCHEMA: &str = "fordway.machine";
+const BYTES_PER_MB: f64 = 1e6;
+
+/// Something that is run several times, each time for a value of each of its features.
+struct Benchmark<'a> {
+    features: &'static [Feature],
+    how: String,
+    run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
+}
+
+/// What is known of a machine.
+#[derive(Serialize)]
+struct Measured {
+    schema: &'static str,
+    name: String,
+    machine: Machine,
+    features: Vec<Measurement>,
+}
+
+/// A feature, and the values that it is the median of.
+#[derive(Serialize)]
+struct Measurement {
+    #[serde(skip)]
+    feature: Feature,
+    #[serde(flatten)]
+    quantity: Quantity,
+    values: Vec<f64>,
+}
+
+pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = args.name.clone().unwrap_or_else(host);
+    // Before a minute is spent on it.
+    args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
+    let machine = Machine::observe(&[("disk", &args.disk)]);
+    if cfg!(debug_assertions) {
+        context.output.note("built without optimisation: triad and GETs are slower than the machine");
+    }
+    let features = measure(args, &machine, context)?;
+    let measured = Measured { schema: SCHEMA, name, machine, features };
+    if let Some(file) = &args.catalogue {
+        add(file, &measured.entry()?)?;
+        context.output.note(&format!("{} was added to {}", measured.name, file.display()));
+    }
+    context.output.record(&measured)?;
+    Ok(Exit::Ok)
+}
+
+fn measure(args: &MeasureArgs, machine: &Machine, context: &Context) -> Result<Vec<Measurement>> {
+    let disk = Disk::new(&args.disk, args.disk_size)?;
+    let mut features =
+        vec![count(Feature::Threads, machine.cpus as f64, "processors that a process may use")];
+    features.extend(
+        machine
+            .memory_bytes
+            .map(|bytes| count(Feature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")),
+    );
+    let mut benchmarks = benchmarks(args, machine, &disk, context);
+    let is_asked = |feature: &Feature| args.features.is_empty() || args.features.contains(feature);
+    benchmarks.retain(|benchmark| benchmark.features.iter().any(is_asked));
+    features.extend(in_turn(&mut benchmarks, args.rounds, context)?);
+    features.retain(|measurement| is_asked(&measurement.feature));
+    features.sort_by_key(|measurement| measurement.feature);
+    Ok(features)
+}
+
+fn count(feature: Feature, value: f64, how: &str) -> Measurement {
+    let quantity = Quantity::new(feature.name(), value, feature.unit(), how);
+    Measurement { feature, quantity, values: vec![value] }
+}
+
+fn benchmarks<'a>(
+    args: &'a MeasureArgs,
+    machine: &'a Machine,
+    disk: &'a Disk,
+    context: &'a Context,
+) -> Vec<Benchmark<'a>> {
+    let interrupt = &context.interrupt;
+    let peer = args.peer.as_deref();
+    let mut all = vec![
+        one(&[Feature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
+        triad(machine),
+        Benchmark {
+            features: &[Feature::DiskWrite, Feature::DiskRead],
+            how: disk.how(),
+            run: Box::new(move || disk.write_and_read(interrupt)),
+        },
+        one(
+            if peer.is_some() { &[Feature::Network] } else { &[Feature::Loopback] },
+            tools::iperf3_how(peer),
+            move || tools::iperf3(peer, interrupt),
+        ),
+    ];
+    if args.lanes {
+        all.push(gets(&[Feature::NodeGet], Gets::by_node, disk, context));
+        all.push(gets(&[Feature::HttpGet], Gets::by_http, disk, context));
+    }
+    all
+}
+
+/// A benchmark of one feature.
+fn one<'a>(
+    features: &'static [Feature],
+    how: String,
+    mut run: impl FnMut() -> Result<f64> + 'a,
+) -> Benchmark<'a> {
+    Benchmark { features, how, run: Box::new(move || run().map(|value| vec![value])) }
+}
+
+fn triad(machine: &Machine) -> Benchmark<'static> {
+    let triad = Triad::of(machine);
+    let how = triad.as_ref().map_or_else(|_| String::new(), Triad::how);
+    one(&[Feature::MemoryTriad], how, move || match &triad {
+        Ok(triad) => Ok(triad.mb_per_s()),
+        Err(error) => Err(Error::new(error.kind(), error.detail())),
+    })
+}
+
+/// A lane whose gateway is started when it is first asked, and stays for the other rounds.
+fn gets<'a>(
+    features: &'static [Feature],
+    start: fn(&Path) -> Result<Gets>,
+    disk: &'a Disk,
+    context: &'a Context,
+) -> Benchmark<'a> {
+    let mut started = None;
+    let run = move || {
+        let gets = match started.take() {
+            Some(gets) => gets,
+            None => start(disk.path())?,
+        };
+        let per_s = gets.per_s(&context.interrupt)?;
+        started = Some(gets);
+        Ok(per_s)
+    };
+    one(features, lanes::HOW.to_owned(), run)
+}
+
+/// Runs all and says what came of it. Errors: `Interrupted` alone.
+fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Measurement>> {
+    context.output.start_steps();
+    let found = run_in_turn(benchmarks, rounds, context);
+    context.output.end_progress();
+    let summaries = benchmarks.iter().zip(found?).flat_map(|(benchmark, found)| benchmark.summary(&found));
+    Ok(summaries.collect())
+}
+
+/// What each round of a benchmark found, or why it failed.
+type Found = Result<Vec<Vec<f64>>>;
+
+/// In turn, so that what changes on the machine meanwhile changes them all. What fails is not tried again.
+fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
+    let total = u64::from(rounds) * benchmarks.len() as u64;
+    for step in 0..total {
+        let at = step as usize % benchmarks.len();
+        context.output.steps(step, total, benchmarks[at].features[0].name());
+        context.interrupt.check()?;
+        let Ok(values) = &mut found[at] else { continue };
+        match (benchmarks[at].run)() {
+            Ok(new) => values.push(new),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            Err(error) => found[at] = Err(error),
+        }
+    }
+    Ok(found)
+}
+
+impl Benchmark<'_> {
+    fn summary(&self, found: &Found) -> Vec<Measurement> {
+        let of = |(at, feature): (usize, &Feature)| {
+            let (name, unit) = (feature.name(), feature.unit());
+            let values =
+                found.as_ref().map_or_else(|_| Vec::new(), |rounds| rounds.iter().map(|r| r[at]).collect());
+            let quantity = match (found, median(&values)) {
+                (Ok(_), Some(value)) => {
+                    Quantity::new(name, value, unit, format!("{}; median of {}", self.how, values.len()))
+                }
+                (Err(error), _) => Quantity::unknown(name, unit, error.detail()),
+                (Ok(_), None) => Quantity::unknown(name, unit, "it was not run"),
+            };
+            Measurement { feature: *feature, quantity, values }
+        };
+        self.features.iter().enumerate().map(of).collect()
+    }
+}
+
+impl Measured {
+    /// Errors: `InvalidArgument` if a feature is none, which measurements are not.
+    fn entry(&self) -> Result<Entry> {
+        let mut entry = Entry::new(&self.name);
+        for Measurement { feature, quantity, .. } in &self.features {
+            match quantity.value {
+                Some(value) => {
+                    entry.set(*feature, value)?;
+                    entry.explain(*feature, &quantity.how);
+                }
+                None => entry.explain(*feature, &format!("not measured: {}", quantity.how)),
+            }
+        }
+        Ok(entry)
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        for Measurement { quantity: Quantity { name, value, unit, how }, .. } in &self.features {
+            let text = value.map_or_else(|| "not measured".to_owned(), |value| super::figure(value, unit));
+            write!(f, "\n{name:<22} {text:>14}  {how}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Errors: `InvalidArgument` if the catalogue is none, or has a machine of that name.
+fn check_new(file: &Path, name: &str) -> Result<()> {
+    match fs::metadata(file) {
+        Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),
+        Ok(found) if found.len() == 0 => return Ok(()),
+        _ => {}
+    }
+    if catalogue(file)?.entries().iter().any(|entry| entry.name == name) {
+        let why =
+            format!("{} has a machine {name}; give another --name, or take that one out", file.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(())
+}
+
+/// Writes at the end, so that comments and order of a catalogue stay.
+fn add(file: &Path, entry: &Entry) -> Result<()> {
+    let failed = |error| file_error("writing", file.display(), error);
+    let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
+    let gap = if file.metadata().map_err(failed)?.len() > 0 { "\n" } else { "" };
+    file.write_all(format!("{gap}{}", entry.to_toml()).as_bytes()).map_err(failed)
+}

@@ -1,0 +1,164 @@
+//! `netlab`: a client and a server with a link between them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_command::{Context, Exit, file_error};
+use fordway_measure::{bytes_text, ns_text};
+use fordway_netlab::{
+    CLIENT_ADDRESS, DirectionStats, Lab, LabConfig, LinkConfig, LinkStats, Process, SERVER_ADDRESS,
+};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::args::{NetlabArgs, OffloadArg};
+
+/// How long a server may take until it accepts connections.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+pub(super) fn run(args: &NetlabArgs, context: &Context) -> Result<Exit> {
+    let config = config(args);
+    let lab = Lab::new(&config)?;
+    let mut server = args.server.as_deref().map(|server| start_server(&lab, server)).transpose()?;
+    if let Some(server) = &mut server {
+        args.ready_ports.iter().try_for_each(|port| wait_for_port(&lab, server, *port, context))?;
+    }
+    run_client(&lab, args, context, &config)
+}
+
+fn config(args: &NetlabArgs) -> LabConfig {
+    let has_link = args.rtt.is_some() || args.rate.is_some() || args.loss.is_some();
+    let link = LinkConfig {
+        rtt: args.rtt.unwrap_or_default(),
+        rate_bits_per_s: args.rate,
+        queue_bytes: args.queue,
+        loss: args.loss.unwrap_or_default(),
+        seed: args.seed,
+        large_packets: match args.tso {
+            OffloadArg::Auto => None,
+            OffloadArg::On => Some(true),
+            OffloadArg::Off => Some(false),
+        },
+    };
+    LabConfig {
+        link: has_link.then_some(link),
+        tcp_buffer_bytes: Some(args.tcp_buffer),
+        congestion_control: args.congestion.clone(),
+    }
+}
+
+/// Standard output is the client's alone.
+fn start_server(lab: &Lab, line: &str) -> Result<Process> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).stdin(Stdio::null()).stdout(std::io::stderr());
+    lab.server.start_contained(with_addresses(shell))
+}
+
+fn with_addresses(mut command: Command) -> Command {
+    command.env("FORDWAY_NETLAB_SERVER", SERVER_ADDRESS).env("FORDWAY_NETLAB_CLIENT", CLIENT_ADDRESS);
+    command
+}
+
+/// Asks from within the server's network, so that the link is not used.
+fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &Context) -> Result<()> {
+    let address = SERVER_ADDRESS.parse().map(|address| SocketAddr::new(address, port));
+    let address = address.map_err(|error| Error::new(ErrorKind::Internal, "the address").caused_by(error))?;
+    let since = Instant::now();
+    let is_ready = || lab.server.run(|| TcpStream::connect_timeout(&address, READY_WITHIN).is_ok());
+    while !is_ready()? {
+        context.interrupt.check()?;
+        if let Some(status) = server.ended()? {
+            let why = format!("the server ended ({status}) before it took connections at port {port}");
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
+        if since.elapsed() > READY_WITHIN {
+            let why = format!("the server takes no connections at {SERVER_ADDRESS} port {port} after 30 s");
+            return Err(Error::new(ErrorKind::Timeout, why));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfig) -> Result<Exit> {
+    let [program, arguments @ ..] = args.client.as_slice() else {
+        return Err(Error::new(ErrorKind::InvalidArgument, "there is no command to run as the client"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut client = lab.client.start(with_addresses(command))?;
+    let ended = client.wait(|| context.interrupt.is_raised())?;
+    let setup = config.link.as_ref().map(Setup::of);
+    let report = Report { setup, parameters: lab.settings()?, link: lab.stats() };
+    if report.link.is_some() {
+        context.output.note(&report.to_string());
+    }
+    if let Some(path) = &args.stats {
+        write_report(&report, path)?;
+    }
+    match ended {
+        None => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal")),
+        Some(status) if status.success() => Ok(Exit::Ok),
+        Some(status) => {
+            context.output.note(&format!("the client ended with {status}"));
+            Ok(Exit::Failure)
+        }
+    }
+}
+
+fn write_report(report: &Report, path: &std::path::Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|error| Error::new(ErrorKind::Internal, "writing what the link did").caused_by(error))?;
+    std::fs::write(path, text + "\n").map_err(|error| file_error("writing", path.display(), error))
+}
+
+/// How the lab was set up, and what went through it.
+#[derive(Serialize)]
+struct Report {
+    setup: Option<Setup>,
+    parameters: BTreeMap<&'static str, String>,
+    link: Option<LinkStats>,
+}
+
+/// The link as it was made, with what was left to it.
+#[derive(Serialize)]
+struct Setup {
+    rtt_ns: u128,
+    rate_bits_per_s: Option<u64>,
+    queue_bytes: Option<u64>,
+    loss: f64,
+    seed: u64,
+    large_packets: bool,
+}
+
+impl Setup {
+    fn of(link: &LinkConfig) -> Self {
+        Setup {
+            rtt_ns: link.rtt.as_nanos(),
+            rate_bits_per_s: link.rate_bits_per_s,
+            queue_bytes: link.rate_bits_per_s.map(|_| link.queue_or_default_bytes()),
+            loss: link.loss,
+            seed: link.seed,
+            large_packets: link.has_large_packets(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(LinkStats { there, back, cpu_ns }) = self.link else { return Ok(()) };
+        let direction = |name, stats: DirectionStats| {
+            let DirectionStats { packets, bytes, dropped_by_queue, lost, refused } = stats;
+            let bytes = bytes_text(bytes);
+            format!(
+                "to the {name} {packets} packets ({bytes}), {dropped_by_queue} dropped by the queue, \
+                 {lost} lost, {refused} refused"
+            )
+        };
+        let (there, back, cpu) = (direction("server", there), direction("client", back), ns_text(cpu_ns));
+        write!(f, "link: {there}; {back}; {cpu} of CPU")
+    }
+}

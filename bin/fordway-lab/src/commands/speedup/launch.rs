@@ -1,0 +1,234 @@
+//! One job: started, watched, and what it left.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_command::{Context, file_error};
+use fordway_netlab::Process;
+use fordway_netlab::setup::Ends;
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::speedup::{Job, Launch, RankReport};
+use tempfile::TempDir;
+
+use super::lanes::{Carrier, Way};
+use super::launcher::Launcher;
+use crate::args::SpeedupArgs;
+
+/// How often a job is looked after, which is how late its end may be noticed.
+const POLL: Duration = Duration::from_millis(1);
+/// Where ranks say what they did.
+const REPORTS: &str = "FORDWAY_RANK_REPORTS";
+/// Lines of a failed job that are told.
+const TOLD_LINES_MAX: usize = 4;
+/// Memory that ranks share lies there.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Jobs of one program in all set-ups.
+pub(super) struct Jobs<'a> {
+    args: &'a SpeedupArgs,
+    launcher: &'a Launcher,
+    ways: Vec<Way>,
+    context: &'a Context,
+    fordway: PathBuf,
+    /// Everything that the launcher and its ranks write for themselves: gone with this.
+    scratch: TempDir,
+}
+
+impl<'a> Jobs<'a> {
+    pub(super) fn new(
+        args: &'a SpeedupArgs,
+        launcher: &'a Launcher,
+        ways: Vec<Way>,
+        context: &'a Context,
+    ) -> Result<Self> {
+        let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
+        let base = base.unwrap_or_else(std::env::temp_dir);
+        let scratch = tempfile::Builder::new().prefix("fordway-").tempdir_in(&base);
+        let scratch = scratch.map_err(|error| file_error("making a directory in", base.display(), error))?;
+        let fordway = std::env::current_exe()
+            .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+        Ok(Jobs { args, launcher, ways, context, fordway, scratch })
+    }
+
+    fn command(&self, way: &Way, ranks: u32, paper: &Paper) -> Result<Command> {
+        let mut command = Command::new(&self.launcher.program);
+        command.args([
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-n",
+            &ranks.to_string(),
+        ]);
+        let scratch = self.scratch.path().display().to_string();
+        for (name, value) in [
+            ("orte_tmpdir_base", scratch.as_str()),
+            ("btl_vader_backing_directory", scratch.as_str()),
+            // Ranks that do not end when they are asked to are killed at once.
+            ("odls_base_sigkill_timeout", "0"),
+        ] {
+            command.args(["--mca", name, value]);
+        }
+        self.carry(&mut command, way, ranks);
+        command.arg("-x").arg(assignment(REPORTS, paper.reports.as_os_str()));
+        if let Some(library) = &self.launcher.pmpi {
+            command.arg("-x").arg(assignment("LD_PRELOAD", library.as_os_str()));
+        }
+        command.args(self.args.command.iter().map(|word| filled(word, ranks)));
+        command.stdin(Stdio::null()).stdout(paper.stream()?).stderr(paper.stream()?);
+        Ok(command)
+    }
+
+    /// Says what carries the messages, and where ranks are.
+    fn carry(&self, command: &mut Command, way: &Way, ranks: u32) {
+        let btl = match &way.carrier {
+            Carrier::Default => None,
+            Carrier::SharedMemory => Some("self,vader"),
+            Carrier::Loopback | Carrier::Networks(_) => Some("self,tcp"),
+        };
+        if let Some(btl) = btl {
+            command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
+        }
+        if btl.is_some() || way.is_yielding {
+            command.args(["--mca", "mpi_yield_when_idle", if way.is_yielding { "1" } else { "0" }]);
+        }
+        match &way.carrier {
+            Carrier::Loopback => {
+                command.args(["--mca", "btl_tcp_if_include", "lo"]);
+            }
+            Carrier::Networks(ends) => {
+                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &self.agent(ends)]);
+            }
+            Carrier::Default | Carrier::SharedMemory => {}
+        }
+    }
+
+    /// What the launcher is to start instead of ssh.
+    fn agent(&self, ends: &Ends) -> String {
+        let network = ends.far.network.path();
+        format!("{} speedup --enter {} --", self.fordway.display(), network.display())
+    }
+
+    fn start(&self, way: &Way, ranks: u32, paper: &Paper) -> Result<Process> {
+        if let Carrier::Networks(ends) = &way.carrier {
+            return ends.near.network.start_contained(self.command(way, ranks, paper)?);
+        }
+        match Process::start_contained_here(self.command(way, ranks, paper)?) {
+            // Without that right the launcher is trusted to end its ranks, which it does when it is asked to.
+            Err(error) if error.kind() == ErrorKind::NotImplemented => {
+                Process::start_here(self.command(way, ranks, paper)?)
+            }
+            started => started,
+        }
+    }
+
+    /// Waits for the end of a job; one that is late is ended, with all its processes, before this returns.
+    fn wait(&self, mut process: Process, since: Instant) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = process.ended()? {
+                return Ok(status);
+            }
+            self.context.interrupt.check()?;
+            if since.elapsed() > self.args.deadline {
+                let detail = format!(
+                    "the job took longer than {:?} and was ended; --deadline allows more",
+                    self.args.deadline
+                );
+                return Err(Error::new(ErrorKind::Timeout, detail));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+impl Launch for Jobs<'_> {
+    fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job> {
+        let paper = Paper::new(self.scratch.path())?;
+        let since = Instant::now();
+        let process = self.start(&self.ways[lane], ranks, &paper)?;
+        let status = self.wait(process, since)?;
+        let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // Ctrl-C reaches the launcher too.
+        self.context.interrupt.check()?;
+        if !status.success() {
+            let detail = format!("the job ended with {status}: {}", paper.told());
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        Ok(Job { elapsed_ns, ranks: paper.reports(ranks)? })
+    }
+}
+
+/// Half of the ranks at each end, the first ones near.
+fn hosts(ends: &Ends, ranks: u32) -> String {
+    let far = ranks / 2;
+    match far {
+        0 => ends.near.address.to_string(),
+        _ => format!("{}:{},{}:{far}", ends.near.address, ranks - far, ends.far.address),
+    }
+}
+
+fn assignment(name: &str, value: &std::ffi::OsStr) -> OsString {
+    let mut text = OsString::from(name);
+    text.push("=");
+    text.push(value);
+    text
+}
+
+/// A word of the command; what is no text has no `{ranks}` in it.
+fn filled(word: &OsString, ranks: u32) -> OsString {
+    word.to_str().map_or_else(|| word.clone(), |text| text.replace("{ranks}", &ranks.to_string()).into())
+}
+
+/// What one job writes.
+struct Paper {
+    dir: TempDir,
+    reports: PathBuf,
+}
+
+impl Paper {
+    fn new(scratch: &Path) -> Result<Self> {
+        let failed = |error| file_error("making a directory in", scratch.display(), error);
+        let dir = TempDir::new_in(scratch).map_err(failed)?;
+        let reports = dir.path().join("ranks");
+        std::fs::create_dir(&reports).map_err(failed)?;
+        Ok(Paper { dir, reports })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    fn stream(&self) -> Result<File> {
+        let opened = File::options().create(true).append(true).open(self.log());
+        opened.map_err(|error| file_error("opening", self.log().display(), error))
+    }
+
+    /// The last lines, in one, without those that only decorate.
+    fn told(&self) -> String {
+        let text = std::fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let said = |line: &&str| line.chars().any(char::is_alphanumeric);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(said).collect();
+        match lines.is_empty() {
+            true => "it said nothing".to_owned(),
+            false => lines[lines.len().saturating_sub(TOLD_LINES_MAX)..].join(" / "),
+        }
+    }
+
+    /// What the ranks reported: of all of them, or nothing.
+    fn reports(&self, ranks: u32) -> Result<Vec<RankReport>> {
+        let mut reports = Vec::new();
+        for rank in 0..ranks {
+            let path = self.reports.join(format!("rank-{rank}.json"));
+            let Ok(text) = std::fs::read(&path) else { return Ok(Vec::new()) };
+            reports.push(serde_json::from_slice(&text).map_err(|error| {
+                let detail = format!("rank {rank} left a report that is none");
+                Error::new(ErrorKind::Internal, detail).caused_by(error)
+            })?);
+        }
+        Ok(reports)
+    }
+}

@@ -1,0 +1,174 @@
+//! `fordway bench` as a process: all lanes, what is printed and left, and an endpoint that goes away.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_measure::Run;
+use fordway_sys::terminate;
+
+/// The program beside the one that is tested; `cargo build` makes both.
+fn gateway_program() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
+}
+
+fn fordway(dir: &Path, words: &[&str]) -> Command {
+    run(Path::new(env!("CARGO_BIN_EXE_fordway-lab")), dir, words)
+}
+
+fn run(program: &Path, dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    // No setting of the machine may decide a test.
+    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
+    command
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("AWS_REGION", "us-east-1");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names.retain(|name| name != ".fordway");
+    names
+}
+
+fn succeeds(dir: &Path, words: &[&str]) -> Output {
+    let output = fordway(dir, words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    output
+}
+
+/// Every workload on every lane, in five rounds or one: no error, ratios, and nothing left but the run.
+#[test]
+fn every_workload_runs_on_all_lanes() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, phases) in [
+        ("ior --block-size 4MiB --rounds 5", 2),
+        ("mdtest --mode hard --items 20", 4),
+        ("mdworkbench --datasets 2 --objects 5 --buckets dataset", 7),
+        (
+            "io500 --stonewall 1 --easy-bytes 2MiB --hard-transfers 3 --easy-files 9 --hard-files 9 --published 4",
+            12,
+        ),
+    ] {
+        let mut all = vec!["bench"];
+        all.extend(words.split(' '));
+        all.extend([".", "--all-lanes", "--threads", "2", "--run", "x.run"]);
+        let output = succeeds(dir.path(), &all);
+        let run = Run::read(&dir.path().join("x.run")).unwrap();
+        let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+        assert_eq!(lanes, ["posix", "embedded", "node", "http"]);
+        assert_eq!(run.summaries.len(), 4 * phases, "{words}");
+        for row in &run.summaries {
+            assert_eq!((row.errors, row.operations > 0), (0, true), "{words} {} {}", row.phase, row.lane);
+            let has_interval = row.ratio.as_ref().is_some_and(|ratio| ratio.interval.is_some());
+            assert_eq!(has_interval, words.contains("rounds 5") && row.lane != "posix");
+            let has_server = ["node", "http"].contains(&row.lane.as_str());
+            assert_eq!(
+                row.server_cpu_ns_per_op.is_some(),
+                has_server && !row.phase.starts_with("benchmark-")
+            );
+        }
+        let table = text(&output.stdout);
+        assert!(table.contains("2 ranks;") && table.contains("x posix"), "{table}");
+        assert_eq!(table.contains("S3Embedded"), words.starts_with("io500"), "{table}");
+        assert_eq!(entries(dir.path()), ["x.run"]);
+    }
+    let result = std::fs::read_to_string(dir.path().join("x.run/result-embedded.txt")).unwrap();
+    assert!(result.contains("[RESULT]       ior-easy-write") && result.contains("non-compliant"), "{result}");
+}
+
+#[test]
+fn json_is_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = succeeds(dir.path(), &["--json", "bench", "mdtest", ".", "--items", "5"]);
+    let rows: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let phases: Vec<_> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["mdtest-create", "mdtest-stat", "mdtest-read", "mdtest-delete"]);
+}
+
+#[test]
+fn what_cannot_be_done_is_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, why) in [
+        (&["bench", "ior", ".", "-t", "3MiB", "-b", "4MiB"][..], "no multiple"),
+        (&["bench", "ior", "/does/not/exist"], "is not a directory"),
+        (&["bench", "mdtest", "ftp://x"], "scheme"),
+        (&["bench", "mdtest", ".", "--name", "A/b"], "--name"),
+    ] {
+        let output = fordway(dir.path(), words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    assert!(entries(dir.path()).is_empty());
+}
+
+/// A gateway on `dir`, and its address.
+fn gateway(dir: &Path) -> (Child, String) {
+    let mut child = run(&gateway_program(), dir, &["serve", "--listen", "127.0.0.1:0", "."])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let endpoint = line.trim().rsplit(' ').next().unwrap().to_owned();
+    (child, endpoint)
+}
+
+/// The endpoint goes away in the middle: its failures are counted, and there is a run.
+#[test]
+fn an_endpoint_that_goes_away_is_a_column() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("root")).unwrap();
+    let (mut server, endpoint) = gateway(&dir.path().join("root"));
+    let words = ["bench", "mdtest", &endpoint, "--items", "100000000", "--stonewall", "3", "--keep"];
+    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("gave the phase up"), "{}", text(&output.stderr));
+    let run = Run::read(&dir.path().join("mdtest.run")).unwrap();
+    assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
+}
+
+/// A request to stop ends the ranks at their next operation, and what they wrote is removed.
+#[test]
+fn a_signal_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bench", "mdtest", ".", "--items", "100000000", "--threads", "2"];
+    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !dir.path().join("fordway-bench/mdtest").exists() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(job.id()).unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("stopped by a signal"), "{}", text(&output.stderr));
+    assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
+}
+
+#[test]
+fn nothing_is_made_where_nobody_named_a_place() {
+    let dir = tempfile::tempdir().unwrap();
+    for benchmark in ["ior", "mdtest", "mdworkbench", "io500"] {
+        let output = fordway(dir.path(), &["bench", benchmark]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{benchmark}");
+        assert!(text(&output.stderr).contains("name where to work"), "{}", text(&output.stderr));
+    }
+    assert!(entries(dir.path()).is_empty());
+}

@@ -1,0 +1,36 @@
+//! `fordway bench rest` as a user runs it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// `fordway bench rest --json ARGS`, not yet started.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(["bench", "rest", "--json"]).args(args).env_remove("AWS_CA_BUNDLE");
+    command
+}
+
+/// Runs it; answers its output and its summaries.
+pub(crate) fn bench(args: &[&str]) -> (Output, Vec<Value>) {
+    summaries(command(args))
+}
+
+/// Runs `command`; answers its output and its summaries.
+pub(crate) fn summaries(mut command: Command) -> (Output, Vec<Value>) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let summaries = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (output, summaries)
+}
+
+/// As [`bench`], where there is one summary.
+pub(crate) fn one(args: &[&str]) -> (Output, Value) {
+    let (output, mut summaries) = bench(args);
+    assert_eq!(summaries.len(), 1, "{}", stderr(&output));
+    (output, summaries.remove(0))
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

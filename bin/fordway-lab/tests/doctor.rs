@@ -1,0 +1,94 @@
+//! `fordway doctor` as the binary, on this machine and on copies of others.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const CROWDED: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/machine/tests/fixtures/crowded-guest-v2");
+
+fn fordway(words: &[&str], path: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fordway-lab")).args(words).env("PATH", path).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn findings(words: &[&str]) -> Vec<Value> {
+    let told = fordway(words, "");
+    assert!(told.status.success(), "{words:?}: {}", text(&told.stderr));
+    text(&told.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_copy_is_examined_and_not_measured() {
+    let findings = findings(&["doctor", "--root", CROWDED, "--json"]);
+    let found = |check: &str| findings.iter().find(|finding| finding["check"] == check);
+    let steal = found("steal").unwrap();
+    assert_eq!((&steal["verdict"], &steal["read"][0]), (&"costs".into(), &"/proc/stat".into()));
+    assert_eq!(steal["measured"][0]["unit"], "%");
+    assert!(found("noise").is_none() && found("mpi-latency").is_none());
+    let told = text(&fordway(&["doctor", "--root", CROWDED], "").stdout);
+    assert!(
+        told.contains("\ncosts you  steal [4 10 14]: ") && told.contains(" cannot be seen from inside"),
+        "{told}"
+    );
+}
+
+#[test]
+fn this_machine_is_listened_to_and_goes_on_without_mpi() {
+    let findings = findings(&["doctor", "--listen", "20ms", "--json"]);
+    let found = |check: &str| findings.iter().find(|finding| finding["check"] == check).unwrap();
+    assert!(
+        found("noise")["measured"][0]["value"].as_f64().is_some_and(|share| (0.0..100.0).contains(&share))
+    );
+    // No launcher is on an empty PATH.
+    let ranks = found("mpi-latency");
+    assert_eq!(ranks["verdict"], "cannot_see");
+    assert!(ranks["what"].as_str().unwrap().starts_with("not measured: "), "{ranks}");
+}
+
+#[test]
+fn noise_that_was_not_listened_to_is_not_claimed() {
+    let findings = findings(&["doctor", "--listen", "0s", "--json"]);
+    let noise = findings.iter().find(|finding| finding["check"] == "noise").unwrap();
+    assert_eq!((&noise["verdict"], &noise["measured"]), (&"cannot_see".into(), &Value::Array(Vec::new())));
+}
+
+#[test]
+fn a_saved_copy_says_what_the_machine_said() {
+    let place = tempfile::tempdir().unwrap();
+    let copy = place.path().join("copy").display().to_string();
+    let verdicts = |words: &[&str]| -> Vec<[Value; 4]> {
+        let fields = ["check", "about", "verdict", "read"];
+        findings(words).iter().map(|finding| fields.map(|field| finding[field].clone())).collect()
+    };
+    let here = verdicts(&["doctor", "--no-measure", "--save", &copy, "--json"]);
+    assert!(here.len() > 25);
+    assert_eq!(verdicts(&["doctor", "--root", &copy, "--json"]), here);
+}
+
+#[test]
+fn settings_are_files_for_schedulers() {
+    let script = text(&fordway(&["doctor", "--root", CROWDED, "--fix", "slurm", "--nodes", "3"], "").stdout);
+    assert!(script.starts_with("#!/bin/bash\n") && script.contains("\n#SBATCH --nodes=3\n"), "{script}");
+    let manifests = text(&fordway(&["doctor", "--root", CROWDED, "--fix", "kubernetes"], "").stdout);
+    assert!(manifests.contains("\nkind: PodGroup\n") && manifests.contains("\nkind: Job\n"), "{manifests}");
+}
+
+#[test]
+fn what_is_no_copy_is_refused() {
+    let missing = fordway(&["doctor", "--root", "/does/not/exist"], "");
+    assert_eq!(missing.status.code(), Some(3));
+    assert!(text(&missing.stderr).contains("/does/not/exist"), "{}", text(&missing.stderr));
+    let place = tempfile::tempdir().unwrap();
+    let empty = place.path().display().to_string();
+    let unsized_job = fordway(&["doctor", "--root", &empty, "--fix", "slurm"], "");
+    assert_eq!(unsized_job.status.code(), Some(1));
+    assert!(text(&unsized_job.stderr).contains("/proc/meminfo: there is no such file"));
+    for wrong in [["--listen", "2m"], ["--fix", "cron"], ["--nodes", "2"]] {
+        let refused = fordway(&[&["doctor"], &wrong[..]].concat(), "");
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -1,0 +1,228 @@
+//! The ledger and the probe as processes: what they print and leave behind. Not how long things took.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use fordway_measure::Run;
+use serde_json::Value;
+
+fn fordway(dir: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    // No setting of the machine may decide a test.
+    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
+    command.current_dir(dir).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Every way at a size on either side of where content begins to go another way.
+#[test]
+fn every_way_is_taken_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = fordway(
+        dir.path(),
+        &["ledger", "--root", ".", "--duration", "1ms", "--size", "1KiB", "--size", "100KiB", "--only-sizes"],
+    );
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let printed = text(&ran.stdout);
+    assert_eq!(names(dir.path()), ["ledger.run"]);
+    let run = Run::read(&dir.path().join("ledger.run")).unwrap();
+    assert_eq!((run.kind.as_str(), run.phases.len()), ("ledger", 2));
+    assert!(run.parameters["rounds"].as_u64() >= Some(5), "{:?}", run.parameters);
+    for summary in &run.summaries {
+        assert!(summary.operations >= 15 && summary.errors == 0, "{} {}", summary.lane, summary.phase);
+    }
+    let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
+    let account: Value = serde_json::from_slice(&account).unwrap();
+    assert_eq!(account["rungs"].as_array().unwrap().len(), run.lanes.len());
+    for way in [
+        "posix get",
+        "embedded get",
+        "node get",
+        "http get",
+        "https get",
+        "http2 get",
+        "embedded put",
+        "node put",
+        "http put",
+        "https put",
+    ] {
+        let entries: Vec<&Value> =
+            account["entries"].as_array().unwrap().iter().filter(|entry| entry["path"] == way).collect();
+        assert_eq!(entries.len(), 2, "{way}");
+        for entry in entries {
+            let ns = |name: &str| entry[name]["value"].as_f64().unwrap();
+            assert!(ns("measured_ns") > 0.0 && ns("sum_ns") > 0.0, "{entry}");
+            assert!(entry["residual_ns"]["low"].as_f64() <= entry["residual_ns"]["high"].as_f64());
+        }
+        assert!(printed.contains(&format!("{way}, 1.00 KiB")), "{way}: {printed}");
+    }
+    assert!(printed.contains("sum of rungs") && printed.contains("residual"), "{printed}");
+}
+
+/// What leaves with its head is copied once more by the client; what leaves as a descriptor is not.
+#[test]
+fn the_parts_are_those_of_the_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = fordway(
+        dir.path(),
+        &[
+            "ledger",
+            "--root",
+            ".",
+            "--duration",
+            "1ms",
+            "--size",
+            "64KiB",
+            "--size",
+            "65KiB",
+            "--only-sizes",
+            "--path",
+            "node",
+            "--placement",
+            "free",
+            "--json",
+        ],
+    );
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let parts = |size: u64| -> Vec<&str> {
+        let entry = records.iter().find(|record| record["size_bytes"] == size).unwrap();
+        entry["parts"].as_array().unwrap().iter().map(|part| part["rung"].as_str().unwrap()).collect()
+    };
+    assert_eq!(parts(64 << 10), ["embedded get", "unix round trip", "node frames", "memory copy"]);
+    assert_eq!(parts(65 << 10), ["embedded get", "unix round trip", "node frames"]);
+    assert!(records.iter().any(|record| record["rung"] == "memory copy" && record["fit"].is_object()));
+}
+
+/// What the pipe in memory takes is in the rung of the frames and not in the way: it is taken off.
+#[test]
+fn http2_is_taken_apart_without_the_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "70KiB", "--only-sizes", "--json"];
+    let ran = fordway(dir.path(), &[&words[..], &["--path", "http2"]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let entry = records.iter().find(|record| record["path"] == "http2 get").unwrap();
+    let part = |rung: &str| {
+        let parts = entry["parts"].as_array().unwrap();
+        parts.iter().find(|part| part["rung"] == rung).unwrap_or_else(|| panic!("{rung}: {entry}"))
+    };
+    assert_eq!(
+        (&part("memory pipe")["times"], &part("http2 frames")["times"]),
+        (&(-1.0).into(), &1.0.into())
+    );
+    assert!(part("memory pipe")["ns"]["value"].as_f64() < Some(0.0), "{entry}");
+    // It is not measured at the other sizes of a fit: one size has no line.
+    assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
+}
+
+/// Over 128 KiB content goes by a file of the gateway's, and nothing of it is left behind.
+#[test]
+fn puts_are_the_sum_of_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
+    let sizes = ["--size", "128KiB", "--size", "129KiB"];
+    // Named twice, it is measured once.
+    let ways = ["--path", "node-put", "--path", "http-put", "--path", "node-put"];
+    let ran = fordway(dir.path(), &[&words[..], &sizes, &ways].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(names(dir.path()), ["ledger.run"]);
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let parts = |way: &str, size: u64| -> Vec<&str> {
+        let is_it = |record: &&Value| record["path"] == way && record["size_bytes"] == size;
+        let entry = records.iter().find(is_it).unwrap_or_else(|| panic!("{way} at {size}: {records:?}"));
+        entry["parts"].as_array().unwrap().iter().map(|part| part["rung"].as_str().unwrap()).collect()
+    };
+    for size in [128 << 10, 129 << 10] {
+        assert_eq!(
+            parts("node put", size),
+            ["embedded put", "unix round trip, put", "node frames, put"],
+            "at {size}"
+        );
+        assert_eq!(parts("http put", size)[..2], ["embedded put, checksum", "crc64nvme"], "at {size}");
+    }
+    assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
+}
+
+/// What only root can set up is left out with the reason for anybody else, as is for all what translates addresses.
+#[test]
+fn a_network_is_a_way_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
+    let networks = ["--path", "posix", "--network", "bare", "--network", "bridge"];
+    let ran = fordway(dir.path(), &[&words[..], &networks].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = Run::read(&dir.path().join("ledger.run")).unwrap();
+    let is_left_out = |name: &str| {
+        let start = format!("the network {name} is left out: ");
+        run.warnings.iter().any(|warning| warning.starts_with(&start) && warning.len() > start.len())
+    };
+    assert!(is_left_out("bridge"), "{:?}", run.warnings);
+    if fordway_sys::user_id() != 0 {
+        assert!(is_left_out("bare"), "{:?}", run.warnings);
+        return;
+    }
+    let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
+    let account: Value = serde_json::from_slice(&account).unwrap();
+    let entries = account["entries"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["path"] == "http get, bare").unwrap();
+    let parts: Vec<_> = entry["parts"].as_array().unwrap().iter().map(|part| &part["rung"]).collect();
+    assert!(parts.contains(&&Value::from("tcp round trip, bare")), "{parts:?}");
+    assert!(parts.contains(&&Value::from("verify")), "{parts:?}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, said) in [
+        (&["ledger", "--size", "0"][..], "--size 0: use 1 B to 64.0 MiB"),
+        (&["ledger", "--root", "missing"], "missing"),
+        (&["ledger", "--root", ".", "--network", "moon"], "there is no set-up \"moon\""),
+        (&["ledger", "--root", ".", "--network", "container"], "cannot hold other programs"),
+        (&["ledger", "--root", ".", "--network", "bare", "--network", "bare"], "name each once"),
+    ] {
+        let ran = fordway(dir.path(), words);
+        assert!(!ran.status.success(), "{words:?}");
+        assert!(text(&ran.stderr).contains(said), "{words:?}: {}", text(&ran.stderr));
+    }
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_probe_says_how_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = fordway(dir.path(), &["machines", "probe", "--disk", ".", "--json"]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let probe: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(probe["schema"], "fordway.probe");
+    let quantities = probe["quantities"].as_array().unwrap();
+    let found: Vec<&str> = quantities.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(found, ["R", "mem_tp", "mem_tp_all", "rtt", "mtu", "mss", "eBW", "disk_write", "disk_read"]);
+    for one in quantities {
+        assert!(one["how"].as_str().is_some_and(|how| !how.is_empty()), "{one}");
+        assert!(one["value"].is_null() || one["value"].as_f64() > Some(0.0), "{one}");
+    }
+    assert!(names(dir.path()).is_empty(), "the file is gone");
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ran = fordway(dir.path(), &["machines", "probe", "--peer", &gone.to_string()]);
+    assert_eq!(ran.status.code(), Some(7), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains(&format!("no connection to {gone}")), "{}", text(&ran.stderr));
+}

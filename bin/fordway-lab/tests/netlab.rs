@@ -1,0 +1,140 @@
+//! `netlab` as a user has it: the link, exit codes, and what is left when it is killed. Namespaces need
+//! root: elsewhere these tests are skipped, and say so.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn is_root() -> bool {
+    fordway_needs::root("make network namespaces")
+}
+
+fn netlab(options: &[&str], client: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.arg("netlab").args(options).args(["--", "sh", "-c", client]);
+    command
+        .env("AWS_ACCESS_KEY_ID", "AKIANETLABTEST000000")
+        .env("AWS_SECRET_ACCESS_KEY", "a-secret-of-this-test");
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_client_reads_from_a_server_through_the_link() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bucket")).unwrap();
+    std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1_000_000]).unwrap();
+    let stats = dir.path().join("stats.json");
+    // The program beside the one that is tested; `cargo build` makes both.
+    let fordway = std::path::Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway");
+    let fordway = fordway.display();
+    let server = format!("{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
+    let client = format!("{fordway} --endpoint http://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
+    let options = ["--rtt", "40ms", "--rate", "100mbit", "--ready-port", "9000", "--server", &server];
+    let started = Instant::now();
+    let stats_path = stats.to_str().unwrap();
+    let output = netlab(&[&options[..], &["--stats", stats_path]].concat(), &client).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.stdout.len(), 1_000_000);
+    // 80 ms for the line, and 40 for each of two round trips.
+    assert!(started.elapsed() >= Duration::from_millis(160));
+    assert!(said(&output).contains("fordway: link: to the server "), "{}", said(&output));
+    let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+    assert!(stats["link"]["back"]["bytes"].as_u64().unwrap() > 1_000_000, "{stats}");
+    assert_eq!(stats["setup"]["rtt_ns"], 40_000_000);
+    assert_eq!(stats["setup"]["queue_bytes"], 500_000, "what the line carries in a round trip");
+    assert_eq!(stats["parameters"]["net/ipv4/tcp_rmem"], "4096 131072 67108864");
+}
+
+#[test]
+fn failures_are_told() {
+    if !is_root() {
+        return;
+    }
+    let client = netlab(&[], "exit 3").output().unwrap();
+    assert_eq!(client.status.code(), Some(1));
+    assert!(said(&client).contains("the client ended with exit status: 3"), "{}", said(&client));
+    let server = netlab(&["--server", "exit 4", "--ready-port", "80"], "true").output().unwrap();
+    assert_eq!(server.status.code(), Some(7));
+    assert!(said(&server).contains("the server ended (exit status: 4)"), "{}", said(&server));
+    let usage = netlab(&["--rate", "fast"], "true").output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+#[test]
+fn a_user_is_told_what_to_do() {
+    if !is_root() {
+        return;
+    }
+    // Where the binary is built, another user may not look.
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("fordway");
+    std::fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &copy).unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output =
+        Command::new(copy).args(["netlab", "--", "true"]).uid(54_321).current_dir("/").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("`unshare --map-root-user`"), "{}", said(&output));
+}
+
+/// Whether any process of the machine is in this network namespace.
+fn is_inhabited(namespace: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    processes.flatten().any(|process| {
+        std::fs::read_link(process.path().join("ns/net")).is_ok_and(|net| net.as_os_str() == namespace)
+    })
+}
+
+/// Starts a lab whose server hides in the background, ends it by `end`, and waits until nobody is left in it.
+fn nothing_is_left_after(end: impl Fn(&mut Child)) {
+    let show = "readlink /proc/self/ns/net";
+    let server = format!("{show} >&2; setsid sleep 1000 & wait");
+    let mut command = netlab(&["--rtt", "2ms", "--server", &server], &format!("{show}; exec sleep 1000"));
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let first_line = |from: &mut dyn Read| {
+        let mut line = String::new();
+        BufReader::new(from).read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    };
+    let client = first_line(running.stdout.as_mut().unwrap());
+    let server = first_line(running.stderr.as_mut().unwrap());
+    assert_ne!(client, server);
+    let namespaces = [client, server];
+    assert!(namespaces.iter().all(|namespace| namespace.starts_with("net:[") && is_inhabited(namespace)));
+    end(&mut running);
+    let since = Instant::now();
+    while namespaces.iter().any(|namespace| is_inhabited(namespace)) {
+        assert!(since.elapsed() < Duration::from_secs(30), "a process is left in a namespace");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // No name was ever given to one, so with the last process the kernel has dropped them.
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(namespaces.iter().all(|namespace| !mounts.contains(namespace)));
+}
+
+#[test]
+fn nothing_is_left_after_a_kill() {
+    if is_root() {
+        nothing_is_left_after(|running| {
+            running.kill().unwrap();
+            running.wait().unwrap();
+        });
+    }
+}
+
+#[test]
+fn nothing_is_left_after_a_request_to_end() {
+    if is_root() {
+        nothing_is_left_after(|running| {
+            fordway_sys::terminate(running.id()).unwrap();
+            assert_eq!(running.wait().unwrap().code(), Some(130));
+        });
+    }
+}

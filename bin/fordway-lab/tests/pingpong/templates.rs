@@ -1,0 +1,176 @@
+//! Set-ups that lead elsewhere: a pong that another program starts, and a server of ssh of the test's own.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{SHORT, bench, rows, said};
+
+/// A pong that a shell starts.
+const BY_A_SHELL: &str = "description = \"d\"\non = \"machine\"\n\
+     [variables]\nlisten = \"127.0.0.1:{port}\"\n\
+     [ping]\naddress = \"127.0.0.1\"\n[pong]\naddress = \"127.0.0.1\"\n\
+     command = [\"sh\", \"-c\", \"exec {fordway} pingpong pong --listen {listen} --workers {workers} --until-eof\"]\n";
+
+#[test]
+fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("shell.toml");
+    fs::write(&file, BY_A_SHELL).unwrap();
+    let file = file.to_str().unwrap();
+    let setup = ["--setup", file, "--set", "port=28480", "--set", "ping-port=28481", "--connections", "kept"];
+    let output = bench(&[&SHORT[..], &setup].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = &rows(&output)[0];
+    assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(40), Some(0)), "{row}");
+    assert_eq!((&row["server_cpu_ns_per_op"], &row["load"]["server"]), (&Value::Null, &Value::Null), "{row}");
+
+    for (option, reason) in [
+        (&["--rate", "1gbit"][..], "networks that are there already"),
+        (&["--tcp-rmem", "87380"][..], "networks that are there already"),
+        (&["--cores", "1"][..], "leave out --cores"),
+    ] {
+        let output = bench(&[&SHORT[..], &setup, option].concat());
+        assert_eq!(output.status.code(), Some(7), "{option:?}: {}", said(&output));
+        assert!(said(&output).contains(reason), "{option:?}: {}", said(&output));
+    }
+}
+
+#[test]
+fn set_ups_of_one_machine_are_not_taken_for_one_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("shell.toml");
+    fs::write(&file, BY_A_SHELL).unwrap();
+    let setups = format!("loopback,{}", file.display());
+    let options =
+        ["--setup", &setups, "--connections", "kept", "--set", "port=28680", "--set", "ping-port=28681"];
+    let output = bench(&[&SHORT[..], &options].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows = rows(&output);
+    let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
+    assert_eq!(lanes, ["loopback", "shell"]);
+    // The process of the one is known, that of the other is not: neither stands for both.
+    assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
+    // Somebody who is there already is not taken for ours, at either port.
+    for taken in [28_682, 28_683] {
+        let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+        let output = bench(&[&SHORT[..], &options].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let reason = format!("somebody takes connections at 127.0.0.1:{taken} already");
+        assert!(said(&output).contains(&reason), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_template_asks_for_what_must_be_said() {
+    let output = bench(&[&SHORT[..], &["--setup", "ssh"]].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    let asks = ["--set pong-host=VALUE", "there is no program `ssh`"];
+    assert!(asks.iter().any(|reason| said(&output).contains(reason)), "{}", said(&output));
+}
+
+#[test]
+fn the_list_says_what_each_set_up_asks_for() {
+    let rows = rows(&bench(&["--list"]));
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(of("ssh")["unset"], serde_json::json!(["pong-host"]));
+    assert_eq!(of("bare")["emulated"], false);
+    assert!(of("vm")["emulated"].is_boolean());
+}
+
+/// A server of ssh with keys, a port and a configuration of its own; it ends with the test.
+struct Sshd(Child);
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A key without a password, and its public half beside it.
+fn make_key(path: &Path) {
+    let mut command = Command::new("ssh-keygen");
+    let made = command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+impl Sshd {
+    /// Starts one, and writes the client's configuration, in which it is the host `other`.
+    fn start(dir: &Path) -> Self {
+        let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        make_key(&dir.join("host"));
+        make_key(&dir.join("user"));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = format!(
+            "ListenAddress 127.0.0.1:{port}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\n",
+            at("host"),
+            at("user.pub"),
+        );
+        fs::write(dir.join("sshd_config"), server).unwrap();
+        let known = fs::read_to_string(dir.join("host.pub")).unwrap();
+        fs::write(dir.join("known"), format!("[127.0.0.1]:{port} {known}")).unwrap();
+        let client = format!(
+            "Host other\n HostName 127.0.0.1\n Port {port}\n IdentityFile {}\n IdentitiesOnly yes\n\
+             UserKnownHostsFile {}\n",
+            at("user"),
+            at("known"),
+        );
+        fs::write(dir.join("ssh_config"), client).unwrap();
+        if fordway_sys::user_id() == 0 {
+            // Where it drops its rights to.
+            fs::create_dir_all("/run/sshd").unwrap();
+        }
+        let log = fs::File::create(dir.join("log")).unwrap();
+        let mut command = Command::new("/usr/sbin/sshd");
+        command.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stderr(log);
+        let mut server = Sshd(command.spawn().unwrap());
+        let since = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let log = || fs::read_to_string(dir.join("log")).unwrap();
+            assert!(server.0.try_wait().unwrap().is_none(), "sshd has ended: {}", log());
+            assert!(since.elapsed() < Duration::from_secs(60), "sshd does not answer: {}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+}
+
+#[test]
+fn pong_is_started_by_ssh_and_ends_with_the_bench() {
+    if !fordway_needs::programs(&["ssh", "sshd", "ssh-keygen"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let _server = Sshd::start(dir.path());
+    // The name by which it is told apart from all others, and by which it is found.
+    let program = dir.path().join("fordway-of-this-test");
+    fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &program).unwrap();
+    let program = program.to_str().unwrap();
+    let set = [
+        "pong-host=other".to_owned(),
+        "pong-at=127.0.0.1".to_owned(),
+        format!("program={program}"),
+        format!("ssh=ssh -o BatchMode=yes -F {}", dir.path().join("ssh_config").display()),
+        "port=28580".to_owned(),
+        "ping-port=28581".to_owned(),
+    ];
+    let set: Vec<&str> = set.iter().flat_map(|word| ["--set", word]).collect();
+    // The option must reach the pong behind ssh: every answer waits.
+    let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connections", "kept"];
+    let output = bench(&[&SHORT[..], &delay, &set].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let row = &rows(&output)[0];
+    assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(40), Some(0)), "{row}");
+    assert!(row["latency"]["min_ns"].as_u64().unwrap() > 5_000_000, "{row}");
+    let since = Instant::now();
+    while super::setups::processes_with(program) > 0 {
+        assert!(since.elapsed() < Duration::from_secs(60), "pong goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,190 @@
+//! `speedup` as a user has it: jobs that end well, that fail on one rank, that hang; published tables. Jobs need
+//! Open MPI's launcher, and networks need root: elsewhere these tests are skipped, and say so.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use fordway_measure::{Parallel, Run};
+
+fn speedup(dir: &Path, options: &[&str], job: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.arg("speedup").args(options).args(["--no-report", "--out", "x.run", "--", "sh", "-c", job]);
+    command.current_dir(dir).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn has_launcher() -> bool {
+    let told = Command::new("mpirun").arg("--version").output();
+    let has = told.is_ok_and(|told| String::from_utf8_lossy(&told.stdout).contains("(Open MPI) 4."));
+    if !has {
+        fordway_needs::skip("there is no mpirun of Open MPI 4 (Debian: openmpi-bin)");
+    }
+    has
+}
+
+fn is_root() -> bool {
+    fordway_needs::root("make network namespaces")
+}
+
+fn of(run: &Run, lane: &str, ranks: u32) -> Parallel {
+    let mut rows = run.summaries.iter().filter(|row| row.lane == lane);
+    rows.find_map(|row| row.parallel.clone().filter(|of| of.ranks == ranks)).unwrap()
+}
+
+/// Processes with this word in their command line.
+fn processes(word: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(word)).collect()
+}
+
+/// A rank that reports as the library does: 10 ms of work, of which a rank had 4 in MPI, and rank 1 ends 2 ms later.
+const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
+    echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
+
+#[test]
+fn reports_of_ranks_become_work_share_and_lateness() {
+    if !has_launcher() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = speedup(dir.path(), &["--setup", "shm,loopback+yield", "--time", "work"], REPORTS);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    assert_eq!((run.kind.as_str(), run.summaries.len()), ("speedup", 3));
+    assert!(
+        run.summaries.iter().all(|row| (row.operations, row.errors) == (5, 0)),
+        "the first one is dropped"
+    );
+    let two = of(&run, "loopback+yield", 2);
+    assert_eq!(two.work_ns.unwrap().value, 12e6);
+    assert_eq!(two.late_ns.unwrap().value, 2e6);
+    assert!((two.communication_share.unwrap().value - 8.0 / 22.0).abs() < 1e-12);
+    assert!((two.speedup.unwrap().value - 10.0 / 12.0).abs() < 1e-12, "work is what counts");
+    assert!((two.efficiency.unwrap().value - 5.0 / 12.0).abs() < 1e-12);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("unreliable: 2 numbers of ranks for 3 costs"), "{table}");
+    let fits: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("x.run/speedup.json")).unwrap()).unwrap();
+    assert_eq!(fits["fits"][1]["lane"], "loopback+yield");
+    assert_eq!(fits["fits"][1]["fit"]["is_tested"], false);
+}
+
+#[test]
+fn a_rank_that_fails_is_told_and_the_others_go_on() {
+    if !has_launcher() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = speedup(dir.path(), &["--setup", "shm"], "exit $((OMPI_COMM_WORLD_RANK * 3))");
+    assert_eq!(output.status.code(), Some(1));
+    let told = said(&output);
+    // What the launcher itself says of it is not always whole.
+    assert!(told.contains("shm with 2 ranks: ") && told.contains("exit status: 3"), "{told}");
+    assert!(told.contains("not measured"), "that nobody reported is told: {told}");
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let counts: Vec<_> = run.summaries.iter().map(|row| (row.operations, row.errors)).collect();
+    assert_eq!(counts, [(5, 0), (0, 1)]);
+    assert_eq!(of(&run, "shm", 2).speedup, None);
+    assert_eq!(of(&run, "shm", 1).communication_share, None, "null is not measured");
+}
+
+#[test]
+fn ranks_that_hang_are_ended_with_all_they_started() {
+    if !has_launcher() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Rank 1 does not end when it is asked to, and has started something that would outlive it.
+    let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
+    let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(said(&output).contains("took longer than 3s and was ended"), "{}", said(&output));
+    if is_root() {
+        assert_eq!(processes("86397.25"), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn half_of_the_ranks_are_in_each_network() {
+    if !has_launcher() || !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let job = "readlink /proc/self/ns/net >> net.$OMPI_COMM_WORLD_SIZE.$OMPI_COMM_WORLD_RANK";
+    let output = speedup(dir.path(), &["--ranks", "4", "--setup", "bare,bridge"], job);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("bridge is left out: ") && told.contains("address translation"), "{told}");
+    let networks: Vec<String> = (0..4)
+        .map(|rank| std::fs::read_to_string(dir.path().join(format!("net.4.{rank}"))).unwrap())
+        .collect();
+    assert_eq!((&networks[0], &networks[2]), (&networks[1], &networks[3]));
+    assert_ne!(networks[0], networks[2]);
+    let here = std::fs::read_link("/proc/self/ns/net").unwrap();
+    assert!(networks.iter().all(|network| !network.contains(here.to_str().unwrap())));
+    assert_eq!(std::fs::read_to_string(dir.path().join("net.1.0")).unwrap(), networks[0]);
+}
+
+#[test]
+fn what_cannot_be_run_is_told_before_anything_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |path: &str, options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        command.arg("speedup").args(options).env("PATH", path).current_dir(dir.path());
+        let output = command.output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, told) = run("/nowhere", &["--", "true"]);
+    assert_eq!(code, Some(1));
+    assert!(told.contains("there is no mpirun on PATH; install openmpi-bin"), "{told}");
+    let (code, told) = run("/usr/bin:/bin", &["--mpirun", "/bin/true", "--", "true"]);
+    assert_eq!(code, Some(1));
+    assert!(told.contains("/bin/true is no mpirun of Open MPI 4"), "{told}");
+    let (code, told) = run("/usr/bin:/bin", &["--repeat", "4", "--", "true"]);
+    assert!(code == Some(2) && told.contains("4 is not in 5..=1000"), "{told}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
+}
+
+#[test]
+fn set_ups_that_are_none_are_refused() {
+    if !has_launcher() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (names, why) in [
+        ("shm,moon", "there is no set-up \"moon\""),
+        ("shm,shm", "two set-ups called \"shm\""),
+        ("shm,container", "cannot hold other programs"),
+        ("shm,ssh", "it has no networks of its own"),
+    ] {
+        let output = speedup(dir.path(), &["--setup", names], "true");
+        assert_eq!(output.status.code(), Some(2), "{names}");
+        assert!(said(&output).contains(why), "{names}: {}", said(&output));
+    }
+}
+
+#[test]
+fn tables_are_recomputed() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |table: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        let output = command.args(["speedup", "--check", table]).current_dir(dir.path()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), said(&output))
+    };
+    let (code, richter, _) = check("richter");
+    assert_eq!((code, richter.matches(" is printed as ").count()), (Some(0), 2), "{richter}");
+    assert!(richter.contains("E is printed as 5 %, but is 1.3 % (S/n)"), "{richter}");
+    assert!(richter.contains("E is printed as 4 %, but is 0.9 % (S/n)"), "{richter}");
+    std::fs::write(dir.path().join("good.csv"), "set-up,ranks,wall_s\na,1,10\nb,2,6\n").unwrap();
+    assert_eq!(check("good.csv").0, Some(0));
+    std::fs::write(dir.path().join("bad.csv"), "set-up,ranks,wall_s,speedup\na,1,10.0,1\nb,2,6.0,2.0\n")
+        .unwrap();
+    let (code, bad, _) = check("bad.csv");
+    assert!(code == Some(8) && bad.contains("S is printed as 2, but is 1.67"), "{bad}");
+    let (code, _, told) = check("none.csv");
+    assert!(code == Some(3) && told.contains("none.csv"), "{told}");
+}

@@ -1,0 +1,96 @@
+//! `fordway bench transport` as a process, on tiny messages: what is there, what is left out, what is left.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use fordway_measure::Run;
+
+fn transport(dir: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    // No program of the machine may decide a test.
+    command.env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent").current_dir(dir);
+    command.args(["bench", "transport", "--root", ".", "--out", "x.run", "--no-report"]).args(words);
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn all_that_need_no_other_program_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let words =
+        ["--transport", "embedded,node,tcp,http", "--sizes", "1,70000", "--messages", "3", "--rounds", "5"];
+    let output = transport(dir.path(), &words);
+    let (table, told) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+    assert_eq!((run.kind.as_str(), lanes), ("transport", vec!["tcp", "http", "node", "embedded"]));
+    assert_eq!(run.summaries.len(), 2 * 2 * 4 + 2);
+    for row in &run.summaries {
+        assert_eq!((row.errors, row.operations > 0), (0, true), "{} {}", row.phase, row.lane);
+        let of = row.transfer.as_ref().unwrap();
+        assert_eq!(
+            of.server_cpu_ns_per_message.is_some(),
+            row.lane != "embedded",
+            "{} {}",
+            row.phase,
+            row.lane
+        );
+    }
+    assert!(table.contains("latency 70000 B") && table.contains("x tcp [95 %]"), "{table}");
+    assert!(table.contains("http: signed GET"), "{table}");
+    assert_eq!(entries(dir.path()), ["x.run"]);
+}
+
+#[test]
+fn json_is_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = transport(dir.path(), &["--json", "--transport", "tcp", "--sizes", "8", "--rounds", "1"]);
+    let rows: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let phases: Vec<_> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["latency 8 B", "bandwidth 8 B", "half-round-trip 8 B"]);
+    // Of one round there is no interval, and none is made up.
+    assert!(rows.iter().all(|row| row["transfer"]["time_ns"].is_null()));
+    assert!(text(&output.stderr).contains("fewer than 5 rounds"));
+}
+
+#[test]
+fn what_is_not_installed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["--sizes", "1", "--messages", "1", "--rounds", "1"];
+    let asked = ["--transport", "mpi", "--mpi", "/does/not/exist/fordway-mpi"];
+    let refused = transport(dir.path(), &[&words[..], &asked[..]].concat());
+    assert_eq!(refused.status.code(), Some(7));
+    assert!(text(&refused.stderr).contains("/does/not/exist/fordway-mpi cannot be started"), "{refused:?}");
+    let left_out = transport(dir.path(), &[&words[..], &asked[2..]].concat());
+    assert!(left_out.status.success(), "{left_out:?}");
+    assert!(text(&left_out.stderr).contains("MPI is left out"), "{left_out:?}");
+    let run = Run::read(&dir.path().join("x.run")).unwrap();
+    assert!(run.warnings.iter().any(|warning| warning.contains("MPI is left out")), "{:?}", run.warnings);
+    assert_eq!(entries(dir.path()), ["x.run"]);
+}
+
+#[test]
+fn what_cannot_be_sent_is_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, why) in [
+        (&["--sizes", "0"][..], "0 bytes is not possible"),
+        (&["--sizes", "8..4"], "goes down"),
+        (&["--transport", "pigeon"], "pigeon"),
+        (&["--sizes", "1", "--transport", "tcp", "--pin-server", "1000000"], "name others"),
+    ] {
+        let output = transport(dir.path(), words);
+        assert_eq!(output.status.code(), Some(2), "{words:?} {output:?}");
+        assert!(text(&output.stderr).contains(why), "{output:?}");
+    }
+    assert!(entries(dir.path()).is_empty());
+}

@@ -1,0 +1,263 @@
+//! `cp`: files into objects, objects into files, objects into objects.
+
+use std::path::Path;
+
+use fordway_command::{Address, Context, Exit};
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::source::Source;
+use super::versions::only_object;
+use crate::args::CpArgs;
+use crate::dav;
+use crate::replicas::{self, Places};
+use crate::transfer::taken::Taken;
+use crate::transfer::tree::{Item, Items};
+use crate::transfer::{self, Action, Existing, Settings, unsupported};
+use crate::web;
+use crate::wildcard::Filters;
+
+type Actions<'a> = Box<dyn Iterator<Item = Result<Action>> + 'a>;
+
+pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
+    if let [url] = args.sources.as_slice()
+        && web::is_address(url)
+        && args.destination != "-"
+        && !web::is_address(&args.destination)
+        && !args.recursive
+    {
+        return copy_url(url, args, context);
+    }
+    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
+        && args.destination != "-"
+    {
+        return copy_described(source, args, context);
+    }
+    if args.destination == "-" {
+        return super::cat::copy_out(args, context);
+    }
+    let existing = existing(args.no_clobber, args.if_none_match);
+    let order = dav::Order::of_cp(args, existing);
+    if order.concerns_web() {
+        return dav::copy(&order, context);
+    }
+    let sources = sources(&args.sources, args.recursive, args.raw)?;
+    if args.version_id.is_some() {
+        only_object(&sources)?;
+    }
+    let settings = Settings::of(&args.transfer, existing).reading(args.version_id.clone());
+    copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
+}
+
+/// What the addresses mean. Errors: as [`Source::find`].
+pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<Source>> {
+    addresses.iter().map(|text| Source::find(text, recursive, raw)).collect()
+}
+
+/// Copies all that the sources have.
+pub(super) fn copy_all(
+    sources: &[Source],
+    to: &str,
+    filters: &Filters,
+    settings: &Settings,
+    context: &Context,
+) -> Result<Exit> {
+    let destination = Address::parse(to)?;
+    let several = sources.len() > 1 || sources.iter().any(|source| !matches!(source, Source::One(_)));
+    let target = Target::new(to, destination, several)?;
+    for source in sources {
+        check_places(source, target.directory())?;
+    }
+    let plan = |source| {
+        actions(context, source, &target, filters)
+            .unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
+    };
+    let mut taken = Taken::by(sources.len());
+    let actions = sources.iter().flat_map(plan).map(|action| {
+        if let Ok(Action::Copy { from, to, .. }) = &action {
+            taken.take(from, to)?;
+        }
+        action
+    });
+    transfer::run(context, settings, actions)
+}
+
+/// A file at a web server is copied by itself.
+fn copy_url(url: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    web::download(url, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+/// Copies what a Metalink describes.
+fn copy_described(source: &str, args: &CpArgs, context: &Context) -> Result<Exit> {
+    check_alone(args)?;
+    let places = Places::usual(&args.replicas, !args.transfer.no_verify);
+    let existing = existing(args.no_clobber, args.if_none_match);
+    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| Exit::Ok)
+}
+
+fn check_alone(args: &CpArgs) -> Result<()> {
+    if args.transfer.dry_run || args.version_id.is_some() {
+        let why = "--dry-run and --version-id do not go with an http(s) address";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(())
+}
+
+/// Errors: `InvalidArgument` where neither place is in a store.
+fn check_places(from: &Source, to: &Address) -> Result<()> {
+    match (from.root(), to) {
+        (Address::S3(..), _) | (_, Address::S3(..)) => Ok(()),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
+    }
+}
+
+/// What the options say of things that are at the destination already.
+pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> Existing {
+    match (no_clobber, if_none_match) {
+        (true, _) => Existing::Skip,
+        (_, true) => Existing::Fail,
+        _ => Existing::Replace,
+    }
+}
+
+/// Where copies go.
+enum Target {
+    /// To this very name.
+    Exactly(Address),
+    /// Below this directory or prefix, under the name of the source.
+    Below(Address),
+}
+
+impl Target {
+    fn new(text: &str, destination: Address, several: bool) -> Result<Self> {
+        let is_directory = match &destination {
+            Address::Service => {
+                return Err(Error::new(ErrorKind::InvalidArgument, "the destination s3:// names no bucket"));
+            }
+            Address::S3(_, key) => key.is_empty() || key.ends_with('/'),
+            Address::Local(path) => text.ends_with('/') || path.is_dir(),
+            Address::Stdio => false,
+        };
+        match &destination {
+            Address::Local(path) if several && path.exists() && !path.is_dir() => {
+                let why = format!("several objects cannot go to {text}, which is a file; name a directory");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            _ if is_directory || several => Ok(Target::Below(destination.into_directory())),
+            _ => Ok(Target::Exactly(destination)),
+        }
+    }
+
+    fn directory(&self) -> &Address {
+        match self {
+            Target::Exactly(place) | Target::Below(place) => place,
+        }
+    }
+
+    fn place(&self, name: &str) -> Result<Address> {
+        match self {
+            Target::Exactly(place) => Ok(place.clone()),
+            Target::Below(directory) => directory.below(name),
+        }
+    }
+}
+
+/// What one source asks for.
+fn actions<'a>(
+    context: &Context,
+    source: &'a Source,
+    target: &'a Target,
+    filters: &'a Filters,
+) -> Result<Actions<'a>> {
+    let root = source.root();
+    match (source, source.items(context)?) {
+        (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
+        (Source::One(place), None) => {
+            let action = one(place, target, filters).transpose();
+            Ok(Box::new(action.into_iter()))
+        }
+        _ => Ok(Box::new(std::iter::empty())),
+    }
+}
+
+/// The copy of a single source; `None` if a filter leaves it out.
+fn one(from: &Address, target: &Target, filters: &Filters) -> Result<Option<Action>> {
+    let name = match from {
+        Address::S3(_, key) => key.rsplit('/').next().unwrap_or_default().to_owned(),
+        Address::Local(path) => base_name(path)?,
+        Address::Service | Address::Stdio if matches!(target, Target::Exactly(_)) => String::new(),
+        Address::Service | Address::Stdio => {
+            let why = "standard input has no name; give the whole key as the destination";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    };
+    if !name.is_empty() && !filters.admit(&name) {
+        return Ok(None);
+    }
+    let size = match from {
+        Address::Local(path) => path.metadata().ok().map(|about| about.len()),
+        _ => None,
+    };
+    Ok(Some(Action::Copy { from: from.clone(), to: target.place(&name)?, size }))
+}
+
+fn base_name(path: &Path) -> Result<String> {
+    path.file_name().and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidKey, format!("{} has no name that could be a key", path.display()))
+    })
+}
+
+/// The copies of a listing. Prefixes' own markers (`dir/`, empty) are not content; what lies below
+/// the destination already is not copied into itself.
+fn many<'a>(
+    lane: &'static str,
+    items: Items,
+    root: Address,
+    target: &'a Target,
+    filters: &'a Filters,
+) -> Actions<'a> {
+    let own_copies = nested(&root, target.directory());
+    let is_content =
+        |item: &Item| !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')));
+    Box::new(items.filter_map(move |item| {
+        let item = match item {
+            Ok(item) => item,
+            Err(error) => return Some(Err(error)),
+        };
+        let inside = own_copies.as_deref().is_some_and(|prefix| item.relative.starts_with(prefix));
+        (is_content(&item) && !inside && filters.admit(&item.relative)).then(|| {
+            let from = from_item(&root, &item);
+            let to = target.place(&item.relative).map_err(|error| about(error, &from, lane))?;
+            Ok(Action::Copy { from, to, size: Some(item.size) })
+        })
+    }))
+}
+
+/// The source's own address of an item, which may hold what a new name may not.
+pub(super) fn from_item(root: &Address, item: &Item) -> Address {
+    match root {
+        Address::S3(bucket, prefix) => Address::S3(bucket.clone(), format!("{prefix}{}", item.relative)),
+        Address::Local(path) => Address::Local(path.join(&item.relative)),
+        other => other.clone(),
+    }
+}
+
+/// Names the object that could not be given a place.
+pub(super) fn about(error: Error, from: &Address, lane: &'static str) -> Error {
+    match from {
+        Address::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
+        _ => error,
+    }
+}
+
+/// Where the destination lies below the source: its prefix relative to that.
+fn nested(root: &Address, destination: &Address) -> Option<String> {
+    match (root, destination) {
+        (Address::S3(from, prefix), Address::S3(to, key)) if from == to && key.len() > prefix.len() => {
+            key.strip_prefix(prefix.as_str()).map(str::to_owned)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,221 @@
+//! `ls`: buckets, objects and directories, in the columns of `aws s3 ls`.
+
+mod versions;
+mod webdav;
+
+use std::fmt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_command::units::{local_time, show_bytes, utc_time};
+use fordway_command::{Address, Context, Exit, file_error};
+use fordway_store::{Bucket, Entry, Error, ErrorKind, ListQuery, ObjectSummary, Result};
+use serde::Serialize;
+
+use crate::args::LsArgs;
+use crate::transfer::tree::{self, Item};
+use crate::web;
+use crate::wildcard::{Pattern, has_wildcard, literal_prefix};
+
+/// One line of a listing.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line {
+    Bucket {
+        name: String,
+        created: String,
+        #[serde(skip)]
+        shown_time: String,
+    },
+    Prefix {
+        key: String,
+        #[serde(skip)]
+        shown: String,
+    },
+    Version(versions::Version),
+    Object {
+        key: String,
+        size_bytes: u64,
+        modified: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        etag: Option<String>,
+        #[serde(skip)]
+        shown: String,
+    },
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Line::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
+            Line::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
+            Line::Version(version) => version.fmt(f),
+            Line::Object { shown, .. } => f.write_str(shown),
+        }
+    }
+}
+
+/// Prints lines and counts what they hold.
+struct Lister<'c> {
+    context: &'c Context,
+    human: bool,
+    lines: u64,
+    objects: u64,
+    total_bytes: u64,
+}
+
+pub(super) fn run(args: &LsArgs, context: &Context) -> Result<Exit> {
+    let mut lister = Lister { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
+    if args.versions && !matches!(args.address.as_deref().map(Address::parse), Some(Ok(Address::S3(..)))) {
+        let why = "--versions needs a bucket: s3://BUCKET[/PREFIX]";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    if let Some(url) = args.address.as_deref().filter(|text| web::is_address(text)) {
+        return lister.web(url, args);
+    }
+    let asked_for_something = match Address::parse(args.address.as_deref().unwrap_or("s3://"))? {
+        Address::Service => lister.buckets().map(|()| false)?,
+        Address::S3(bucket, key) => {
+            let asked = !key.is_empty();
+            match args.versions {
+                true => lister.versions(&bucket, &key, args).map(|()| asked)?,
+                false => lister.bucket(&bucket, &key, args).map(|()| asked)?,
+            }
+        }
+        Address::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
+        stdio @ Address::Stdio => stdio.into_s3().map(|_| false)?,
+    };
+    if args.summarize {
+        lister.summary()?;
+    }
+    // As with aws: a prefix that nothing has is a failure, an empty bucket is not.
+    Ok(if asked_for_something && lister.lines == 0 { Exit::Failure } else { Exit::Ok })
+}
+
+impl Lister<'_> {
+    fn buckets(&mut self) -> Result<()> {
+        for bucket in self.context.store()?.list_buckets()? {
+            self.print(&Line::Bucket {
+                name: bucket.name.to_string(),
+                created: utc_time(bucket.created),
+                shown_time: local_time(bucket.created),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn bucket(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
+        let wildcard = (!args.raw && has_wildcard(key)).then(|| Pattern::of_address(key));
+        let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
+        let whole_keys = args.recursive || wildcard.is_some();
+        let delimiter = (!whole_keys).then(|| "/".to_owned());
+        let query = ListQuery { delimiter, ..ListQuery::prefix(prefix) };
+        for entry in tree::objects(self.context.store()?, bucket.clone(), query) {
+            match entry? {
+                Entry::CommonPrefix(key) => {
+                    let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
+                    self.print(&Line::Prefix { key, shown })?;
+                }
+                Entry::Object(object) if wildcard.as_ref().is_none_or(|w| w.matches(&object.key)) => {
+                    let shown = if whole_keys { &object.key } else { last_segment(&object.key) };
+                    self.object(&object, shown)?;
+                }
+                Entry::Object(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, object: &ObjectSummary, name: &str) -> Result<()> {
+        let etag = Some(object.etag.to_string());
+        self.content(&object.key, name, object.size, object.modified, etag)
+    }
+
+    fn directory(&mut self, path: &Path, recursive: bool) -> Result<()> {
+        if recursive {
+            for item in tree::items(self.context, &Address::Local(path.to_owned()))? {
+                let Item { relative, size, modified } = item?;
+                self.content(&relative, &relative, size, modified, None)?;
+            }
+            return Ok(());
+        }
+        let failed = |error| file_error("reading", path.display(), error);
+        if !path.metadata().map_err(failed)?.is_dir() {
+            return self.file(path);
+        }
+        let mut paths = Vec::new();
+        for entry in path.read_dir().map_err(failed)? {
+            paths.push(entry.map_err(failed)?.path());
+        }
+        paths.sort();
+        paths.iter().try_for_each(|path| self.file(path))
+    }
+
+    /// A file or directory by its own name.
+    fn file(&mut self, path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        // A link that leads nowhere is shown as what it is.
+        let about = path.metadata().or_else(|_| path.symlink_metadata());
+        let about = about.map_err(|error| file_error("reading", path.display(), error))?;
+        if about.is_dir() {
+            let shown = name + "/";
+            return self.print(&Line::Prefix { key: shown.clone(), shown });
+        }
+        self.content(&name, &name, about.len(), about.modified().unwrap_or(UNIX_EPOCH), None)
+    }
+
+    fn content(
+        &mut self,
+        key: &str,
+        name: &str,
+        size_bytes: u64,
+        modified: SystemTime,
+        etag: Option<String>,
+    ) -> Result<()> {
+        self.objects += 1;
+        self.total_bytes += size_bytes;
+        let shown = format!("{} {:>10} {name}", local_time(modified), show_bytes(size_bytes, self.human));
+        self.print(&Line::Object {
+            key: key.to_owned(),
+            size_bytes,
+            modified: utc_time(modified),
+            etag,
+            shown,
+        })
+    }
+
+    fn print(&mut self, line: &Line) -> Result<()> {
+        self.context.interrupt.check()?;
+        self.lines += 1;
+        self.context.output.record(line)
+    }
+
+    fn summary(&self) -> Result<()> {
+        self.context.output.text("")?;
+        self.context.output.record(&Summary {
+            r#type: "summary",
+            objects: self.objects,
+            size_bytes: self.total_bytes,
+            shown: show_bytes(self.total_bytes, self.human),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Summary {
+    r#type: &'static str,
+    objects: u64,
+    size_bytes: u64,
+    #[serde(skip)]
+    shown: String,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Total Objects: {}\n   Total Size: {}", self.objects, self.shown)
+    }
+}
+
+fn last_segment(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}

@@ -1,0 +1,165 @@
+//! `serve`: a directory as an S3 endpoint.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fordway_command::program::stop_when_asked;
+use fordway_command::{Context, Exit, Interrupt};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::args::{ConditionsArg, ServeArgs};
+
+pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+    if let Err(error) = fordway_sys::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
+    }
+    let (users, generated) = users(args)?;
+    let tls = tls(args)?;
+    let gateway = Gateway::bind(users, config(args, tls.clone()))?;
+    if !args.listen.ip().is_loopback() && tls.is_none() {
+        context
+            .output
+            .note("listening beyond this machine without TLS: requests and data can be read on the way");
+    }
+    let root = args.root.display().to_string();
+    let ready = Ready {
+        root: &root,
+        endpoint: format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr()),
+        metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
+        generated: generated.as_ref(),
+    };
+    context.output.record(&ready)?;
+    context.output.flush()?;
+    let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
+    reload_when_asked(reload, tls, &context.interrupt);
+    stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
+    gateway.run()?;
+    Ok(Exit::Ok)
+}
+
+fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
+    GatewayConfig {
+        tls,
+        #[cfg(feature = "http3")]
+        http3: args.http3,
+        domains: args.domains.clone(),
+        metrics: args.metrics,
+        access_log: args.access_log.clone(),
+        threads: args.threads,
+        signature_v2: args.signature_v2,
+        connections_max: args.connections,
+        head_bytes_max: args.head_bytes as usize,
+        body_bytes_max: args.body_bytes.unwrap_or(u64::MAX),
+        header_timeout: args.header_timeout,
+        stall_timeout: args.stall_timeout,
+        drain_timeout: args.drain_timeout,
+        ..GatewayConfig::new(args.listen)
+    }
+}
+
+/// Who may call, and the key pair if one had to be made.
+fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
+    let store = PosixConfig {
+        etag_policy: args.etag.into(),
+        durability: args.durability.into(),
+        if_match: args.conditions == ConditionsArg::All,
+        ..PosixConfig::default()
+    };
+    let root = std::path::absolute(&args.root)
+        .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
+    let opened = root.clone();
+    let open: OpenStore = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
+    if let Some(credentials) = &args.credentials {
+        return Ok((Users::from_file(credentials, &root, open)?, None));
+    }
+    let (identity, is_generated) = identity(&|name| std::env::var(name).ok())?;
+    let generated = is_generated.then(|| identity.clone());
+    Ok((Users::one_of(identity, &root, open)?, generated))
+}
+
+/// The certificate, if there is to be one.
+fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    Tls::load(certificate, key).map(Some)
+}
+
+/// Has a hang-up read all files again.
+fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
+    interrupt.on_hang_up(move || {
+        reload.trigger();
+        match tls.as_ref().map(Tls::reload) {
+            None => {}
+            Some(Ok(())) => tracing::info!("certificate and key were read again"),
+            Some(Err(error)) => tracing::error!(%error, "the certificate is shown as before"),
+        }
+    });
+}
+
+/// What is printed when the gateway can be used.
+#[derive(Serialize)]
+struct Ready<'r> {
+    root: &'r str,
+    endpoint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
+    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
+    generated: Option<&'r Identity>,
+}
+
+pub(super) fn keys<S: serde::Serializer>(
+    identity: &Option<&Identity>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
+    pair.serialize(serializer)
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
+        if let Some(metrics) = &self.metrics {
+            write!(f, "\nfordway: metrics at {metrics}")?;
+        }
+        self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
+    }
+}
+
+/// A key pair that was made, as lines for a shell.
+pub(super) fn write_keys(
+    Identity { access_key, secret_key }: &Identity,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "\nexport AWS_ACCESS_KEY_ID={access_key}\nexport AWS_SECRET_ACCESS_KEY={secret_key}")
+}
+
+/// The key pair of the environment, or a new one; the flag says which.
+/// Errors: `InvalidArgument` where one half is missing.
+pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Identity, bool)> {
+    let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+    match (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
+        (Some(access_key), Some(secret_key)) => Ok((Identity { access_key, secret_key }, false)),
+        (None, None) => Ok((Identity::generate()?, true)),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_pair_is_refused_and_none_makes_one() {
+        let (made, is_generated) = identity(&|_| None).unwrap();
+        assert!(is_generated && made.secret_key.len() >= 40);
+        let half = identity(&|name| (name == "AWS_ACCESS_KEY_ID").then(|| "x".to_owned()));
+        assert_eq!(half.err().map(|error| error.kind()), Some(ErrorKind::InvalidArgument));
+        let (given, is_generated) = identity(&|name| Some(name.to_owned())).unwrap();
+        assert!(!is_generated && given.access_key == "AWS_ACCESS_KEY_ID");
+    }
+}

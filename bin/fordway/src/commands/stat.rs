@@ -1,0 +1,156 @@
+//! `stat`: all that is known of an object or a bucket.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use fordway_command::units::{human_bytes, local_time, utc_time};
+use fordway_command::{Address, Context, Exit};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Result, VersionId};
+use serde::Serialize;
+
+use crate::args::StatArgs;
+use crate::{dav, web};
+
+pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit> {
+    if args.version_id.is_some() && args.addresses.len() != 1 {
+        let why = "--version-id needs exactly one object";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    super::for_each(context, &args.addresses, |text| {
+        if dav::is_dav(text) {
+            return dav::stat(text, context).map(|()| Exit::Ok);
+        }
+        if web::is_address(text) {
+            return web::stat(text, context).map(|()| Exit::Ok);
+        }
+        let (bucket, key) = Address::parse(text)?.into_s3()?;
+        let store = context.store()?;
+        if key.is_empty() && args.version_id.is_none() {
+            let created = store.head_bucket(&bucket)?.created;
+            context.output.record(&BucketRecord::new(&bucket, created))?;
+        } else {
+            let key = Key::new(key)?;
+            let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
+            let info = store.head(&bucket, &key, &options)?;
+            context.output.record(&ObjectRecord::new(&bucket, &key, &info))?;
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+#[derive(Serialize)]
+struct BucketRecord<'r> {
+    bucket: &'r str,
+    created: Option<String>,
+    #[serde(skip)]
+    shown_time: Option<String>,
+}
+
+impl<'r> BucketRecord<'r> {
+    /// S3 does not say when a single bucket was made, and the lane answers the epoch then.
+    fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
+        let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
+        BucketRecord {
+            bucket: bucket.as_str(),
+            created: known.map(utc_time),
+            shown_time: known.map(local_time),
+        }
+    }
+}
+
+impl fmt::Display for BucketRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "    Bucket: s3://{}", self.bucket)?;
+        self.shown_time.as_ref().map_or(Ok(()), |time| write!(f, "\n   Created: {time}"))
+    }
+}
+
+#[derive(Serialize)]
+struct ObjectRecord<'r> {
+    bucket: &'r str,
+    key: &'r str,
+    size_bytes: u64,
+    modified: String,
+    etag: &'r str,
+    version_id: Option<&'r str>,
+    part_count: Option<u16>,
+    tag_count: usize,
+    checksum_algorithm: Option<&'static str>,
+    checksum: Option<String>,
+    content_type: Option<&'r str>,
+    content_encoding: Option<&'r str>,
+    content_language: Option<&'r str>,
+    content_disposition: Option<&'r str>,
+    cache_control: Option<&'r str>,
+    expires: Option<&'r str>,
+    metadata: &'r BTreeMap<String, String>,
+    #[serde(skip)]
+    shown_time: String,
+}
+
+impl<'r> ObjectRecord<'r> {
+    fn new(bucket: &'r Bucket, key: &'r Key, info: &'r ObjectInfo) -> Self {
+        let Metadata {
+            content_type,
+            content_encoding,
+            content_language,
+            content_disposition,
+            cache_control,
+            expires,
+            user,
+        } = &*info.metadata;
+        ObjectRecord {
+            bucket: bucket.as_str(),
+            key: key.as_str(),
+            size_bytes: info.size,
+            modified: utc_time(info.modified),
+            etag: info.etag.as_str(),
+            version_id: info.version.as_ref().map(VersionId::as_str),
+            part_count: info.part_count,
+            tag_count: info.tag_count,
+            checksum_algorithm: info.checksum.as_ref().map(|checksum| checksum.algorithm.name()),
+            checksum: info.checksum.as_ref().map(fordway_store::Checksum::to_base64),
+            content_type: content_type.as_deref(),
+            content_encoding: content_encoding.as_deref(),
+            content_language: content_language.as_deref(),
+            content_disposition: content_disposition.as_deref(),
+            cache_control: cache_control.as_deref(),
+            expires: expires.as_deref(),
+            metadata: user,
+            shown_time: local_time(info.modified),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "    Object: s3://{}/{}", self.bucket, self.key)?;
+        writeln!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
+        write!(f, "  Modified: {}\n      ETag: {}", self.shown_time, self.etag)?;
+        if let Some(version) = self.version_id {
+            write!(f, "\n   Version: {version}")?;
+        }
+        if let Some(parts) = self.part_count {
+            write!(f, "\n     Parts: {parts}")?;
+        }
+        if self.tag_count > 0 {
+            write!(f, "\n      Tags: {}", self.tag_count)?;
+        }
+        if let (Some(algorithm), Some(value)) = (self.checksum_algorithm, &self.checksum) {
+            write!(f, "\n  Checksum: {algorithm} {value}")?;
+        }
+        let headers = [
+            ("Content-Type", self.content_type),
+            ("Content-Encoding", self.content_encoding),
+            ("Content-Language", self.content_language),
+            ("Content-Disposition", self.content_disposition),
+            ("Cache-Control", self.cache_control),
+            ("Expires", self.expires),
+        ];
+        for (name, value) in headers {
+            value.map_or(Ok(()), |value| write!(f, "\n    Header: {name}: {value}"))?;
+        }
+        self.metadata.iter().try_for_each(|(name, value)| write!(f, "\n  Metadata: {name}={value}"))
+    }
+}

@@ -1,0 +1,357 @@
+//! One copy: up, down, within a server, or from one server to another.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use fordway_command::{Context, Exit, file_error};
+use fordway_http::vector::RemoteFile;
+use fordway_http::webdav::{Direction, ThirdParty, Upload, WebDav, without_query};
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::Event;
+use super::copy::{Order, Place, content_type, is_one_server, parent};
+use crate::args::{ReplicaArgs, ThirdPartyArg};
+use crate::replicas::Places;
+use crate::transfer::Existing;
+use crate::transfer::tally::Tally;
+use crate::web;
+
+/// Read from a file at once.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// A server that copies says how far it is every few seconds.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// A copy to be made.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) from: Place,
+    pub(super) to: Place,
+    /// The name that filters are held against.
+    pub(super) relative: String,
+    pub(super) size_bytes: Option<u64>,
+}
+
+/// How a copy ended that did not fail.
+enum Copied {
+    Done {
+        operation: &'static str,
+        size_bytes: Option<u64>,
+        by: Option<&'static str>,
+    },
+    /// The event was shown.
+    Told,
+    Skipped,
+}
+
+/// What all copies of a command share.
+pub(super) struct Copier<'c> {
+    dav: &'c WebDav,
+    order: &'c Order<'c>,
+    context: &'c Context,
+    tally: Tally,
+    /// Collections that are there by now.
+    made: Mutex<HashSet<String>>,
+}
+
+impl<'c> Copier<'c> {
+    pub(super) fn new(dav: &'c WebDav, order: &'c Order<'c>, context: &'c Context) -> Self {
+        Copier { dav, order, context, tally: Tally::default(), made: Mutex::default() }
+    }
+
+    /// Counts and tells how it went; a failure does not end the others.
+    pub(super) fn perform(&self, task: Result<Task>) {
+        let ended = task.and_then(|task| {
+            let copied = self.copy(&task)?;
+            self.tell(&task, copied)
+        });
+        if let Err(error) = ended {
+            self.tally.failed(self.context, &error);
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<Exit> {
+        self.tally.finish(self.context)
+    }
+
+    fn tell(&self, task: &Task, copied: Copied) -> Result<()> {
+        let (operation, size_bytes, by) = match copied {
+            Copied::Skipped => {
+                self.tally.skipped();
+                return Ok(());
+            }
+            Copied::Told => {
+                self.tally.done();
+                return Ok(());
+            }
+            Copied::Done { operation, size_bytes, by } => (operation, size_bytes, by),
+        };
+        self.tally.done();
+        let (source, destination) = (task.from.to_string(), task.to.to_string());
+        let dry_run = self.order.transfer.dry_run;
+        self.context.output.event(&Event {
+            operation,
+            source: &source,
+            destination: Some(&destination),
+            size_bytes,
+            by,
+            dry_run,
+        })
+    }
+
+    fn copy(&self, task: &Task) -> Result<Copied> {
+        self.context.interrupt.check()?;
+        if task.from == task.to {
+            let why = format!("{} would be written over itself", task.from);
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        if self.order.existing != Existing::Replace && self.exists(&task.to)? {
+            let why = format!("{} exists", task.to);
+            let refused = Error::new(ErrorKind::PreconditionFailed, why);
+            return if self.order.existing == Existing::Skip { Ok(Copied::Skipped) } else { Err(refused) };
+        }
+        if self.order.transfer.dry_run {
+            let operation = if self.order.moves { "move" } else { "copy" };
+            return Ok(Copied::Done { operation, size_bytes: task.size_bytes, by: None });
+        }
+        if self.order.recursive
+            && let Some(parent) = parent(&task.to)
+        {
+            self.make_parent(&parent)?;
+        }
+        match self.copy_content(task) {
+            // Somebody was faster than our look; with --no-clobber that is theirs to keep.
+            Err(error)
+                if error.kind() == ErrorKind::PreconditionFailed && self.order.existing == Existing::Skip =>
+            {
+                Ok(Copied::Skipped)
+            }
+            copied => copied,
+        }
+    }
+
+    fn copy_content(&self, task: &Task) -> Result<Copied> {
+        let copied = match (&task.from, &task.to) {
+            (Place::Local(path), Place::Web(url)) => self.upload(path, url, task.size_bytes)?,
+            (Place::Stdin, Place::Web(url)) => self.upload_stream(url)?,
+            (Place::Web(url), Place::Local(path)) => {
+                let replicas = ReplicaArgs::default();
+                let places = Places::usual(&replicas, true);
+                web::download_to(url, path, self.order.existing, &places, self.context)?;
+                Copied::Told
+            }
+            (Place::Web(from), Place::Web(to)) if is_one_server(from, to) => {
+                return self.within_server(from, to);
+            }
+            (Place::Web(from), Place::Web(to)) => self.between_servers(from, to)?,
+            (from, to) => {
+                let why = format!("cannot copy {from} to {to}: one of the two must be at a web server");
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+        };
+        if self.order.moves {
+            self.remove_source(&task.from)?;
+        }
+        Ok(copied)
+    }
+
+    fn remove_source(&self, source: &Place) -> Result<()> {
+        match source {
+            Place::Web(url) => self.dav.remove(url),
+            Place::Local(path) => {
+                std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
+            }
+            Place::Stdin => Ok(()),
+        }
+    }
+
+    fn exists(&self, place: &Place) -> Result<bool> {
+        match place {
+            Place::Web(url) => match self.dav.stat(url) {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
+                Err(error) => Err(error),
+            },
+            Place::Local(path) => Ok(path.symlink_metadata().is_ok()),
+            Place::Stdin => Ok(false),
+        }
+    }
+
+    /// Makes a collection once. Others that need it wait for that.
+    fn make_parent(&self, parent: &str) -> Result<()> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if !made.contains(parent) {
+            let failed = self.dav.make_collections(parent).err();
+            // Who may not make it need not: it may be there.
+            let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
+            if let Some(error) = failed
+                && !is_there()
+            {
+                return Err(error);
+            }
+            made.insert(parent.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Bytes were moved: shows them, and stops here if that was asked for.
+    fn advance(&self, bytes: u64) -> Result<()> {
+        self.context.output.advance_bytes(bytes);
+        self.context.interrupt.check()
+    }
+
+    fn only_new(&self) -> bool {
+        self.order.existing != Existing::Replace
+    }
+
+    fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<Copied> {
+        let failed = |error| file_error("reading", path.display(), error);
+        let kind = content_type(path, self.order);
+        let upload = Upload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
+        self.context.output.expect_bytes(size_bytes.unwrap_or(0));
+        let mut buffer = vec![0; CHUNK_BYTES];
+        self.dav.put(url, &upload, &mut |sink| {
+            let mut file = File::open(path).map_err(failed)?;
+            loop {
+                let got = file.read(&mut buffer).map_err(failed)?;
+                if got == 0 {
+                    return Ok(());
+                }
+                sink(&buffer[..got])?;
+                self.advance(got as u64)?;
+            }
+        })?;
+        Ok(Copied::Done { operation: "upload", size_bytes, by: None })
+    }
+
+    fn upload_stream(&self, url: &str) -> Result<Copied> {
+        let upload = Upload { size_bytes: None, content_type: None, only_new: self.only_new() };
+        let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
+        self.dav.put(url, &upload, &mut |sink| {
+            // A second attempt has nothing to begin anew from, and says so.
+            let mut input = self.context.take_input()?;
+            bytes = 0;
+            loop {
+                let got = input
+                    .read(&mut buffer)
+                    .map_err(|error| file_error("reading", "standard input", error))?;
+                if got == 0 {
+                    return Ok(());
+                }
+                bytes += got as u64;
+                sink(&buffer[..got])?;
+                self.advance(got as u64)?;
+            }
+        })?;
+        Ok(Copied::Done { operation: "upload", size_bytes: Some(bytes), by: None })
+    }
+
+    /// The server does it; where it can move but not copy, or neither, this program copies.
+    fn within_server(&self, from: &str, to: &str) -> Result<Copied> {
+        let source = self.dav.stat(from)?;
+        if source.is_collection && !self.order.recursive {
+            let why = format!("{} is a collection; add --recursive for all in it", without_query(from));
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let operation = if self.order.moves { "move" } else { "copy" };
+        let act = |replaces| match self.order.moves {
+            true => self.dav.rename(from, to, replaces),
+            false => self.dav.copy(from, to, replaces),
+        };
+        let done = match act(false) {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
+                self.may_replace(to)?;
+                act(true)
+            }
+            done => done,
+        };
+        match done {
+            Ok(()) => {
+                return Ok(Copied::Done {
+                    operation,
+                    size_bytes: source.size_bytes,
+                    by: Some("by the server"),
+                });
+            }
+            Err(error) if !is_unknown(&error) => return Err(error),
+            Err(error) => self.note(&error),
+        }
+        let copied = self.stream(from, to)?;
+        if self.order.moves {
+            self.dav.remove(from)?;
+        }
+        Ok(copied)
+    }
+
+    /// Servers replace a whole collection by whatever is copied to its address (RFC 4918 section 9.8.4).
+    /// Errors: `InvalidArgument` for one.
+    fn may_replace(&self, to: &str) -> Result<()> {
+        match self.dav.stat(to)?.is_collection {
+            true => {
+                let to = without_query(to);
+                let why = format!(
+                    "{to} is a collection, which would be gone; end its address with / to copy into it"
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn between_servers(&self, from: &str, to: &str) -> Result<Copied> {
+        let (direction, by) = match self.order.third_party {
+            ThirdPartyArg::Pull => (Direction::Pull, "third-party copy, pulled"),
+            ThirdPartyArg::Push => (Direction::Push, "third-party copy, pushed"),
+            ThirdPartyArg::Never => return self.stream(from, to),
+        };
+        let copy = ThirdParty { from, to, direction, replaces: !self.only_new(), silence: SILENCE };
+        let (mut shown, mut is_expected) = (0, false);
+        let copied = self.dav.third_party_copy(&copy, &mut |bytes, size_bytes| {
+            if !std::mem::replace(&mut is_expected, true) {
+                self.context.output.expect_bytes(size_bytes.unwrap_or(0));
+            }
+            let more = bytes.saturating_sub(shown);
+            shown = shown.max(bytes);
+            self.advance(more)
+        });
+        match copied {
+            Ok(size_bytes) => Ok(Copied::Done { operation: "copy", size_bytes, by: Some(by) }),
+            Err(error) if error.kind() == ErrorKind::NotImplemented => {
+                self.note(&error);
+                self.stream(from, to)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says why this program copies what a server could have.
+    fn note(&self, error: &Error) {
+        self.context.output.note(&format!("{error}; copying through this machine"));
+    }
+
+    /// Reads from one server and writes to the other.
+    fn stream(&self, from: &str, to: &str) -> Result<Copied> {
+        let file = RemoteFile::open(self.dav.session(), from)?;
+        let size_bytes = Some(file.size_bytes());
+        self.context.output.expect_bytes(file.size_bytes());
+        let upload = Upload { size_bytes, content_type: None, only_new: self.only_new() };
+        self.dav.put(to, &upload, &mut |sink| {
+            file.copy_range(0..file.size_bytes(), &mut |chunk| {
+                sink(chunk)?;
+                self.advance(chunk.len() as u64)
+            })
+        })?;
+        Ok(Copied::Done { operation: "copy", size_bytes, by: Some("through this machine") })
+    }
+}
+
+/// Whether a server does not know what it was asked to do.
+fn is_unknown(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::MethodNotAllowed | ErrorKind::InvalidArgument | ErrorKind::NotImplemented
+    )
+}

@@ -1,0 +1,15 @@
+//! The `fordway` binary: reads the command line, makes its surroundings, and runs it.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use fordway_cli::{Cli, Command};
+use fordway_command::program;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Gateways log what their operator should know, and other commands nothing.
+    let log = matches!(cli.command, Command::Serve(_) | Command::Node(_)).then_some("warn");
+    let global = cli.global.clone();
+    program::run(&global, log, |context| fordway_cli::run(cli, context))
+}

@@ -1,0 +1,100 @@
+//! Copies of files with replicas.
+
+use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash};
+use std::path::Path;
+
+pub(crate) use fordway_command::replicas::Places;
+use fordway_command::{Context, Leftover, file_error};
+use fordway_http::replicas::ReplicatedFile;
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::part::PartFile;
+use crate::transfer::Existing;
+use crate::web;
+
+/// Copies all files of the Metalink or list at `source`.
+pub(crate) fn copy_all(
+    source: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let metalink = places.read(source, context)?;
+    let is_directory = destination.ends_with('/') || Path::new(destination).is_dir();
+    if metalink.files.len() != 1 && !is_directory {
+        let count = metalink.files.len();
+        let why = format!("{source} describes {count} files; name a directory, as {destination}/");
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    for described in &metalink.files {
+        context.interrupt.check()?;
+        let first = described.replicas.first().map_or("", |replica| replica.url.as_str());
+        let name = if described.name.is_empty() { web::name_of(first) } else { described.name.clone() };
+        let path = web::place(&name, source, destination)?;
+        if web::is_wanted(&path, existing)? {
+            context.output.start_progress();
+            let copied = copy(&places.replicated(described)?, source, &path, existing, context);
+            context.output.end_progress();
+            copied?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file to `path`, by way of a part beside it.
+pub(crate) fn copy(
+    file: &ReplicatedFile,
+    from: &str,
+    path: &Path,
+    existing: Existing,
+    context: &Context,
+) -> Result<()> {
+    let (hasher, leftover) = identity(file);
+    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    copy_into(file, part, (from, path), existing, context)
+}
+
+/// What tells the part of this file from others, and what is left of it is worth: without digests nothing can be proved.
+pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, Leftover) {
+    let mut hasher = DefaultHasher::new();
+    file.identity().hash(&mut hasher);
+    (hasher, file.digest_name().map_or(Leftover::Useless, |_| Leftover::Resumable))
+}
+
+/// The same by way of a part that is open.
+pub(crate) fn copy_into(
+    file: &ReplicatedFile,
+    part: PartFile<'_>,
+    (from, path): (&str, &Path),
+    existing: Existing,
+    context: &Context,
+) -> Result<()> {
+    let bytes = file.size_bytes();
+    context.output.expect_bytes(bytes);
+    let mut there_bytes = 0;
+    let completed = complete(file, part.path(), &mut |bytes| {
+        there_bytes += bytes;
+        context.output.advance_bytes(bytes);
+        context.interrupt.check()
+    });
+    let verified = file.digest_name();
+    let resumed_bytes = match completed {
+        Ok(resumed_bytes) => resumed_bytes,
+        Err(error) => {
+            part.failed(&error, there_bytes);
+            return Err(error);
+        }
+    };
+    part.publish(path, existing)?;
+    let to = path.display().to_string();
+    context.output.event(&web::Copied { action: "download", from, to, bytes, resumed_bytes, verified })
+}
+
+/// Makes the file at `part` the whole of `file`; returns how many bytes of it were there before.
+fn complete(file: &ReplicatedFile, part: &Path, progress: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
+    let failed = |error| file_error("writing", part.display(), error);
+    let part = OpenOptions::new().read(true).write(true).open(part).map_err(failed)?;
+    file.complete(&part, progress)
+}

@@ -1,0 +1,197 @@
+//! One object into a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use fordway_command::{Leftover, file_error};
+use fordway_store::{
+    Bucket, ByteRange, CompletedPart, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key,
+    Object, ObjectInfo, Result,
+};
+use tempfile::NamedTempFile;
+
+use super::content::Verifier;
+use super::upload::part_ranges;
+use super::{Existing, Runner};
+
+impl Runner<'_> {
+    /// Writes beside the target, verifies, and only then renames: a failure or a signal leaves what
+    /// was there before. The file gets the object's modification time. Answers the number of bytes.
+    pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
+        let target = Target::find(path)?;
+        if target == Target::Special {
+            return self.download_into_special(from, path);
+        }
+        if self.settings.existing == Existing::Fail && target != Target::Missing {
+            let why = format!("{} exists", path.display());
+            return Err(Error::new(ErrorKind::PreconditionFailed, why));
+        }
+        let path = target.path(path);
+        let mut temporary = temporary_beside(&path)?;
+        let _removed_by_signals = self.context.interrupt.temporary(temporary.path(), Leftover::Useless);
+        let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
+        let failed = |error| file_error("writing", path.display(), error);
+        temporary.as_file().set_modified(info.modified).map_err(failed)?;
+        self.context.interrupt.check()?;
+        match self.settings.existing {
+            Existing::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
+            Existing::Skip | Existing::Fail => {
+                temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
+                    std::io::ErrorKind::AlreadyExists => {
+                        Error::new(ErrorKind::PreconditionFailed, format!("{} exists", path.display()))
+                    }
+                    _ => failed(error.error),
+                })?
+            }
+        };
+        Ok(info.size)
+    }
+
+    /// A device or pipe is written into as it is; it must never be renamed over.
+    fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
+        let opened = OpenOptions::new().write(true).open(path);
+        let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
+        let object = self.store().get(from.0, from.1, &self.source())?;
+        Ok(self.fetch_stream(object, from, &mut file, path)?.size)
+    }
+
+    /// In one stream or in parts; where nobody knows the size yet, the first answer tells.
+    fn fetch(
+        &self,
+        from: (&Bucket, &Key),
+        size: Option<u64>,
+        file: &mut File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
+        let is_large = |size| size > 0 && self.threshold_bytes().is_some_and(|threshold| size >= threshold);
+        if size.is_some_and(is_large) {
+            let info = self.store().head(from.0, from.1, &self.source())?;
+            return self.fetch_parts(info, from, file, path);
+        }
+        let object = self.store().get(from.0, from.1, &self.source())?;
+        if size.is_none() {
+            self.context.output.expect_bytes(object.info.size);
+        }
+        match is_large(object.info.size) {
+            true => self.fetch_parts(object.info, from, file, path),
+            false => self.fetch_stream(object, from, file, path),
+        }
+    }
+
+    fn fetch_stream(
+        &self,
+        object: Object,
+        from: (&Bucket, &Key),
+        file: &mut File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
+        let mut verifier = Verifier::new(&object.info, self.settings.verify);
+        object
+            .content
+            .for_each_chunk(|chunk| {
+                verifier.update(chunk);
+                file.write_all(chunk).map_err(|error| file_error("writing", path.display(), error))?;
+                self.advance(chunk.len() as u64)
+            })
+            .and_then(|()| verifier.finish())
+            .map_err(|error| self.during_get(error, from))?;
+        Ok(object.info)
+    }
+
+    /// Several ranges at once, all of one version of the object; verified in the file afterwards.
+    fn fetch_parts(
+        &self,
+        info: ObjectInfo,
+        from: (&Bucket, &Key),
+        file: &File,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
+        let failed = |error| file_error("writing", path.display(), error);
+        file.set_len(info.size).map_err(failed)?;
+        let conditions = Conditions::only_if(info.etag.clone());
+        self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
+            let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
+            let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
+            let object = self.store().get(from.0, from.1, &options)?;
+            if object.range != (offset..offset + len) || object.info.size != info.size {
+                let (range, size) = (&object.range, object.info.size);
+                let wanted = format!("{offset}..{} of {}", offset + len, info.size);
+                let why = format!("bytes {range:?} of {size} came instead of {wanted}; copy it again");
+                return Err(self.during_get(Error::new(ErrorKind::BadResponse, why), from));
+            }
+            let mut at = offset;
+            object.content.for_each_chunk(|chunk| {
+                file.write_all_at(chunk, at).map_err(failed)?;
+                at += chunk.len() as u64;
+                self.advance(chunk.len() as u64)
+            })?;
+            Ok(CompletedPart::new(number, info.etag.clone()))
+        })?;
+        self.verify_file(&info, file, path).map_err(|error| self.during_get(error, from))?;
+        Ok(info)
+    }
+
+    fn verify_file(&self, info: &ObjectInfo, file: &File, path: &Path) -> Result<()> {
+        let mut verifier = Verifier::new(info, self.settings.verify);
+        if !verifier.is_needed() {
+            return Ok(());
+        }
+        let again = file.try_clone().map_err(|error| file_error("reading", path.display(), error))?;
+        let content = Content::File(FileRegion { file: again, offset: 0, len: info.size });
+        content.for_each_chunk(|chunk| {
+            verifier.update(chunk);
+            self.context.interrupt.check()
+        })?;
+        verifier.finish()
+    }
+
+    fn during_get(&self, error: Error, (bucket, key): (&Bucket, &Key)) -> Error {
+        error.during("get", self.store().lane(), bucket.as_str(), key.as_str())
+    }
+}
+
+/// What lies where a download goes.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    Missing,
+    /// A regular file, links followed: the link stays and its target is replaced.
+    File(PathBuf),
+    /// A device, pipe or socket.
+    Special,
+}
+
+impl Target {
+    fn find(path: &Path) -> Result<Self> {
+        match path.metadata() {
+            Ok(about) if about.is_dir() => {
+                let why =
+                    format!("{} is a directory, and the object would have to be a file", path.display());
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            Ok(about) if about.is_file() => Ok(Target::File(path.canonicalize().unwrap_or(path.to_owned()))),
+            Ok(_) => Ok(Target::Special),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Target::Missing),
+            Err(error) => Err(file_error("reading", path.display(), error)),
+        }
+    }
+
+    fn path(self, asked: &Path) -> PathBuf {
+        match self {
+            Target::File(path) => path,
+            Target::Missing | Target::Special => asked.to_owned(),
+        }
+    }
+}
+
+/// A hidden file in the target's directory (made if missing), removed when it is dropped.
+pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
+    // The mode of any new file; the process's umask applies.
+    let mode = std::fs::Permissions::from_mode(0o666);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".fordway-").suffix(".part").permissions(mode);
+    builder.tempfile_in(parent).map_err(|error| file_error("making a file in", parent.display(), error))
+}

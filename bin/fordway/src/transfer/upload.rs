@@ -1,0 +1,216 @@
+//! One file or stream into an object.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Mutex;
+
+use fordway_store::{
+    Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
+    FileRegion, Key, MAX_PARTS, PartOptions, PutOptions, Result, UploadId,
+};
+
+use super::content::CHUNK_BYTES;
+use super::{Existing, Runner, queue};
+use fordway_command::file_error;
+
+/// S3's limit for a part.
+const MAX_PART_BYTES: u64 = 5 << 30;
+
+impl Runner<'_> {
+    /// Answers the number of bytes.
+    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
+        let name = path.display().to_string();
+        let failed = |error| file_error("opening", &name, error);
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() {
+            let why = format!("{name} is not a regular file; pipe it in and use - as the source");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let size = about.len();
+        let options = self.put_options(&name, Some(size));
+        let region = FileRegion { file, offset: 0, len: size };
+        if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
+            self.upload_parts(&name, &region, bucket, key, &options)?;
+        } else {
+            let writer = self.store().writer(bucket, key, &options)?;
+            // One byte more than expected is asked for, so that a file that grows is noticed.
+            let mut reader = FileRegion { len: size.saturating_add(1), ..region };
+            self.pump(&name, &mut reader, writer, Some(size))?;
+        }
+        Ok(size)
+    }
+
+    /// Standard input, whose length nobody knows: where parts are needed at all, they follow one
+    /// another and hold no more than a chunk in memory.
+    pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
+        let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
+        let options = self.put_options(key.as_str(), None);
+        let Some(threshold) = self.threshold_bytes() else {
+            let writer = self.store().writer(bucket, key, &options)?;
+            return Ok(self.pump("standard input", &mut input, writer, None)?.1);
+        };
+        // What fits below the threshold (but no more than a part) needs no upload in parts.
+        let first_bytes = threshold.min(self.settings.part_size_bytes);
+        let mut first = Vec::new();
+        let read = input.by_ref().take(first_bytes).read_to_end(&mut first);
+        read.map_err(|error| file_error("reading", "standard input", error))?;
+        if (first.len() as u64) < first_bytes {
+            let writer = self.store().writer(bucket, key, &options)?;
+            return Ok(self.pump("standard input", &mut &first[..], writer, None)?.1);
+        }
+        let whole = BufReader::with_capacity(CHUNK_BYTES, std::io::Cursor::new(first).chain(input));
+        self.in_parts(bucket, key, &options, |upload| {
+            self.stream_parts(whole, (bucket, key, upload), options.checksum)
+        })
+    }
+
+    fn stream_parts(
+        &self,
+        mut input: impl BufRead,
+        (bucket, key, upload): (&Bucket, &Key, &UploadId),
+        checksum: Option<ChecksumAlgorithm>,
+    ) -> Result<(Vec<CompletedPart>, u64)> {
+        let options = PartOptions { checksum, ..Default::default() };
+        let (mut parts, mut total_bytes) = (Vec::new(), 0);
+        for number in 1..=MAX_PARTS {
+            let rest = input.fill_buf().map_err(|error| file_error("reading", "standard input", error))?;
+            if rest.is_empty() {
+                return Ok((parts, total_bytes));
+            }
+            // Parts double every 1,000, so that 10,000 of them hold any stream.
+            let part_bytes = (self.settings.part_size_bytes << (number / 1000)).min(MAX_PART_BYTES);
+            let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
+            let (made, bytes) =
+                self.pump("standard input", &mut (&mut input).take(part_bytes), writer, None)?;
+            parts.push(CompletedPart { number, etag: made.etag, checksum: made.checksum });
+            total_bytes += bytes;
+        }
+        Err(Error::new(ErrorKind::EntityTooLarge, "standard input; raise --part-size"))
+    }
+
+    fn upload_parts(
+        &self,
+        name: &str,
+        file: &FileRegion,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+    ) -> Result<u64> {
+        let ranges = part_ranges(file.len, self.settings.part_size_bytes);
+        self.in_parts(bucket, key, options, |upload| {
+            let send = |(number, offset, len): (u16, u64, u64)| {
+                let part =
+                    PartOptions { checksum: options.checksum, size_hint: Some(len), ..Default::default() };
+                let writer = self.store().part_writer(bucket, key, upload, number, &part)?;
+                let mut region = FileRegion { file: &file.file, offset, len };
+                let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
+                Ok(CompletedPart { number, etag: made.etag, checksum: made.checksum })
+            };
+            Ok((self.each_part(ranges, send)?, file.len))
+        })
+    }
+
+    /// Starts an upload, has `send` fill it, and publishes it; an upload that fails is aborted.
+    pub(super) fn in_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+        send: impl FnOnce(&UploadId) -> Result<(Vec<CompletedPart>, u64)>,
+    ) -> Result<u64> {
+        let upload = self.store().create_upload(bucket, key, options)?;
+        let done = CompleteOptions::conditions(options.conditions.clone());
+        let sent = send(&upload).and_then(|(parts, bytes)| {
+            self.context.interrupt.check()?;
+            self.store().complete_upload(bucket, key, &upload, &parts, &done)?;
+            Ok(bytes)
+        });
+        if sent.is_err()
+            && let Err(error) = self.store().abort_upload(bucket, key, &upload)
+        {
+            self.context.output.note(&format!(
+                "the upload {} of s3://{bucket}/{key} could not be aborted and may take up space: {error}",
+                upload.as_str()
+            ));
+        }
+        sent
+    }
+
+    /// Does `send` for every part, several at once; the first failure stops the rest.
+    pub(super) fn each_part(
+        &self,
+        ranges: impl Iterator<Item = (u16, u64, u64)>,
+        send: impl Fn((u16, u64, u64)) -> Result<CompletedPart> + Sync,
+    ) -> Result<Vec<CompletedPart>> {
+        let outcome = Mutex::new(Ok(Vec::new()));
+        let lock = || outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let wanted = ranges.take_while(|_| lock().is_ok());
+        queue::for_each(self.settings.concurrency, wanted, |range| {
+            if lock().is_err() {
+                return;
+            }
+            let result = send(range);
+            let mut outcome = lock();
+            match (&mut *outcome, result) {
+                (Ok(parts), Ok(part)) => parts.push(part),
+                (Ok(_), Err(error)) => *outcome = Err(error),
+                (Err(_), _) => {}
+            }
+        });
+        let mut parts = outcome.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())?;
+        parts.sort_by_key(|part| part.number);
+        Ok(parts)
+    }
+
+    /// What an upload says beside its bytes; `name` is what the content type is guessed from.
+    fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
+        let guess = || mime_guess::from_path(name).first_raw().map(str::to_owned);
+        let mut metadata = self.settings.metadata.clone();
+        if metadata.content_type.is_none() && self.settings.guess_content_type {
+            metadata.content_type = guess();
+        }
+        let (conditions, checksum) = (self.conditions(), self.checksum());
+        let checksum_type = checksum.map(ChecksumType::widest_of);
+        PutOptions { metadata, conditions, checksum, checksum_type, size_hint, ..Default::default() }
+    }
+
+    /// What must hold at the destination.
+    pub(super) fn conditions(&self) -> Conditions {
+        match self.settings.existing {
+            Existing::Replace => Conditions::default(),
+            Existing::Skip | Existing::Fail => Conditions::create_only(),
+        }
+    }
+}
+
+/// Number, first byte and length of each part, at most 10,000 of them.
+pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item = (u16, u64, u64)> {
+    let least = size.div_ceil(u64::from(MAX_PARTS));
+    let part_bytes = part_size_bytes.max(least.next_multiple_of(1 << 20)).max(1);
+    (1..)
+        .zip((0..size).step_by(usize::try_from(part_bytes).unwrap_or(usize::MAX)))
+        .map(move |(number, offset)| (number, offset, part_bytes.min(size - offset)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_whole_in_order() {
+        for (size, part) in [(1, 5 << 20), (100 << 20, 16 << 20), (32 << 20, 16 << 20), (5 << 40, 5 << 20)] {
+            let ranges: Vec<_> = part_ranges(size, part).collect();
+            assert!(ranges.len() <= usize::from(MAX_PARTS), "{size}");
+            let mut next = (1, 0);
+            for &(number, offset, len) in &ranges {
+                assert_eq!((number, offset), next);
+                assert!(len > 0);
+                next = (number + 1, offset + len);
+            }
+            assert_eq!(next.1, size);
+        }
+        assert_eq!(part_ranges(32 << 20, 16 << 20).count(), 2);
+    }
+}

@@ -1,0 +1,247 @@
+//! Files at web servers, for the commands that take an `http(s)://` or `dav(s)://` address.
+
+use std::fmt;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use fordway_command::replicas::{Opened, Places};
+use fordway_command::units::human_bytes;
+use fordway_command::{Context, Leftover, file_error};
+use fordway_http::vector::RemoteFile;
+use fordway_store::{ByteRange, Error, ErrorKind, Result};
+use serde::Serialize;
+
+pub(crate) use fordway_command::web::{http_url, is_address};
+
+use crate::part::{PartFile, there_already};
+use crate::replicas;
+use crate::transfer::Existing;
+
+fn open(url: &str, context: &Context) -> Result<RemoteFile> {
+    RemoteFile::open(context.web(), &http_url(url))
+}
+
+/// Writes a file, or some of it, to standard output. With `--metalink`, `url` may be empty.
+pub(crate) fn write_out(
+    url: &str,
+    range: Option<ByteRange>,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let file = places.open(url, context)?;
+    let size = file.size_bytes();
+    let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
+    file.copy_range(range, (url, places, context), &mut |bytes| {
+        context.interrupt.check()?;
+        context.output.data(bytes)
+    })?;
+    context.output.flush()
+}
+
+/// What `stat` shows.
+#[derive(Serialize)]
+struct FileRecord<'r> {
+    url: &'r str,
+    size_bytes: u64,
+    etag: Option<&'r str>,
+    last_modified: Option<&'r str>,
+}
+
+impl fmt::Display for FileRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "      File: {}", self.url)?;
+        write!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
+        if let Some(time) = self.last_modified {
+            write!(f, "\n  Modified: {time}")?;
+        }
+        if let Some(etag) = self.etag {
+            write!(f, "\n      ETag: {etag}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows what the server says of a file.
+pub(crate) fn stat(url: &str, context: &Context) -> Result<()> {
+    let file = open(url, context)?;
+    let version = file.version();
+    let (etag, last_modified) = (version.etag.as_deref(), version.last_modified.as_deref());
+    context.output.record(&FileRecord { url, size_bytes: version.size_bytes, etag, last_modified })
+}
+
+/// What `cp` has done.
+#[derive(Serialize)]
+pub(crate) struct Copied<'r> {
+    pub(crate) action: &'static str,
+    pub(crate) from: &'r str,
+    pub(crate) to: String,
+    pub(crate) bytes: u64,
+    /// Of these, so many were there from a copy that was interrupted.
+    pub(crate) resumed_bytes: u64,
+    /// The digest that the server or a Metalink states and the file was held against.
+    pub(crate) verified: Option<&'static str>,
+}
+
+impl fmt::Display for Copied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "download: {} to {}", self.from, self.to)
+    }
+}
+
+/// Copies a file to `destination`, or into it where that is a directory. It is written beside the
+/// target and renamed at the end; what an interrupted copy of the same version left there is used. A copy
+/// that has not the digest that the server states is made once more from the start.
+pub(crate) fn download(
+    url: &str,
+    destination: &str,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    let path = place(&name_of(url), url, destination)?;
+    context.output.start_progress();
+    let fetched = download_to(url, &path, existing, places, context);
+    context.output.end_progress();
+    fetched
+}
+
+/// Copies a file to `path`, whose parent is made if it is missing, as one of perhaps many.
+pub(crate) fn download_to(
+    url: &str,
+    path: &Path,
+    existing: Existing,
+    places: &Places<'_>,
+    context: &Context,
+) -> Result<()> {
+    if !is_wanted(path, existing)? {
+        return Ok(());
+    }
+    let file = match places.open(url, context)? {
+        Opened::One(file) => file,
+        Opened::Many(file) => return replicas::copy(&file, url, path, existing, context),
+    };
+    let mut hasher = DefaultHasher::new();
+    (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
+    let leftover = if is_marked(&file) { Leftover::Resumable } else { Leftover::Useless };
+    let part = PartFile::open(path, (&hasher, leftover), context)?;
+    match copy_one(&file, &part, context) {
+        Ok((resumed_bytes, verified)) => {
+            part.publish(path, existing)?;
+            let (to, bytes) = (path.display().to_string(), file.size_bytes());
+            context.output.event(&Copied {
+                action: "download",
+                from: url,
+                to,
+                bytes,
+                resumed_bytes,
+                verified,
+            })
+        }
+        Err(error) => {
+            let error = match places.instead(url, error, context) {
+                // What has come is used, as far as digests can prove it.
+                Ok(file) => {
+                    let (hasher, leftover) = replicas::identity(&file);
+                    let part = part.given_to(path, (&hasher, leftover))?;
+                    return replicas::copy_into(&file, part, (url, path), existing, context);
+                }
+                Err(error) => error,
+            };
+            let bytes = part.file().metadata().map_or(0, |about| about.len());
+            // All of it, and yet an error: there is nothing to go on with.
+            part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
+            Err(error)
+        }
+    }
+}
+
+/// Completes the part file; returns how many bytes it had before, and the digest that verified it.
+fn copy_one(
+    file: &RemoteFile,
+    part: &PartFile<'_>,
+    context: &Context,
+) -> Result<(u64, Option<&'static str>)> {
+    let failed = |error| file_error("writing", part.path().display(), error);
+    let resumed_bytes = resumable_bytes(part.file(), file).map_err(failed)?;
+    context.output.expect_bytes(file.size_bytes() - resumed_bytes);
+    match fetch(file, part, resumed_bytes, context) {
+        Err(error) if error.kind() == ErrorKind::BadDigest => {
+            tracing::warn!(%error, "copying again from the start");
+            context.output.expect_bytes(file.size_bytes());
+            Ok((resumed_bytes, fetch(file, part, 0, context)?))
+        }
+        fetched => Ok((resumed_bytes, fetched?)),
+    }
+}
+
+/// Errors: `PreconditionFailed`, if what is there must not be replaced.
+pub(crate) fn is_wanted(path: &Path, existing: Existing) -> Result<bool> {
+    match existing {
+        Existing::Skip if path.exists() => Ok(false),
+        Existing::Fail if path.exists() => Err(there_already(path)),
+        _ => Ok(true),
+    }
+}
+
+/// Copies all from `start` on behind what the part has up to there.
+fn fetch(
+    file: &RemoteFile,
+    part: &PartFile<'_>,
+    start: u64,
+    context: &Context,
+) -> Result<Option<&'static str>> {
+    let (path, mut part) = (part.path(), part.file());
+    let failed = |error| file_error("writing", path.display(), error);
+    part.set_len(start).map_err(failed)?;
+    let received = || {
+        let again = File::open(path).map_err(|error| file_error("reading", path.display(), error))?;
+        Ok(Box::new(again) as Box<dyn Read>)
+    };
+    file.copy_verified(start, &received, &mut |chunk| {
+        context.interrupt.check()?;
+        context.output.advance_bytes(chunk.len() as u64);
+        part.write_all(chunk).map_err(failed)
+    })
+}
+
+/// Bytes of a part that are of the version that was opened: its name says so where that is known.
+fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
+    let there = part.metadata()?.len();
+    Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
+}
+
+/// Whether its version has a mark that no other version can have.
+fn is_marked(file: &RemoteFile) -> bool {
+    file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
+}
+
+/// The name that a file at `url` has here; of a Metalink, that of what it describes.
+pub(crate) fn name_of(url: &str) -> String {
+    let address = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    let name = rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).unwrap_or_default();
+    let endings = [".meta4", ".metalink"];
+    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+}
+
+/// Where the file goes. Errors: `InvalidArgument`.
+pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
+    let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    if destination.contains("://") {
+        return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
+    }
+    let path = Path::new(destination);
+    if !destination.ends_with('/') && !path.is_dir() {
+        return match path.metadata() {
+            Ok(about) if !about.is_file() => refused(format!("{destination} is no file; write to - instead")),
+            Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),
+            Err(_) => Ok(path.to_owned()),
+        };
+    }
+    match name {
+        "" | "." | ".." => refused(format!("{url} ends with no name; name the file it goes to")),
+        name => Ok(path.join(name)),
+    }
+}

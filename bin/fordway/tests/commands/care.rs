@@ -1,0 +1,107 @@
+//! `gc` and `fsck` on a directory.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fordway_command::Exit;
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{ChecksumAlgorithm, PutOptions, Store};
+
+use crate::support::{Rig, bucket, name};
+
+/// The directory `DIR/root` with an object and an upload that nobody goes on with.
+fn rig_with_a_bucket() -> (Rig, PosixStore) {
+    let rig = Rig::new();
+    std::fs::create_dir(rig.path("root")).unwrap();
+    let store = PosixStore::open(&rig.path("root"), PosixConfig::default()).unwrap();
+    store.create_bucket(&bucket("bkt")).unwrap();
+    let options = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32c), ..Default::default() };
+    store.put(&bucket("bkt"), &name("k"), b"content", &options).unwrap();
+    (rig, store)
+}
+
+fn rot(path: PathBuf) {
+    let modified = path.metadata().unwrap().modified().unwrap();
+    std::fs::write(&path, "conTent").unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+}
+
+#[test]
+fn gc_says_what_it_would_do_and_then_does_it() {
+    let (rig, _) = rig_with_a_bucket();
+    rig.write("root/bkt/.fordway/tmp/0123456789abcdef", "1234");
+    std::thread::sleep(Duration::from_millis(50));
+    let line = "remove staged-file: bkt/.fordway/tmp/0123456789abcdef (4 Bytes)";
+    let ran = rig.run(&["gc", "DIR/root"]).ok();
+    assert_eq!(ran.stdout.lines().next_back().unwrap().split(" of ").next(), Some("removed 0"));
+
+    let old = ["--older-than", "0s", "--uploads-older-than", "0s"];
+    let ran = rig.run(&[&["gc", "DIR/root", "--dry-run"], &old[..]].concat()).ok();
+    assert!(ran.stdout.starts_with(&format!("(dry run) {line}\n(dry run) removed 1 of ")), "{}", ran.stdout);
+    assert!(rig.path("root/bkt/.fordway/tmp/0123456789abcdef").exists());
+
+    let ran = rig.run(&[&["gc", "DIR/root", "--bucket", "bkt"], &old[..]].concat()).ok();
+    assert!(ran.stdout.starts_with(&format!("{line}\nremoved 1 of ")), "{}", ran.stdout);
+    assert!(ran.stdout.ends_with(" entries, 4 Bytes freed\n"), "{}", ran.stdout);
+    assert!(!rig.path("root/bkt/.fordway/tmp/0123456789abcdef").exists());
+    assert_eq!(std::fs::read(rig.path("root/bkt/k")).unwrap(), b"content");
+}
+
+#[test]
+fn gc_in_json_and_quietly() {
+    let (rig, store) = rig_with_a_bucket();
+    let upload = store.create_upload(&bucket("bkt"), &name("big"), &PutOptions::default()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let ran = rig.run(&["gc", "DIR/root", "--uploads-older-than", "0s", "--dry-run", "--json"]).ok();
+    let lines: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["kind"], "upload");
+    assert_eq!(lines[0]["path"], format!("bkt/.fordway/mpu/{}", upload.as_str()));
+    assert_eq!((&lines[1]["kind"], &lines[1]["removed"]), (&"summary".into(), &1.into()));
+    assert_eq!(lines[1]["freed_bytes"], lines[0]["size_bytes"]);
+    let ran = rig.run(&["gc", "DIR/root", "--uploads-older-than", "0s", "--quiet"]).ok();
+    assert_eq!(ran.stdout, "");
+    assert_eq!(std::fs::read_dir(rig.path("root/bkt/.fordway/mpu")).unwrap().count(), 0);
+}
+
+#[test]
+fn fsck_ends_with_8_only_where_data_is_corrupt() {
+    let (rig, _) = rig_with_a_bucket();
+    let clean = "checked 1 files (7 Bytes): 0 corrupt, 0 unreadable, 0 notes\n";
+    assert_eq!(rig.run(&["fsck", "DIR/root"]).ok().stdout, clean);
+    std::os::unix::fs::symlink("nowhere", rig.path("root/bkt/line\nbreak")).unwrap();
+    let noted = rig.run(&["fsck", "DIR/root", "--read"]).ok().stdout;
+    assert!(noted.starts_with("note: link-dangling: bkt/line\\nbreak; remove it or "), "{noted}");
+    assert_eq!(noted.lines().count(), 2);
+    rot(rig.path("root/bkt/k"));
+    rig.run(&["fsck", "DIR/root"]).ok();
+    let rotten = rig.run(&["fsck", "DIR/root", "--read", "--bucket", "bkt"]).ended(Exit::Corrupt);
+    assert_eq!(rotten.stderr, "");
+    let found = rotten.stdout.lines().find(|line| line.starts_with("corrupt: corrupt: bkt/k: ")).unwrap();
+    assert!(found.contains("CRC32C is ") && found.contains("; restore it from a copy"), "{found}");
+}
+
+#[test]
+fn fsck_in_json_has_one_object_per_finding() {
+    let (rig, _) = rig_with_a_bucket();
+    rot(rig.path("root/bkt/k"));
+    let ran = rig.run(&["fsck", "DIR/root", "--read", "--json", "--quiet"]).ended(Exit::Corrupt);
+    let finding: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(
+        (&finding["severity"], &finding["kind"], &finding["path"]),
+        (&"corrupt".into(), &"corrupt".into(), &"bkt/k".into())
+    );
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let (rig, _) = rig_with_a_bucket();
+    for command in ["gc", "fsck"] {
+        let ran = rig.run(&[command, "DIR/none"]).ended(Exit::Usage);
+        assert!(ran.stderr.contains("none does not exist"), "{}", ran.stderr);
+        let ran = rig.run(&[command, "DIR/root", "--bucket", "missing"]).ended(Exit::NotFound);
+        assert!(ran.stderr.contains("s3://missing"), "{}", ran.stderr);
+    }
+    rig.interrupt.raise();
+    rig.run(&["fsck", "DIR/root"]).ended(Exit::Interrupted);
+}

@@ -1,0 +1,377 @@
+//! `cp`, `cat` and `sync` against a store in memory.
+
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
+use fordway_command::{Exit, Interrupt};
+use fordway_store::{ErrorKind, GetOptions, Store, UploadsQuery};
+
+fn faulty(fault: Fault) -> Rig {
+    Rig::over(|inner| Arc::new(FaultyStore { inner, fault }))
+}
+
+#[test]
+fn a_file_goes_up_and_comes_back() {
+    let rig = Rig::new();
+    rig.write("in.json", "{}");
+    let up = rig.run(&["cp", "DIR/in.json", "s3://bkt/x/", "--metadata", "Run=7,owner=me"]).ok();
+    assert_eq!(up.stdout, format!("upload: {} to s3://bkt/x/in.json\n", rig.path("in.json").display()));
+    let info = rig.memory.head(&bucket("bkt"), &name("x/in.json"), &GetOptions::default()).unwrap();
+    assert_eq!(info.metadata.content_type.as_deref(), Some("application/json"));
+    assert_eq!(info.metadata.user["run"], "7");
+
+    rig.run(&["cp", "s3://bkt/x/in.json", "DIR/new/out.json"]).ok();
+    assert_eq!(std::fs::read(rig.path("new/out.json")).unwrap(), b"{}");
+    let modified = rig.path("new/out.json").metadata().unwrap().modified().unwrap();
+    assert_eq!(modified, info.modified);
+    assert_eq!(rig.files(), ["in.json", "new/out.json"]);
+}
+
+#[test]
+fn content_type_can_be_given_or_left_out() {
+    let rig = Rig::new();
+    rig.write("a.json", "{}");
+    rig.run(&["cp", "DIR/a.json", "s3://bkt/none", "--no-guess-mime-type"]).ok();
+    rig.run(&["cp", "DIR/a.json", "s3://bkt/given", "--content-type", "text/x"]).ok();
+    let stored = |key| rig.memory.head(&bucket("bkt"), &name(key), &GetOptions::default()).unwrap();
+    assert_eq!(stored("none").metadata.content_type, None);
+    assert_eq!(stored("given").metadata.content_type.as_deref(), Some("text/x"));
+}
+
+#[test]
+fn a_tree_goes_up_filtered_and_comes_back() {
+    let rig = Rig::new();
+    for file in ["t/a.txt", "t/sub/b.txt", "t/sub/c.tmp", "t/sub/deep/d.txt"] {
+        rig.write(file, file);
+    }
+    rig.run(&["cp", "DIR/t", "s3://bkt/up", "--recursive", "--exclude", "*.tmp"]).ok();
+    assert_eq!(rig.keys(), ["up/a.txt", "up/sub/b.txt", "up/sub/deep/d.txt"]);
+    rig.put("up-other", "a neighbour that only shares letters");
+    rig.put("up/marker/", "");
+    rig.run(&["cp", "s3://bkt/up", "DIR/back", "-r"]).ok();
+    let back: Vec<_> = rig.files().into_iter().filter(|file| file.starts_with("back/")).collect();
+    assert_eq!(back, ["back/a.txt", "back/sub/b.txt", "back/sub/deep/d.txt"]);
+    assert_eq!(std::fs::read_to_string(rig.path("back/sub/b.txt")).unwrap(), "t/sub/b.txt");
+}
+
+#[test]
+fn wildcards_keep_the_path_below_their_literal_part() {
+    let rig = Rig::new();
+    for key in ["logs/1.gz", "logs/2024/2.gz", "logs/3.txt", "logs/[x].gz", "other.gz"] {
+        rig.put(key, key);
+    }
+    rig.run(&["cp", "s3://bkt/logs/*.gz", "DIR/out"]).ok();
+    assert_eq!(rig.files(), ["out/1.gz", "out/2024/2.gz", "out/[x].gz"]);
+    let none = rig.run(&["cp", "s3://bkt/none*", "DIR/out"]).ended(Exit::NotFound);
+    assert!(none.stderr.contains("nothing fits s3://bkt/none*"), "{}", none.stderr);
+    rig.put("a*b", "literal");
+    rig.run(&["cp", "--raw", "s3://bkt/a*b", "DIR/star"]).ok();
+    assert_eq!(std::fs::read_to_string(rig.path("star")).unwrap(), "literal");
+}
+
+#[test]
+fn objects_are_copied_within_the_store() {
+    let rig = Rig::new();
+    rig.put("a/1", "one");
+    rig.put("a/2", "two");
+    let ran = rig.run(&["cp", "s3://bkt/a/", "s3://bkt/a/copy/", "--recursive"]).ok();
+    assert_eq!(
+        ran.sorted(),
+        ["copy: s3://bkt/a/1 to s3://bkt/a/copy/1", "copy: s3://bkt/a/2 to s3://bkt/a/copy/2"]
+    );
+    // What lies below the destination already is not copied into itself.
+    rig.run(&["cp", "s3://bkt/a/", "s3://bkt/a/copy/", "--recursive"]).ok();
+    assert_eq!(rig.keys(), ["a/1", "a/2", "a/copy/1", "a/copy/2"]);
+    rig.run(&["cp", "s3://bkt/a/1", "s3://bkt/b", "--content-type", "text/one"]).ok();
+    let info = rig.memory.head(&bucket("bkt"), &name("b"), &GetOptions::default()).unwrap();
+    assert_eq!(info.metadata.content_type.as_deref(), Some("text/one"));
+}
+
+#[test]
+fn several_sources_need_a_directory() {
+    let rig = Rig::new();
+    for file in ["a", "b"] {
+        rig.write(file, file);
+    }
+    rig.run(&["cp", "DIR/a", "DIR/b", "s3://bkt/dir"]).ok();
+    assert_eq!(rig.keys(), ["dir/a", "dir/b"]);
+    let ran = rig.run(&["cp", "s3://bkt/dir/a", "s3://bkt/dir/b", "DIR/a"]).ended(Exit::Usage);
+    assert!(ran.stderr.contains("name a directory"), "{}", ran.stderr);
+}
+
+#[test]
+fn hostile_keys_never_leave_the_destination() {
+    let rig = Rig::new();
+    for key in ["p/../../../escaped", "p//etc/absolute", "p/good", "p/a/./b", "p/zlast"] {
+        rig.put(key, key);
+    }
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/in/out", "--recursive"]).ended(Exit::Usage);
+    assert_eq!(rig.files(), ["in/out/good", "in/out/zlast"]);
+    assert_eq!(ran.stderr.matches("cannot be a path below").count(), 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("copy s3://bkt/p/../../../escaped (memory)"), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with("3 of 5 failed, 2 done, 0 skipped\n"), "{}", ran.stderr);
+    rig.run(&["sync", "s3://bkt/p/", "DIR/in/synced"]).ended(Exit::Usage);
+    assert_eq!(rig.files(), ["in/out/good", "in/out/zlast", "in/synced/good", "in/synced/zlast"]);
+}
+
+#[test]
+fn existing_destinations() {
+    let rig = Rig::new();
+    rig.write("f", "new");
+    rig.put("f", "old");
+    assert_eq!(rig.run(&["cp", "-n", "DIR/f", "s3://bkt/f"]).ok().stdout, "");
+    rig.run(&["cp", "--if-none-match", "DIR/f", "s3://bkt/f"]).ended(Exit::Conflict);
+    assert_eq!(rig.get("f").unwrap(), b"old");
+    rig.run(&["cp", "-n", "s3://bkt/f", "DIR/f"]).ok();
+    rig.run(&["cp", "--if-none-match", "s3://bkt/f", "DIR/f"]).ended(Exit::Conflict);
+    assert_eq!(std::fs::read(rig.path("f")).unwrap(), b"new");
+    assert_eq!(rig.files(), ["f"]);
+    rig.run(&["cp", "DIR/f", "s3://bkt/f"]).ok();
+    assert_eq!(rig.get("f").unwrap(), b"new");
+}
+
+#[test]
+fn a_link_stays_and_a_device_is_not_replaced() {
+    let rig = Rig::new();
+    rig.put("k", "content");
+    rig.write("target", "old");
+    symlink(rig.path("target"), rig.path("link")).unwrap();
+    rig.run(&["cp", "s3://bkt/k", "DIR/link"]).ok();
+    assert!(rig.path("link").is_symlink());
+    assert_eq!(std::fs::read(rig.path("target")).unwrap(), b"content");
+    rig.run(&["cp", "s3://bkt/k", "/dev/null"]).ok();
+    assert!(!std::path::Path::new("/dev/null").metadata().unwrap().is_file());
+}
+
+#[test]
+fn dry_run_touches_nothing() {
+    let rig = Rig::new();
+    rig.write("t/a", "a");
+    rig.put("k/b", "b");
+    let ran = rig.run(&["cp", "DIR/t", "s3://bkt/new", "-r", "--dry-run"]).ok();
+    assert_eq!(ran.stdout, format!("(dryrun) upload: {} to s3://bkt/new/a\n", rig.path("t/a").display()));
+    rig.run(&["cp", "s3://bkt/k/b", "DIR/b", "--dryrun"]).ok();
+    rig.run(&["sync", "s3://bkt/k", "DIR/none", "--delete", "--dry-run"]).ok();
+    rig.run(&["sync", "DIR/t", "s3://bkt/k", "--delete", "--dry-run"]).ok();
+    rig.run(&["rm", "s3://bkt/k", "-r", "--dry-run"]).ok();
+    rig.run(&["rb", "s3://bkt", "--force", "--dry-run"]).ok();
+    assert_eq!(rig.keys(), ["k/b"]);
+    assert_eq!(rig.files(), ["t/a"]);
+    assert!(!rig.path("none").exists());
+}
+
+#[test]
+fn one_failure_does_not_stop_the_others() {
+    let rig = faulty(Fault::Fails("bad", ErrorKind::AccessDenied));
+    for key in ["p/a", "p/bad", "p/c"] {
+        rig.put(key, key);
+    }
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "--recursive"]).ended(Exit::Denied);
+    assert_eq!(rig.files(), ["out/a", "out/c"]);
+    assert!(ran.stderr.contains("get s3://bkt/p/bad (memory): access denied"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 of 3 failed, 2 done"), "{}", ran.stderr);
+    let ran = rig.run(&["cat", "s3://bkt/p/*"]).ended(Exit::Denied);
+    assert_eq!(ran.stdout, "p/ap/c");
+}
+
+#[test]
+fn corrupt_content_is_found_and_leaves_no_file() {
+    let rig = faulty(Fault::Corrupts("bad"));
+    rig.put("bad", "some content");
+    let ran = rig.run(&["cp", "s3://bkt/bad", "DIR/out"]).ended(Exit::Corrupt);
+    assert!(ran.stderr.contains("get s3://bkt/bad (memory): bad digest"), "{}", ran.stderr);
+    assert!(rig.files().is_empty());
+    rig.run(&["cp", "s3://bkt/bad", "DIR/out", "--multipart-threshold", "1"]).ended(Exit::Corrupt);
+    assert!(rig.files().is_empty());
+    rig.run(&["cat", "s3://bkt/bad"]).ended(Exit::Corrupt);
+    rig.run(&["cp", "s3://bkt/bad", "DIR/out", "--no-verify"]).ok();
+    assert_eq!(rig.files(), ["out"]);
+}
+
+#[test]
+fn ctrl_c_leaves_what_was_there() {
+    let interrupt = Interrupt::default();
+    let mut rig = faulty(Fault::Interrupts("big", interrupt.clone()));
+    rig.interrupt = interrupt;
+    rig.put("p/big", vec![7; 1_000_000]);
+    rig.put("p/later", "x");
+    rig.write("out/big", "before");
+    let ran = rig.run(&["cp", "s3://bkt/p/", "DIR/out", "-r", "-j", "1"]).ended(Exit::Interrupted);
+    assert_eq!(rig.files(), ["out/big"]);
+    assert_eq!(std::fs::read(rig.path("out/big")).unwrap(), b"before");
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn ctrl_c_stops_at_the_next_chunk() {
+    for threshold in [None, Some(5 << 20)] {
+        let mut rig = Rig::new();
+        rig.multipart_threshold_bytes = threshold;
+        let (interrupt, bytes_after) = (rig.interrupt.clone(), Arc::default());
+        let input =
+            InterruptedInput { interrupt, bytes_before: 6 << 20, bytes_after: Arc::clone(&bytes_after) };
+        let words = ["cp", "-", "s3://bkt/k", "--part-size", "5MiB"];
+        let exit = rig.run_with_input(&words, input, Captured::default(), Captured::default());
+        assert_eq!(exit, Exit::Interrupted);
+        let taken = bytes_after.load(Ordering::Relaxed);
+        assert!(taken <= 1 << 20, "{taken} bytes were read after Ctrl-C");
+        assert!(rig.keys().is_empty());
+        let left = rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap();
+        assert_eq!(left.uploads, []);
+    }
+}
+
+#[test]
+fn large_files_go_in_parts_both_ways() {
+    let rig = Rig::new();
+    let body: Vec<u8> = (0..11_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
+    rig.write("big", &body);
+    let parts = ["--multipart-threshold", "10MiB", "--part-size", "5MiB"];
+    rig.run(&[&["cp", "DIR/big", "s3://bkt/big", "--checksum-algorithm", "sha256"][..], &parts].concat())
+        .ok();
+    let info = rig.memory.head(&bucket("bkt"), &name("big"), &GetOptions::default()).unwrap();
+    assert!(info.etag.as_str().ends_with("-3"), "{}", info.etag);
+    assert_eq!(rig.get("big").unwrap(), body);
+    rig.put("single", &body);
+    rig.run(&[&["cp", "s3://bkt/*", "DIR/out/"][..], &parts].concat()).ok();
+    assert!(std::fs::read(rig.path("out/big")).unwrap() == body);
+    assert!(std::fs::read(rig.path("out/single")).unwrap() == body);
+    rig.run(&[&["cp", "s3://bkt/single", "DIR/alone"][..], &parts].concat()).ok();
+    assert!(std::fs::read(rig.path("alone")).unwrap() == body);
+    rig.run(&[&["cp", "s3://bkt/single", "s3://bkt/copied"][..], &parts].concat()).ok();
+    let info = rig.memory.head(&bucket("bkt"), &name("copied"), &GetOptions::default()).unwrap();
+    assert!(info.etag.as_str().ends_with("-2"), "{}", info.etag);
+    assert!(rig.get("copied").unwrap() == body);
+}
+
+#[test]
+fn a_failed_part_aborts_the_upload() {
+    let rig = faulty(Fault::FailsPart(2));
+    rig.write("big", vec![1; 11_000_000]);
+    let words = ["cp", "DIR/big", "s3://bkt/big", "--multipart-threshold", "1", "--part-size", "5MiB"];
+    rig.run(&words).ended(Exit::Unavailable);
+    assert!(rig.keys().is_empty());
+    let left = rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap();
+    assert_eq!(left.uploads, []);
+}
+
+#[test]
+fn standard_input_and_output() {
+    let mut rig = Rig::new();
+    for (size, threshold) in
+        [(0, None), (12_000_000, None), (100, Some(1 << 20)), (12_000_000, Some(1 << 20))]
+    {
+        rig.input = (0..size).map(|i: u32| (i >> 2) as u8).collect();
+        rig.multipart_threshold_bytes = threshold;
+        rig.run(&["cp", "-", "s3://bkt/piped", "--part-size", "5MiB"]).ok();
+        assert!(rig.get("piped").unwrap() == rig.input, "{size} {threshold:?}");
+    }
+    rig.run(&["cp", "-", "s3://bkt/dir/"]).ended(Exit::Usage);
+    rig.put("text", "0123456789");
+    assert_eq!(rig.run(&["cp", "s3://bkt/text", "-"]).ok().stdout, "0123456789");
+    for (range, shown) in [("2-4", "234"), ("8-", "89"), ("-3", "789")] {
+        assert_eq!(rig.run(&["cat", "s3://bkt/text", "--range", range]).ok().stdout, shown);
+    }
+    rig.run(&["cat", "s3://bkt/text", "--range", "10-"]).ended(Exit::Usage);
+    let ran = rig.run(&["cat", "s3://bkt/none", "s3://bkt/text"]).ended(Exit::NotFound);
+    assert_eq!(ran.stdout, "0123456789");
+}
+
+#[test]
+fn a_reader_that_leaves_ends_commands_quietly() {
+    let rig = Rig::new();
+    rig.put("big", vec![b'x'; 1_000_000]);
+    for words in [&["cat", "s3://bkt/big", "s3://bkt/big"][..], &["ls", "s3://bkt", "-r"]] {
+        let stderr = Captured::default();
+        assert_eq!(rig.run_with_streams(words, ShortPipe(10), stderr.clone()), Exit::Ok);
+        assert_eq!(stderr.text(), "");
+    }
+}
+
+#[test]
+fn copies_go_on_although_nobody_reads_of_them() {
+    let rig = faulty(Fault::Fails("bad", ErrorKind::AccessDenied));
+    for key in ["p/a", "p/bad", "p/c"] {
+        rig.put(key, key);
+    }
+    let words = ["cp", "s3://bkt/p/", "DIR/out", "-r"];
+    assert_eq!(rig.run_with_streams(&words, ShortPipe(10), Captured::default()), Exit::Denied);
+    assert_eq!(rig.files(), ["out/a", "out/c"]);
+}
+
+#[test]
+fn one_source_that_is_not_there_does_not_stop_the_others() {
+    let rig = Rig::new();
+    rig.put("a1", "x");
+    let ran = rig.run(&["cp", "s3://bkt/none*", "s3://bkt/a*", "DIR/out/"]).ended(Exit::NotFound);
+    assert_eq!(rig.files(), ["out/a1"]);
+    assert!(ran.stderr.contains("1 of 2 failed, 1 done"), "{}", ran.stderr);
+}
+
+#[test]
+fn places_that_cannot_be_copied_between() {
+    let rig = Rig::new();
+    rig.write("f", "x");
+    for words in [
+        &["cp", "DIR/f", "DIR/g"][..],
+        &["cp", "-", "DIR/g"],
+        &["cp", "DIR", "s3://bkt/"],
+        &["cp", "s3://bkt/p/", "DIR"],
+        &["cp", "DIR/f", "s3://"],
+        &["sync", "DIR", "DIR"],
+        &["sync", "s3://bkt/a", "s3://bkt/a/b"],
+    ] {
+        let ran = rig.run(words).ended(Exit::Usage);
+        assert!(ran.stderr.starts_with("fordway: "), "{words:?}: {}", ran.stderr);
+    }
+    rig.run(&["cp", "DIR/none", "s3://bkt/"]).ended(Exit::NotFound);
+    rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(Exit::NotFound);
+    rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(Exit::NotFound);
+    assert_eq!(rig.files(), ["f"]);
+}
+
+#[test]
+fn sync_up_and_down() {
+    let rig = Rig::new();
+    rig.write("t/a", "a");
+    rig.write("t/sub/b", "bb");
+    rig.write("t/skip.tmp", "x");
+    rig.put("s/old", "gone from the source");
+    rig.put("s/old.tmp", "protected by the filter");
+    let words = ["sync", "DIR/t", "s3://bkt/s", "--delete", "--exclude", "*.tmp"];
+    rig.run(&words).ok();
+    assert_eq!(rig.keys(), ["s/a", "s/old.tmp", "s/sub/b"]);
+    assert_eq!(rig.run(&words).ok().stdout, "", "nothing is left to do");
+
+    rig.write("t/a", "changed");
+    assert_eq!(rig.run(&words).ok().stdout.lines().count(), 1);
+    rig.run(&["sync", "s3://bkt/s", "DIR/down"]).ok();
+    assert_eq!(rig.run(&["sync", "s3://bkt/s", "DIR/down"]).ok().stdout, "");
+    rig.write("down/extra", "x");
+    rig.run(&["sync", "s3://bkt/s", "DIR/down", "--delete"]).ok();
+    assert!(!rig.path("down/extra").exists());
+
+    let later = SystemTime::now() + Duration::from_secs(60);
+    std::fs::File::options().write(true).open(rig.path("t/a")).unwrap().set_modified(later).unwrap();
+    assert_eq!(
+        rig.run(&["sync", "DIR/t", "s3://bkt/s", "--size-only", "--exclude", "*.tmp"]).ok().stdout,
+        ""
+    );
+    assert_eq!(rig.run(&words).ok().stdout.lines().count(), 1);
+    rig.run(&["sync", "s3://bkt/s", "s3://bkt/mirror"]).ok();
+    assert_eq!(rig.get("mirror/sub/b").unwrap(), b"bb");
+}
+
+#[test]
+fn sync_removes_nothing_when_the_source_is_missing() {
+    let rig = Rig::new();
+    rig.put("s/a", "a");
+    rig.run(&["sync", "DIR/none", "s3://bkt/s", "--delete"]).ended(Exit::NotFound);
+    assert_eq!(rig.keys(), ["s/a"]);
+    rig.write("down/a", "a");
+    rig.run(&["sync", "s3://nobucket/s", "DIR/down", "--delete"]).ended(Exit::NotFound);
+    assert_eq!(rig.files(), ["down/a"]);
+}

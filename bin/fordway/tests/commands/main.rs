@@ -1,0 +1,14 @@
+//! Every command, against a store in memory and as the binary.
+
+mod binary;
+mod care;
+mod copying;
+mod listing;
+mod proportion;
+mod reading;
+mod replicas;
+mod sources;
+mod support;
+mod versions;
+mod web;
+mod webdav;

@@ -1,0 +1,193 @@
+//! `cp`, `cat` and `read` of files at several places, and `metalink`.
+
+use fordway_command::Exit;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+
+use crate::support::{Ran, Rig};
+
+fn content() -> Vec<u8> {
+    (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
+}
+
+fn server(script: Script) -> HostileServer {
+    HostileServer::start(content(), script)
+}
+
+/// A rig whose `m.meta4` describes the content at these servers.
+fn rig(servers: &[&HostileServer]) -> Rig {
+    let mut rig = Rig::new();
+    rig.input = "90 10\n1100000 3\n".into();
+    rig.write("file", content());
+    let urls: Vec<String> = servers.iter().map(|server| server.url()).collect();
+    let mut words = vec!["metalink", "make", "DIR/file", "--out", "DIR/m.meta4"];
+    urls.iter().for_each(|url| words.extend(["--replica", url]));
+    made(&rig.run(&words));
+    std::fs::remove_file(rig.path("file")).unwrap();
+    rig
+}
+
+fn made(ran: &Ran) {
+    assert!(ran.exit == Exit::Ok && ran.stdout.starts_with("made: "), "{}{}", ran.stdout, ran.stderr);
+}
+
+fn left(rig: &Rig) -> Vec<String> {
+    rig.files().into_iter().filter(|name| name != "m.meta4").collect()
+}
+
+#[test]
+fn what_is_described_is_copied_shown_and_read() {
+    let (bad, good) = (server(Script::honest().always(Lie::Status(500, None))), server(Script::honest()));
+    let rig = rig(&[&bad, &good]);
+    rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ok();
+    rig.run(&["get", "--metalink", "DIR/m.meta4", "DIR/"]).ok();
+    for name in ["copy", "file"] {
+        assert!(std::fs::read(rig.path(name)).unwrap() == content(), "{name}");
+    }
+    assert_eq!(left(&rig), ["copy", "file"]);
+    assert!(rig.run(&["cat", "--metalink", "DIR/m.meta4"]).ok().stdout.into_bytes() == content());
+    let tail = rig.run(&["cat", "--metalink", "DIR/m.meta4", "--range", "-5"]).ok();
+    assert_eq!(tail.stdout.as_bytes(), &content()[content().len() - 5..]);
+    let wanted = [&content()[90..100], &content()[1_100_000..1_100_003]].concat();
+    for options in [&[][..], &["--no-verify"], &["--streams", "2"], &["--window", "2", "--per-call", "1"]] {
+        let words = [&["read", "--metalink", "DIR/m.meta4", "--ranges", "-"], options].concat();
+        assert_eq!(rig.run(&words).ok().stdout.as_bytes(), wanted, "{options:?}");
+    }
+    rig.run(&["read", "--metalink", "DIR/m.meta4", "--sequential", "64KiB", "--output", "DIR/all"]).ok();
+    assert!(std::fs::read(rig.path("all")).unwrap() == content());
+}
+
+#[test]
+fn a_copy_that_cannot_be_right_is_none() {
+    let corrupt = server(Script::honest().always(Lie::FlippedAt(800_000)));
+    let rig = rig(&[&corrupt]);
+    let ran = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy"]).ended(Exit::Corrupt);
+    assert!(ran.stderr.contains("digest") && ran.stderr.contains(&corrupt.url()), "{}", ran.stderr);
+    assert!(!rig.path("copy").exists());
+    rig.run(&["cat", "--metalink", "DIR/m.meta4"]).ended(Exit::Corrupt);
+    rig.run(&["read", "--metalink", "DIR/m.meta4", "--ranges", "-"]).ok();
+    rig.run(&["cp", "--metalink", "DIR/nothing.meta4", "DIR/copy"]).ended(Exit::NotFound);
+}
+
+#[test]
+fn a_metalink_is_understood_as_what_it_describes() {
+    let good = server(Script::honest());
+    let rig = rig(&[&good]);
+    let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
+    let holder = server(Script::honest().always(Lie::Document("x.meta4", "text/plain", document)));
+    let url = holder.url().replace("/file", "/x.meta4");
+    rig.run(&["cp", &url, "DIR/"]).ok();
+    assert!(std::fs::read(rig.path("x")).unwrap() == content());
+    assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
+}
+
+/// The server knows of another place, and breaks off in the middle.
+#[test]
+fn the_server_is_asked_when_it_fails() {
+    let good = server(Script::honest());
+    let rig = rig(&[&good]);
+    let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
+    let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
+    let origin = server(Script::honest());
+    for failing in [
+        Script::honest().on_requests(0..1_000, Lie::Status(503, None)),
+        Script::honest().on_requests(1..1_000, Lie::CloseAt(0)),
+        Script::honest()
+            .on_requests(1..2, Lie::CloseAt(600_000))
+            .on_requests(2..1_000, Lie::Status(500, None)),
+    ] {
+        let origin = server(failing.always(known.clone()));
+        rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
+        assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+        assert_eq!(left(&rig), ["copy"]);
+    }
+    let failing = || Script::honest().on_requests(1..1_000, Lie::CloseAt(600_000)).always(known.clone());
+    origin.follow(failing());
+    let cut = server(failing());
+    assert!(rig.run(&["cat", &cut.url()]).ok().stdout.into_bytes() == content());
+    let refusing =
+        server(Script::honest().on_requests(1..1_000, Lie::Status(500, None)).always(known.clone()));
+    let found = rig.run(&["read", &refusing.url(), "--ranges", "-", "--per-call", "1", "--window", "2"]).ok();
+    assert_eq!(found.stdout.as_bytes(), [&content()[90..100], &content()[1_100_000..1_100_003]].concat());
+    let alone = server(Script::honest().always(Lie::Status(503, None)).always(known));
+    rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(Exit::Unavailable);
+}
+
+#[test]
+fn streams_copy_one_file() {
+    let one = server(Script::honest());
+    let rig = rig(&[&one]);
+    rig.run(&["cp", &one.url(), "DIR/copy", "--streams", "3"]).ok();
+    rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/other", "--streams", "3"]).ok();
+    for name in ["copy", "other"] {
+        assert!(std::fs::read(rig.path(name)).unwrap() == content(), "{name}");
+    }
+    assert_eq!(left(&rig), ["copy", "other"]);
+}
+
+#[test]
+fn metalinks_are_shown() {
+    let good = server(Script::honest());
+    let rig = rig(&[&good]);
+    let text = rig.run(&["metalink", "show", "DIR/m.meta4"]).ok().stdout;
+    for part in ["File: file", "(1200000 bytes)", "sha-256: ", "Pieces: 5 of 262144 bytes", &good.url()] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = rig.run(&["metalink", "show", "DIR/m.meta4", "--json"]).ok().stdout;
+    let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&shown["size_bytes"], &shown["pieces"]["count"]), (&1_200_000.into(), &5.into()));
+    assert_eq!(shown["replicas"][0]["priority"], 1);
+    let asked = rig.run(&["metalink", "show", &good.url()]);
+    assert_ne!(asked.exit, Exit::Ok);
+    assert!(asked.stderr.contains("nobody tells"), "{}", asked.stderr);
+}
+
+#[test]
+fn places_of_several_files_are_directories() {
+    let rig = Rig::new();
+    rig.write("a b", "1");
+    rig.write("c", "");
+    let words = ["metalink", "make", "DIR/a b", "DIR/c", "--out", "-"];
+    let made = rig.run(&[&words[..], &["--replica", "http://h/d/@CH"]].concat()).ok().stdout;
+    assert!(made.contains("<url location=\"ch\" priority=\"1\">http://h/d/a%20b</url>"), "{made}");
+    for (place, why) in [("http://h/f", "is of one file"), ("h/f", "is no address")] {
+        let refused = rig.run(&[&words[..], &["--replica", place]].concat()).ended(Exit::Usage);
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+}
+
+/// The server gives one job and stands still in the next, so that there is something left to go on with.
+#[test]
+fn a_copy_that_was_killed_is_gone_on_with() {
+    let large = content().repeat(10);
+    let stalling = Script::honest().on_requests(2..1_000, Lie::StallAt(100));
+    let server = HostileServer::start(large.clone(), stalling);
+    let rig = Rig::new();
+    rig.write("source/file", &large);
+    let words = ["metalink", "make", "DIR/source/file", "--out", "DIR/m.meta4", "--replica"];
+    made(&rig.run(&[&words[..], &[&server.url()]].concat()));
+    let (metalink, copy) = (rig.path("m.meta4"), rig.path("copy"));
+    let mut killed = std::process::Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["cp", "--streams", "1", "--metalink"])
+        .args([&metalink, &copy])
+        .env("XDG_CACHE_HOME", rig.path("cache"))
+        .spawn()
+        .unwrap();
+    let has_begun = || {
+        let part = rig.files().into_iter().find(|name| name.starts_with(".copy."));
+        part.is_some_and(|name| std::fs::read(rig.path(&name)).unwrap().starts_with(&large[..1_000]))
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !has_begun() {
+        assert!(std::time::Instant::now() < deadline, "{:?}", rig.files());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(!copy.exists());
+    server.follow(Script::honest());
+    let told = rig.run(&["cp", "--metalink", "DIR/m.meta4", "DIR/copy", "--json"]).ok().stdout;
+    let event: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(event["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{event}");
+    assert!(std::fs::read(copy).unwrap() == large);
+    assert!(!rig.files().iter().any(|name| name.starts_with(".copy.")), "{:?}", rig.files());
+}

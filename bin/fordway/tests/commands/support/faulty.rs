@@ -1,0 +1,177 @@
+//! A store in which chosen keys go wrong.
+
+use fordway_command::Interrupt;
+use fordway_store::{
+    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
+    ErrorKind, GetOptions, Key, ListQuery, Listing, MemoryStore, Object, ObjectInfo, ObjectPart, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+};
+
+use super::corrupted;
+
+/// What goes wrong.
+pub(crate) enum Fault {
+    /// Every call on a key that holds this text fails so.
+    Fails(&'static str, ErrorKind),
+    /// Reading such a key gives other bytes than were stored.
+    Corrupts(&'static str),
+    /// Reading such a key is when the user presses Ctrl-C.
+    Interrupts(&'static str, Interrupt),
+    /// Parts with this number fail.
+    FailsPart(u16),
+}
+
+pub(crate) struct FaultyStore {
+    pub(crate) inner: MemoryStore,
+    pub(crate) fault: Fault,
+}
+
+impl FaultyStore {
+    fn check(&self, operation: &'static str, bucket: &Bucket, key: &Key) -> Result<()> {
+        match self.fault {
+            Fault::Fails(text, kind) if key.as_str().contains(text) => {
+                Err(Error::from(kind).during(operation, "memory", bucket.as_str(), key.as_str()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store for FaultyStore {
+    fn lane(&self) -> &'static str {
+        self.inner.lane()
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        self.inner.list_buckets()
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.inner.create_bucket(bucket)
+    }
+
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.inner.head_bucket(bucket)
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.inner.delete_bucket(bucket)
+    }
+
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.inner.versioning(bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.inner.set_versioning(bucket, versioning)
+    }
+
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        self.check("put", bucket, key)?;
+        self.inner.writer(bucket, key, options)
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        self.check("get", bucket, key)?;
+        let object = self.inner.get(bucket, key, options)?;
+        match &self.fault {
+            Fault::Corrupts(text) if key.as_str().contains(text) => corrupted(object),
+            Fault::Interrupts(text, interrupt) if key.as_str().contains(text) => {
+                interrupt.raise();
+                Ok(object)
+            }
+            _ => Ok(object),
+        }
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.check("head", bucket, key)?;
+        self.inner.head(bucket, key, options)
+    }
+
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.inner.object_parts(bucket, key, options)
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.check("get tags", bucket, key)?;
+        self.inner.tags(bucket, key, version)
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.check("set tags", bucket, key)?;
+        self.inner.set_tags(bucket, key, version, tags)
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+        self.check("delete", bucket, key)?;
+        self.inner.delete(bucket, key, options)
+    }
+
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        self.check("copy", from.0, from.1)?;
+        self.inner.copy(from, bucket, key, options)
+    }
+
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        self.inner.list(bucket, query)
+    }
+
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        self.inner.list_versions(bucket, query)
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        self.inner.create_upload(bucket, key, options)
+    }
+
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        match self.fault {
+            Fault::FailsPart(bad) if bad == number => Err(ErrorKind::Unavailable.into()),
+            _ => self.inner.part_writer(bucket, key, upload, number, options),
+        }
+    }
+
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        self.inner.list_parts(bucket, key, upload, query)
+    }
+
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        self.inner.list_uploads(bucket, query)
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        options: &CompleteOptions,
+    ) -> Result<PutResult> {
+        self.inner.complete_upload(bucket, key, upload, parts, options)
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        self.inner.abort_upload(bucket, key, upload)
+    }
+}

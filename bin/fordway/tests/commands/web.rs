@@ -1,0 +1,220 @@
+//! `cat`, `stat` and `cp` of files at web servers.
+
+use fordway_command::Exit;
+use fordway_store::{Checksum, ChecksumAlgorithm};
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+
+use crate::support::Rig;
+
+fn content() -> Vec<u8> {
+    (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
+}
+
+fn server() -> HostileServer {
+    HostileServer::start(content(), Script::honest())
+}
+
+#[test]
+fn files_are_shown() {
+    let (rig, server) = (Rig::new(), server());
+    let url = server.url();
+    assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
+    assert!(rig.run(&["cp", &url, "-"]).ok().stdout.into_bytes() == content());
+    let tail = rig.run(&["cat", &url, "--range", "-5"]).ok();
+    assert_eq!(tail.stdout.as_bytes(), &content()[content().len() - 5..]);
+    let shown = rig.run(&["stat", &url]).ok().stdout;
+    assert!(shown.contains("(1200000 bytes)") && shown.contains("ETag: \"version-0\""), "{shown}");
+}
+
+#[test]
+fn files_are_copied_under_their_name_or_another() {
+    let (rig, server) = (Rig::new(), server());
+    let copied = rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    assert!(copied.stdout.starts_with(&format!("download: {}", server.url())), "{}", copied.stdout);
+    rig.run(&["cp", &format!("{}?token=1", server.url()), "DIR/below/"]).ok();
+    for name in ["copy", "below/file"] {
+        assert!(std::fs::read(rig.dir.path().join(name)).unwrap() == content(), "{name}");
+    }
+    std::fs::write(rig.dir.path().join("mine"), "mine").unwrap();
+    rig.run(&["cp", "--no-clobber", &server.url(), "DIR/mine"]).ok();
+    let refused = rig.run(&["cp", "--if-none-match", &server.url(), "DIR/mine"]);
+    assert_ne!(refused.exit, Exit::Ok);
+    assert!(refused.stderr.contains("exists"), "{}", refused.stderr);
+    assert_eq!(std::fs::read(rig.dir.path().join("mine")).unwrap(), b"mine");
+    rig.run(&["cp", &server.url(), "DIR/mine"]).ok();
+    assert!(std::fs::read(rig.dir.path().join("mine")).unwrap() == content());
+    let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn an_interrupted_copy_goes_on_where_it_ended() {
+    let (rig, server) = (Rig::new(), server());
+    let cut =
+        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..3, Lie::Status(404, None));
+    server.follow(cut);
+    let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
+    assert_ne!(failed.exit, Exit::Ok);
+    assert!(!rig.dir.path().join("copy").exists());
+    server.follow(Script::honest());
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
+    let last = server.requests().pop().unwrap();
+    assert_eq!(last.header("range"), Some("bytes=700000-1199999"));
+    assert_eq!(last.header("if-range"), Some("\"version-0\""));
+}
+
+/// HEAD says one size, and the body has another: by chunks, or up to the end of the connection.
+#[test]
+fn a_body_that_does_not_end_with_the_file_is_an_error() {
+    for framing in [Lie::Chunked(1_000), Lie::UntilClose] {
+        let (rig, server) = (Rig::new(), server());
+        let longer = Script::honest().on_method("GET", framing).on_method("GET", Lie::BodyOff(11));
+        server.follow(longer);
+        for words in
+            [&["cat", &server.url()][..], &["cp", &server.url(), "DIR/copy"], &["cp", &server.url(), "-"]]
+        {
+            let ran = rig.run(words);
+            assert_ne!(ran.exit, Exit::Ok, "{words:?}");
+            assert!(ran.stderr.contains("goes on behind"), "{words:?}: {}", ran.stderr);
+        }
+        assert_eq!(rig.files(), Vec::<String>::new());
+    }
+}
+
+/// What is left of a copy is kept where the next one goes on from it, and that is said; else nothing is left.
+#[test]
+fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
+    let cut = || {
+        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Status(404, None))
+    };
+    let (rig, server) = (Rig::new(), server());
+    server.follow(cut());
+    let kept = rig.run(&["cp", &server.url(), "DIR/copy"]);
+    assert_ne!(kept.exit, Exit::Ok);
+    let files = rig.files();
+    assert!(
+        files.len() == 1 && kept.stderr.contains(&format!("{}; give the same command", files[0])),
+        "{}",
+        kept.stderr
+    );
+    server.follow(Script::honest());
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    assert_eq!(rig.files(), ["copy"]);
+    for script in [
+        cut().always(Lie::NoETag),
+        Script::honest().on_requests(1..100, Lie::Status(404, None)),
+        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..100, Lie::Version(3)),
+    ] {
+        let (rig, server) = (Rig::new(), self::server());
+        server.follow(script.clone());
+        let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
+        assert_ne!(failed.exit, Exit::Ok);
+        assert_eq!(rig.files(), Vec::<String>::new(), "{script:?}: {}", failed.stderr);
+    }
+}
+
+/// Ctrl-C before the first byte, and in the middle of a copy that nobody could go on from.
+#[test]
+fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
+    for script in [Script::honest(), Script::honest().always(Lie::NoETag)] {
+        let rig = Rig::new();
+        let server = HostileServer::start(content(), script);
+        rig.interrupt.raise();
+        assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, Exit::Ok);
+        assert_ne!(rig.run(&["cp", "--streams", "2", &server.url(), "DIR/copy"]).exit, Exit::Ok);
+        assert_eq!(rig.files(), Vec::<String>::new());
+    }
+}
+
+/// A second Ctrl-C, as while nothing arrives: the process ends at once, and leaves no more than it should.
+#[test]
+fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
+    for (script, is_kept) in [(Script::honest(), true), (Script::honest().always(Lie::NoETag), false)] {
+        let rig = Rig::new();
+        let server = HostileServer::start(content(), script.on_requests(1..2, Lie::StallAt(700_000)));
+        let copying = std::process::Command::new(env!("CARGO_BIN_EXE_fordway"))
+            .args(["cp", "--metalink", "none", &server.url()])
+            .arg(rig.path("copy"))
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let has_part = || {
+            rig.files().iter().any(|name| rig.path(name).metadata().is_ok_and(|about| about.len() == 700_000))
+        };
+        while !has_part() {
+            assert!(std::time::Instant::now() < deadline, "{:?}", rig.files());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let pid = rustix::process::Pid::from_child(&copying);
+        while rustix::process::kill_process(pid, rustix::process::Signal::INT).is_ok()
+            && rustix::process::test_kill_process(pid).is_ok()
+            && !std::fs::read_to_string(format!("/proc/{}/stat", copying.id()))
+                .unwrap_or_default()
+                .contains(") Z ")
+        {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let ended = copying.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130));
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(
+            (rig.files().len(), said.contains("go on from there")),
+            (usize::from(is_kept), is_kept),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_part_of_another_version_is_not_used() {
+    let (rig, server) = (Rig::new(), server());
+    let cut =
+        Script::honest().on_requests(1..2, Lie::CloseAt(700_000)).on_requests(2..3, Lie::Status(404, None));
+    server.follow(cut);
+    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, Exit::Ok);
+    server.follow(Script::honest().always(Lie::Version(1)));
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    let changed: Vec<u8> = content().iter().map(|byte| byte ^ 1).collect();
+    assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == changed);
+}
+
+#[test]
+fn what_web_servers_cannot_do_is_said() {
+    let (rig, server) = (Rig::new(), server());
+    let url = server.url();
+    for (words, hint) in [
+        (vec!["du", &url], "is not taken here"),
+        (vec!["cp", &url, "s3://bkt/k"], "copy it to a file first"),
+        (vec!["cp", "--dry-run", &url, "DIR/x"], "--dry-run"),
+        (vec!["cp", "s3://bkt/k", &url], "copy it to a file first"),
+        (vec!["cp", &url, "/dev/null"], "no file"),
+    ] {
+        let refused = rig.run(&words);
+        assert_ne!(refused.exit, Exit::Ok, "{words:?}");
+        assert!(refused.stderr.contains(hint), "{words:?}: {}", refused.stderr);
+    }
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[test]
+fn a_copy_that_has_not_the_digest_is_made_once_more() {
+    let rig = Rig::new();
+    let sum = Checksum::of(ChecksumAlgorithm::Sha256, &content()).to_base64();
+    let stated = || Script::honest().always(Lie::Header("Digest", format!("SHA-256={sum}")));
+    let server = HostileServer::start(content(), stated().on_requests(1..2, Lie::Flipped));
+    let copied = rig.run(&["cp", "--json", &server.url(), "DIR/copy"]).ok();
+    assert!(copied.stdout.contains(r#""verified":"SHA256""#), "{}", copied.stdout);
+    assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
+    assert_eq!(server.requests().len(), 3, "HEAD, and two copies");
+    server.follow(stated().always(Lie::Flipped));
+    let failed = rig.run(&["cp", "--metalink", "none", &server.url(), "DIR/other"]);
+    assert_eq!(failed.exit, Exit::Corrupt);
+    assert!(failed.stderr.contains("SHA256 that the server states"), "{}", failed.stderr);
+    assert_eq!(server.requests().len(), 6, "tried twice");
+    let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["copy"]);
+    assert_eq!(rig.run(&["cat", &server.url()]).exit, Exit::Corrupt);
+}

@@ -1,0 +1,229 @@
+//! Commands on WebDAV servers: Apache httpd for all but copies between servers, XRootD for those.
+
+use std::process::Command;
+
+use fordway_command::Exit;
+use fordway_testkit::foreign::{Authority, ForeignServer};
+use fordway_testkit::hostile::{HostileServer, Script};
+
+use crate::support::Rig;
+
+/// The server's address with the scheme of WebDAV.
+fn dav(server: &ForeignServer, path: &str) -> String {
+    server.url(path).replace("http", "dav")
+}
+
+#[test]
+fn files_go_up_and_come_down() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    rig.write("tree/a b", "1");
+    rig.write("tree/sub/c", vec![b'c'; 200_000]);
+    let there = dav(&server, "up");
+    let up = rig.run(&["cp", "--recursive", "DIR/tree", &there]).ok();
+    assert_eq!(up.stdout.lines().count(), 2, "{}", up.stdout);
+    assert!(up.sorted()[0].starts_with("upload: ") && up.sorted()[0].ends_with("/up/a%20b"), "{}", up.stdout);
+    let listed = rig.run(&["ls", &there, "--summarize"]).ok().stdout;
+    assert!(listed.contains("PRE sub/\n") && listed.contains(" 1 a b\n"), "{listed}");
+    assert!(listed.ends_with("Total Objects: 1\n   Total Size: 1\n"), "{listed}");
+    let all = rig.run(&["ls", &there, "--recursive"]).ok();
+    assert_eq!(all.stdout.lines().count(), 2, "{}", all.stdout);
+    assert!(all.stdout.contains("200000 sub/c"), "{}", all.stdout);
+    rig.run(&["cp", "--recursive", &there, "DIR/down"]).ok();
+    assert_eq!(std::fs::read(rig.path("down/a b")).unwrap(), b"1");
+    assert_eq!(std::fs::read(rig.path("down/sub/c")).unwrap().len(), 200_000);
+    rig.run(&["cp", &dav(&server, "up/a%20b"), "DIR/here/"]).ok();
+    assert_eq!(rig.run(&["cat", &dav(&server, "up/a%20b")]).ok().stdout, "1");
+    rig.run(&["cp", "DIR/tree/a b", &dav(&server, "up/sub/")]).ok();
+    assert_eq!(rig.run(&["cat", &dav(&server, "up/sub/a%20b")]).ok().stdout, "1");
+    let rig = Rig { input: b"from a pipe".to_vec(), ..rig };
+    rig.run(&["cp", "-", &dav(&server, "piped")]).ok();
+    assert_eq!(rig.run(&["cat", &dav(&server, "piped")]).ok().stdout, "from a pipe");
+}
+
+#[test]
+fn two_files_never_go_to_one_address() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    rig.write("a/x", "of a");
+    rig.write("b/x", "of b");
+    let to = dav(&server, "to/");
+    rig.run(&["mkdir", &to]).ok();
+    let ran = rig.run(&["mv", "DIR/a/x", "DIR/b/x", &to]).ended(Exit::Usage);
+    assert!(ran.stderr.contains("b/x would replace"), "{}", ran.stderr);
+    assert_eq!(rig.run(&["cat", &dav(&server, "to/x")]).ok().stdout, "of a");
+    assert_eq!(rig.files(), ["b/x"], "nothing is lost");
+}
+
+#[test]
+fn json_has_the_fields_of_the_other_lanes() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    rig.write("f", "12345");
+    let url = dav(&server, "d/f");
+    rig.run(&["mkdir", &dav(&server, "d")]).ok();
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text.lines().last().unwrap()).unwrap();
+    let up = parse(&rig.run(&["--json", "cp", "DIR/f", &url]).ok().stdout);
+    assert_eq!((&up["operation"], &up["size_bytes"]), (&"upload".into(), &5.into()));
+    let listed = parse(&rig.run(&["--json", "ls", &dav(&server, "d")]).ok().stdout);
+    assert_eq!(
+        (&listed["type"], &listed["key"], &listed["size_bytes"]),
+        (&"object".into(), &"f".into(), &5.into())
+    );
+    assert_eq!(listed["url"], server.url("d/f"));
+    assert!(listed["modified"].as_str().unwrap().ends_with('Z') && listed["etag"].is_string());
+    let root = parse(&rig.run(&["--json", "ls", &dav(&server, "")]).ok().stdout);
+    assert_eq!((&root["type"], &root["key"]), (&"prefix".into(), &"d/".into()));
+    let about = parse(&rig.run(&["--json", "stat", &url]).ok().stdout);
+    assert_eq!((&about["type"], &about["size_bytes"]), (&"file".into(), &5.into()));
+    let about = parse(&rig.run(&["--json", "stat", &dav(&server, "d")]).ok().stdout);
+    assert_eq!((&about["type"], about["size_bytes"].is_null()), (&"collection".into(), true));
+}
+
+#[test]
+fn what_is_there_is_kept_where_that_is_asked_for() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    rig.write("f", "new");
+    rig.write("old", "old");
+    let url = dav(&server, "f");
+    rig.run(&["cp", "DIR/old", &url]).ok();
+    rig.run(&["cp", "--no-clobber", "DIR/f", &url]).ok();
+    rig.run(&["cp", "--if-none-match", "DIR/f", &url]).ended(Exit::Conflict);
+    rig.run(&["cp", "--dry-run", "DIR/f", &url]).ok();
+    assert_eq!(rig.run(&["cat", &url]).ok().stdout, "old");
+    let other = dav(&server, "other");
+    rig.run(&["cp", &url, &other]).ok();
+    rig.run(&["cp", "DIR/f", &url]).ok();
+    rig.run(&["cp", "--if-none-match", &url, &other]).ended(Exit::Conflict);
+    rig.run(&["cp", &url, &other]).ok();
+    assert_eq!(rig.run(&["cat", &other]).ok().stdout, "new");
+    // A file would take the place of the whole collection.
+    rig.run(&["mkdir", &dav(&server, "d")]).ok();
+    let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(Exit::Usage);
+    assert!(refused.stderr.contains("is a collection, which would be gone"), "{}", refused.stderr);
+    rig.run(&["mv", &url, &dav(&server, "d")]).ended(Exit::Usage);
+    rig.run(&["cp", &url, &url]).ended(Exit::Usage);
+    rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(Exit::Usage);
+    rig.run(&["cp", &url, &dav(&server, "d/")]).ok();
+    assert_eq!(rig.run(&["cat", &dav(&server, "d/f")]).ok().stdout, "new");
+}
+
+#[test]
+fn files_and_collections_are_moved_and_removed() {
+    let Some(server) = ForeignServer::apache() else { return };
+    let rig = Rig::new();
+    for name in ["t/1", "t/2.keep", "t/u/3"] {
+        rig.write(name, name);
+    }
+    let (t, v) = (dav(&server, "t"), dav(&server, "v"));
+    rig.run(&["mv", "--recursive", "DIR/t", &t]).ok();
+    assert_eq!(rig.files(), Vec::<String>::new());
+    let moved = rig.run(&["mv", "--recursive", &t, &v]).ok();
+    assert!(moved.stdout.ends_with("(by the server)\n"), "{}", moved.stdout);
+    assert_eq!(rig.run(&["stat", &t]).exit, Exit::NotFound);
+    rig.run(&["mv", &dav(&server, "v/1"), &dav(&server, "v/u/")]).ok();
+    rig.run(&["mv", &dav(&server, "v/u/1"), "DIR/1"]).ok();
+    assert_eq!(std::fs::read(rig.path("1")).unwrap(), b"t/1");
+    rig.run(&["rm", &v]).ended(Exit::Usage);
+    rig.run(&["rm", &v, "--recursive", "--dry-run"]).ok();
+    rig.run(&["rm", &v, "--recursive", "--exclude", "*.keep"]).ok();
+    let left = rig.run(&["ls", &v, "--recursive"]).ok().stdout;
+    assert!(left.ends_with(" 2.keep\n") && left.lines().count() == 1, "{left}");
+    rig.run(&["rm", &v, "--recursive"]).ok();
+    for words in [["rm", &v], ["ls", &v], ["stat", &v], ["cat", &v]] {
+        rig.run(&words).ended(Exit::NotFound);
+    }
+    let there = dav(&server, "a/b/c");
+    rig.run(&["mkdir", &there]).ended(Exit::NotFound);
+    rig.run(&["mkdir", "--parents", &there]).ok();
+    rig.run(&["mkdir", "--parents", &there]).ok();
+    rig.run(&["mkdir", &there]).ended(Exit::Conflict);
+}
+
+#[test]
+fn objects_are_moved_too_and_have_markers() {
+    let rig = Rig::new();
+    rig.put("a", "1");
+    rig.put("d/b", "2");
+    rig.run(&["mv", "s3://bkt/a", "s3://bkt/e/"]).ok();
+    rig.run(&["mv", "s3://bkt/d/b", "DIR/b"]).ok();
+    assert_eq!(rig.keys(), ["e/a"]);
+    let up = rig.run(&["mv", "DIR/b", "s3://bkt/f/b"]).ok();
+    assert!(up.stdout.starts_with("move: "), "{}", up.stdout);
+    assert!(!rig.path("b").exists());
+    rig.run(&["mv", "--recursive", "s3://bkt/f", "s3://bkt/g"]).ok();
+    rig.run(&["mv", "--dry-run", "s3://bkt/e/a", "s3://bkt/x"]).ok();
+    rig.run(&["mv", "s3://bkt/e/a", "s3://bkt/e/a"]).ended(Exit::Usage);
+    rig.run(&["mv", "--no-clobber", "s3://bkt/e/a", "s3://bkt/g/b"]).ok();
+    assert_eq!(rig.keys(), ["e/a", "g/b"]);
+    rig.run(&["mkdir", "s3://bkt/new"]).ok();
+    assert_eq!(rig.keys(), ["e/a", "g/b", "new/"]);
+    rig.run(&["mkdir", "s3://bkt"]).ended(Exit::Usage);
+    rig.run(&["mkdir", "DIR/x"]).ended(Exit::Usage);
+}
+
+/// What a plain web server cannot do is said in a sentence.
+#[test]
+fn servers_without_webdav_say_so() {
+    let (rig, server) = (Rig::new(), HostileServer::start("hello", Script::honest()));
+    rig.write("f", "1");
+    let url = server.url();
+    for words in [vec!["ls", &url], vec!["mkdir", &url], vec!["cp", "DIR/f", &url], vec!["rm", &url]] {
+        let refused = rig.run(&words);
+        assert_ne!(refused.exit, Exit::Ok, "{words:?}");
+        assert!(refused.stderr.contains("does not speak WebDAV"), "{words:?}: {}", refused.stderr);
+    }
+    let about = rig.run(&["stat", &url.replace("http", "dav")]).ok().stdout;
+    assert!(about.contains("(5 bytes)"), "{about}");
+}
+
+/// Runs the binary, which is told of the certificate by its environment.
+fn fordway(authority: &Authority, words: &[&str]) -> (i32, String, String) {
+    let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(words)
+        .env("AWS_CA_BUNDLE", authority.file())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (ran.status.code().unwrap(), text(ran.stdout), text(ran.stderr))
+}
+
+#[test]
+fn servers_copy_to_one_another_where_they_can() {
+    let authority = Authority::new();
+    let (Some(one), Some(two)) = (ForeignServer::xrootd(&authority), ForeignServer::xrootd(&authority))
+    else {
+        return;
+    };
+    let Some(apache) = ForeignServer::apache() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    std::fs::write(&file, vec![b'x'; 1_000_000]).unwrap();
+    let run = |words: &[&str]| {
+        let (code, stdout, stderr) = fordway(&authority, words);
+        assert_eq!(code, 0, "{words:?}\n{stdout}\n{stderr}");
+        (stdout, stderr)
+    };
+    let from = dav(&one, "f");
+    run(&["cp", file.to_str().unwrap(), &from]);
+    for (option, by) in [
+        ("--third-party=pull", "third-party copy, pulled"),
+        ("--third-party=push", "third-party copy, pushed"),
+        ("--third-party=never", "through this machine"),
+    ] {
+        let (told, notes) = run(&["cp", option, &from, &dav(&two, option)]);
+        assert!(told.contains(by) && notes.is_empty(), "{told} {notes}");
+        assert_eq!(run(&["cat", &dav(&two, option)]).0.len(), 1_000_000);
+    }
+    // Apache does not know it, and this program copies.
+    let (told, notes) = run(&["cp", &from, &dav(&apache, "f")]);
+    assert!(
+        told.contains("through this machine") && notes.contains("no third-party copies"),
+        "{told} {notes}"
+    );
+    assert_eq!(run(&["cat", &dav(&apache, "f")]).0.len(), 1_000_000);
+    run(&["mv", &from, &dav(&two, "moved")]);
+    let (code, _, told) = fordway(&authority, &["cp", &from, &dav(&two, "x")]);
+    assert_eq!(code, 3, "{told}");
+}

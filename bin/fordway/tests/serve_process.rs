@@ -1,0 +1,125 @@
+//! The gateway as a process: what it prints, what it leaves behind, how it ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use fordway_sys::terminate;
+
+const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+
+fn fordway(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    // No setting of the machine may decide a test.
+    command.args(words).env_clear().env("HOME", "/nonexistent").env("PATH", "/nonexistent");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A gateway that ends with the test.
+struct Serving {
+    child: Child,
+    endpoint: String,
+}
+
+impl Serving {
+    fn start(root: &Path) -> Self {
+        let mut command =
+            fordway(&["serve", root.to_str().unwrap(), "--listen", "127.0.0.1:0", "--until-eof"]);
+        let mut child = command
+            .envs(KEYS)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let endpoint = line.trim().rsplit_once(" at ").expect(&line).1.to_owned();
+        Serving { child, endpoint }
+    }
+
+    fn client(&self, words: &[&str], keys: [(&str, &str); 2]) -> Output {
+        fordway(&[words, &["--endpoint", &self.endpoint]].concat()).envs(keys).output().unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// What goes in over HTTP lies under its key's path; SIGTERM ends the gateway in good order.
+#[test]
+fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("note"), "hello").unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("bucket")).unwrap();
+    let mut serving = Serving::start(&root);
+    let note = dir.path().join("note");
+    let ran = serving.client(&["cp", note.to_str().unwrap(), "s3://bucket/a/b.txt"], KEYS);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(std::fs::read(root.join("bucket/a/b.txt")).unwrap(), b"hello");
+    assert_eq!(text(&serving.client(&["cat", "s3://bucket/a/b.txt"], KEYS).stdout), "hello");
+    terminate(serving.child.id()).unwrap();
+    assert!(serving.child.wait().unwrap().success());
+}
+
+/// A key that is wrong: the code of permission, and where the key was found.
+#[test]
+fn a_wrong_key_names_its_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let serving = Serving::start(dir.path());
+    let wrong_secret = [KEYS[0], ("AWS_SECRET_ACCESS_KEY", "other")];
+    let wrong_key = [("AWS_ACCESS_KEY_ID", "nobody"), KEYS[1]];
+    for (keys, says) in [(wrong_secret, "signature does not match"), (wrong_key, "invalid access key id")] {
+        let ran = serving.client(&["ls"], keys);
+        let said = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(4), "{said}");
+        assert!(said.contains(says) && said.contains("AWS_ACCESS_KEY_ID in the environment"), "{said}");
+    }
+}
+
+#[test]
+fn a_port_in_use_and_half_a_key_pair_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let serving = Serving::start(dir.path());
+    let address = serving.endpoint.strip_prefix("http://").unwrap();
+    let ran = fordway(&["serve", ".", "--listen", address]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("is in use by another program"), "{}", text(&ran.stderr));
+    let half = fordway(&["serve", "."]).envs([KEYS[0]]).current_dir(dir.path()).output().unwrap();
+    assert!(text(&half.stderr).contains("set both"), "{}", text(&half.stderr));
+    let ran = serving.client(&["mb", "s3://x"], KEYS);
+    assert!(text(&ran.stderr).contains("invalid bucket name"), "{}", text(&ran.stderr));
+}
+
+/// Without keys in the environment, the pair that is printed works.
+#[test]
+fn a_generated_pair_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = fordway(&["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--json"]);
+    let mut child =
+        command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let key = |at: usize| ready["generated"][at].as_str().unwrap();
+    let ran = fordway(&["mb", "s3://made", "--endpoint", ready["endpoint"].as_str().unwrap()])
+        .envs([("AWS_ACCESS_KEY_ID", key(0)), ("AWS_SECRET_ACCESS_KEY", key(1))])
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(dir.path().join("made").is_dir());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    let mut rest = String::new();
+    child.stdout.unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}

@@ -1,0 +1,151 @@
+//! The gateway as a process: TLS, and the exchange of its certificate.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_http::TlsRoots;
+use fordway_store::{Bucket, GetOptions, Key, PutOptions, Store};
+
+const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Place(tempfile::tempdir().unwrap());
+        std::fs::create_dir_all(place.path("root/bucket")).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write_certificate(&self) {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(self.path("cert"), made.cert.pem()).unwrap();
+        std::fs::write(self.path("key"), made.signing_key.serialize_pem()).unwrap();
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+        command.arg("serve").arg(self.path("root")).args(["--listen", "127.0.0.1:0", "--tls-cert"]);
+        command.arg(self.path("cert")).arg("--tls-key").arg(self.path("key"));
+        command.env("AWS_ACCESS_KEY_ID", KEYS[0]).env("AWS_SECRET_ACCESS_KEY", KEYS[1]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// Killed when dropped.
+struct Gateway(Child);
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Gateway {
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(name).arg(self.0.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+/// A client that trusts the certificate in `file` as it is now.
+fn client(endpoint: &str, file: &Path) -> S3Store {
+    let keys = Credentials::keys(KEYS[0], KEYS[1], "the test");
+    let mut config = S3Config::new(endpoint, "us-east-1", keys);
+    config.tls_roots = TlsRoots::File(file.to_owned());
+    config.max_retries = 0;
+    S3Store::new(config).unwrap()
+}
+
+#[test]
+fn a_hang_up_exchanges_the_certificate_and_a_broken_one_is_not_shown() {
+    let place = Place::new();
+    place.write_certificate();
+    let mut gateway = Gateway(place.command().spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1.to_owned();
+    assert!(endpoint.starts_with("https://127.0.0.1:"), "{ready}");
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    let old = place.path("old");
+    std::fs::copy(place.path("cert"), &old).unwrap();
+    client(&endpoint, &old).put(&bucket, &key, b"hello", &PutOptions::default()).unwrap();
+    let is_shown = |file: &Path| client(&endpoint, file).head(&bucket, &key, &GetOptions::default()).is_ok();
+
+    std::fs::write(place.path("cert"), "no certificate").unwrap();
+    gateway.signal("-HUP");
+    let mut said = String::new();
+    let mut errors = BufReader::new(gateway.0.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("ERROR") && said.contains("is not a PEM file with a certificate"), "{said}");
+    assert!(is_shown(&old));
+
+    place.write_certificate();
+    gateway.signal("-HUP");
+    let start = Instant::now();
+    while !is_shown(&place.path("cert")) {
+        assert!(start.elapsed() < Duration::from_secs(10), "the new certificate is not shown");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_shown(&old));
+    gateway.signal("-TERM");
+    assert!(gateway.0.wait().unwrap().success());
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
+    let place = Place::new();
+    let ran = place.command().output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains(place.path("cert").to_str().unwrap()), "{said}");
+    let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["serve", "/", "--tls-cert", "/dev/null"])
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
+}
+
+/// Our own load over each version of HTTP, HTTP/3 included, on one gateway.
+#[cfg(feature = "http3")]
+#[test]
+fn every_version_is_spoken_at_one_port() {
+    let place = Place::new();
+    place.write_certificate();
+    std::fs::write(place.path("root/bucket/k"), vec![7; 300_000]).unwrap();
+    let mut gateway = Gateway(place.command().arg("--http3").spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1;
+    let url = format!("{endpoint}/bucket/k");
+    let load = Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(["--json", "bench", "rest", &url, "--http", "1.1,2,3", "--requests", "20", "--warm-up", "0s"])
+        .args(["--streams", "4", "--sign", "--ca-bundle"])
+        .arg(place.path("cert"))
+        .env("AWS_ACCESS_KEY_ID", KEYS[0])
+        .env("AWS_SECRET_ACCESS_KEY", KEYS[1])
+        .env("AWS_REGION", "us-east-1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(load.stderr).unwrap();
+    assert!(load.status.success(), "{said}");
+    let rows = String::from_utf8(load.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in &rows {
+        assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(20), Some(0)), "{row}");
+        assert_eq!(row["bytes"], 20 * 300_000, "{row}");
+    }
+    gateway.signal("-TERM");
+    assert!(gateway.0.wait().unwrap().success());
+}

@@ -1,0 +1,247 @@
+//! The functions that C calls. All may be called from any thread, on the same file too.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
+
+use fordway_http::vector::Advice;
+use libc::ssize_t;
+
+use crate::abi::{
+    FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_NORMAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_SEQUENTIAL,
+    FORDWAY_ADVICE_WILLNEED, Fragment, OPTIONS_BYTES_MIN, Options,
+};
+use crate::buffers::Buffers;
+use crate::failure::{Failure, guarded, last_sentence};
+use crate::files;
+use crate::source::{Keys, Settings, Source};
+
+/// The version of the library, as in `0.1.0`. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// A sentence about this thread's last failure: what failed, on what, why, and what to do. Never NULL;
+/// valid until the thread's next failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_last_error() -> *const c_char {
+    last_sentence()
+}
+
+/// Opens a file to read: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint of `options` or of the
+/// environment, `file:///PATH`, or a path. `options` may be NULL. Returns the file's number, or -1 with
+/// errno: ENOENT, EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. What is read later is of
+/// the version that was opened; where that is gone, reads fail with ESTALE.
+///
+/// # Safety
+///
+/// `url` is a string, `options` has as many bytes as its `size` says, and strings or NULL in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const Options) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise is this function's.
+        let (url, settings) = unsafe { (string(url, "the URL")?, settings(options)?) };
+        let url = url.ok_or_else(|| Failure::new(libc::EINVAL, "the URL is NULL; name what to open"))?;
+        Source::open(&url, &settings).map(files::insert)
+    })
+}
+
+/// Closes a file. What was submitted and not waited for is given up: when this returns, nothing is
+/// written to its buffers any more. Returns 0, or -1 with errno EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_close(file: c_int) -> c_int {
+    guarded(|| files::close(file).map(|()| 0))
+}
+
+/// Bytes of the file, or -1 with errno EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_size(file: c_int) -> i64 {
+    guarded(|| Ok(i64::try_from(files::get(file)?.source.size_bytes()).unwrap_or(i64::MAX)))
+}
+
+/// Reads up to `length` bytes at `offset`; returns how many, which are fewer only where the file ends,
+/// or -1 with errno. Reads whose order can be told are read ahead.
+///
+/// # Safety
+///
+/// `buffer` has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fordway_pread(
+    file: c_int,
+    buffer: *mut std::ffi::c_void,
+    length: usize,
+    offset: u64,
+) -> ssize_t {
+    guarded(|| {
+        let file = files::get(file)?;
+        if length == 0 {
+            return Ok(0);
+        }
+        let length = length.min(isize::MAX as usize);
+        if buffer.is_null() {
+            return Err(Failure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
+        }
+        // SAFETY: it has room for so many bytes, says the caller, and is not NULL.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
+        Ok(file.source.read_at(offset, buffer)? as ssize_t)
+    })
+}
+
+/// Fills `count` fragments, which may overlap and come in any order, in as few requests as the server
+/// takes. Returns the bytes of all, or -1 with errno: ERANGE where one ends behind the file. What the
+/// buffers then hold is not defined.
+///
+/// # Safety
+///
+/// `fragments` has `count` of them, each with room for its `length` at `buffer`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fordway_pread_vector(
+    file: c_int,
+    fragments: *const Fragment,
+    count: usize,
+) -> ssize_t {
+    guarded(|| {
+        let file = files::get(file)?;
+        // SAFETY: the caller's promise; what is submitted has ended when this function ends.
+        let buffers = unsafe { Buffers::new(fragments, count)? };
+        buffers.check()?;
+        let ticket = file.submit(buffers)?;
+        Ok(file.wait(ticket)? as ssize_t)
+    })
+}
+
+/// Sends for `count` fragments and does not wait for them. Returns a ticket for `fordway_wait` or
+/// `fordway_cancel`, or -1 with errno. The list of fragments may go at once; their buffers are the
+/// library's until one of the two, or `fordway_close`, has returned.
+///
+/// # Safety
+///
+/// As for `fordway_pread_vector`, until the ticket is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
+    guarded(|| {
+        let file = files::get(file)?;
+        // SAFETY: the caller's promise.
+        let buffers = unsafe { Buffers::new(fragments, count)? };
+        buffers.check()?;
+        file.submit(buffers)
+    })
+}
+
+/// Waits until the fragments of a ticket are filled; all other tickets of the file make progress
+/// meanwhile. Returns their bytes, or -1 with errno: EINVAL for no ticket of this file, ECANCELED where
+/// another thread closed the file. The ticket is gone then.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_wait(file: c_int, ticket: i64) -> ssize_t {
+    guarded(|| Ok(files::get(file)?.wait(ticket)? as ssize_t))
+}
+
+/// Gives a ticket up: when this returns, nothing is written to its buffers any more. Returns 0, or -1
+/// with errno: EINVAL for no ticket of this file, or one that another thread waits for.
+#[unsafe(no_mangle)]
+pub extern "C" fn fordway_cancel(file: c_int, ticket: i64) -> c_int {
+    guarded(|| files::get(file)?.cancel(ticket).map(|()| 0))
+}
+
+/// Says something of the reads to come (`FORDWAY_ADVICE_...`), as posix_fadvise does. `fragments` is for
+/// `FORDWAY_ADVICE_WILLNEED` alone; only offset and length are looked at. Returns 0, or -1 with errno.
+///
+/// # Safety
+///
+/// `fragments` has `count` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fordway_advise(
+    file: c_int,
+    advice: c_int,
+    fragments: *const Fragment,
+    count: usize,
+) -> c_int {
+    guarded(|| {
+        let file = files::get(file)?;
+        // SAFETY: the caller's promise; the buffers are not used.
+        let ranges = unsafe { Buffers::new(fragments, count)? }.ranges();
+        let advice = match advice {
+            FORDWAY_ADVICE_NORMAL => Advice::Normal,
+            FORDWAY_ADVICE_SEQUENTIAL => Advice::Sequential,
+            FORDWAY_ADVICE_RANDOM => Advice::Random,
+            FORDWAY_ADVICE_WILLNEED => Advice::WillNeed(&ranges),
+            FORDWAY_ADVICE_DONTNEED => Advice::DontNeed,
+            other => {
+                let sentence = format!("{other} is no advice; use one of FORDWAY_ADVICE_...");
+                return Err(Failure::new(libc::EINVAL, sentence));
+            }
+        };
+        file.source.advise(advice).map(|()| 0)
+    })
+}
+
+/// Takes options over. Errors: `EINVAL` for a size that no version has had.
+///
+/// # Safety
+///
+/// As for `fordway_open`.
+unsafe fn settings(options: *const Options) -> Result<Settings, Failure> {
+    if options.is_null() {
+        return Ok(Settings::default());
+    }
+    // SAFETY: the first field is there in every version.
+    let size = unsafe { options.cast::<usize>().read() };
+    if !(OPTIONS_BYTES_MIN..=size_of::<Options>()).contains(&size) {
+        let sentence = format!(
+            "options of {size} bytes are not known; set `size` to sizeof(struct fordway_options), which is {}",
+            size_of::<Options>()
+        );
+        return Err(Failure::new(libc::EINVAL, sentence));
+    }
+    let mut known = MaybeUninit::<Options>::zeroed();
+    // SAFETY: it has so many bytes, and there is room for them; what is left of the fields is NULL.
+    let options = unsafe {
+        std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
+        known.assume_init()
+    };
+    // SAFETY: the caller's promise.
+    let text = |text, name| unsafe { string(text, name) };
+    Ok(Settings {
+        endpoint: text(options.endpoint, "the endpoint")?,
+        ca_bundle: text(options.ca_bundle, "the CA bundle")?.map(Into::into),
+        keys: keys(
+            text(options.access_key, "the access key")?,
+            text(options.secret_key, "the secret key")?,
+            text(options.session_token, "the session token")?,
+        )?,
+        read_ahead_bytes: options.read_ahead_bytes,
+        connections: options.connections,
+        timeout_ms: options.timeout_ms,
+    })
+}
+
+/// Errors: `EINVAL` for half a pair.
+fn keys(
+    access_key: Option<String>,
+    secret_key: Option<String>,
+    session_token: Option<String>,
+) -> Result<Option<Keys>, Failure> {
+    match (access_key, secret_key) {
+        (None, None) => Ok(None),
+        (Some(access_key), Some(secret_key)) => Ok(Some(Keys { access_key, secret_key, session_token })),
+        _ => {
+            Err(Failure::new(libc::EINVAL, "one of access_key and secret_key is NULL; set both, or neither"))
+        }
+    }
+}
+
+/// A string of the caller's; `None` for NULL. Errors: `EINVAL` for one that is not UTF-8.
+///
+/// # Safety
+///
+/// `text` is NULL or a string.
+unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) }.to_str();
+    text.map(|text| Some(text.to_owned()))
+        .map_err(|_| Failure::new(libc::EINVAL, format!("{name} is not UTF-8; percent-encode it")))
+}

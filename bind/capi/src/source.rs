@@ -1,0 +1,265 @@
+//! What can be opened, and how it is read.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fordway_client::s3;
+use fordway_http::vector::{self, Advice, Memory as _, ReadAhead, Reader, RemoteFile, Session};
+use fordway_http::{Credentials, Proxies, Timeouts, TlsRoots};
+use fordway_lanes::Lane;
+use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
+
+use crate::buffers::Buffers;
+use crate::failure::Failure;
+
+/// Options, checked.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Settings {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) ca_bundle: Option<PathBuf>,
+    pub(crate) read_ahead_bytes: u64,
+    pub(crate) connections: u32,
+    pub(crate) timeout_ms: u32,
+    pub(crate) keys: Option<Keys>,
+}
+
+/// What signs requests to S3. Not to be shown.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Keys {
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) session_token: Option<String>,
+}
+
+/// An open file.
+pub(crate) enum Source {
+    /// At a server, with the requests of all threads on the same connections.
+    Remote { file: Arc<RemoteFile>, reader: Mutex<Reader> },
+    /// Behind a store that answers at once: in this process, or on this node.
+    Object(Object),
+    /// Of this machine.
+    Local { file: File, path: PathBuf, size_bytes: u64 },
+}
+
+/// A version of an object.
+pub(crate) struct Object {
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    key: Key,
+    size_bytes: u64,
+    options: GetOptions,
+}
+
+impl Source {
+    /// Opens what `url` names. Errors: those of the lane; `Io` with the errno of a local file.
+    pub(crate) fn open(url: &str, settings: &Settings) -> Result<Self, Failure> {
+        let opened = match url.split_once("://") {
+            Some(("http" | "https", _)) => {
+                RemoteFile::open(&session(settings), url).map(|file| Source::remote(file, settings))
+            }
+            Some(("s3", address)) => open_object(address, settings),
+            Some(("file", path)) if path.starts_with('/') => return open_local(path),
+            None if !url.is_empty() => return open_local(url),
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{url:?} cannot be opened; use http(s)://HOST/PATH, s3://BUCKET/KEY or a path"),
+            )),
+        };
+        opened.map_err(Failure::from)
+    }
+
+    fn remote(file: RemoteFile, settings: &Settings) -> Self {
+        let default = ReadAhead::default();
+        let max_bytes = Some(settings.read_ahead_bytes).filter(|bytes| *bytes > 0);
+        let options = ReadAhead { max_bytes: max_bytes.unwrap_or(default.max_bytes) };
+        let file = Arc::new(file);
+        Source::Remote { reader: Mutex::new(Reader::new(file.clone(), options)), file }
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match self {
+            Source::Remote { file, .. } => file.size_bytes(),
+            Source::Object(object) => object.size_bytes,
+            Source::Local { size_bytes, .. } => *size_bytes,
+        }
+    }
+
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
+    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Failure> {
+        let there = self.size_bytes().saturating_sub(offset);
+        let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..count];
+        match self {
+            _ if count == 0 => {}
+            Source::Remote { file, reader } => match reader.try_lock() {
+                Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
+                // Another thread reads: one order of reads is watched at a time.
+                Err(_) => {
+                    let ticket = file.submit(&[(offset, count)], Vec::new())?;
+                    buffer.copy_from_slice(&file.wait(ticket)?.bytes);
+                }
+            },
+            Source::Object(object) => {
+                let found = object.read(&[(offset, count)])?;
+                buffer.copy_from_slice(&found[0]);
+            }
+            Source::Local { file, path, .. } => {
+                file.read_exact_at(buffer, offset).map_err(|error| local_failure("reading", path, &error))?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Fills all of `buffers` at once. Errors: `ERANGE` where one ends behind the file.
+    pub(crate) fn read_now(&self, buffers: &mut Buffers) -> Result<(), Failure> {
+        let ranges = buffers.ranges();
+        for (index, (offset, length)) in ranges.iter().enumerate() {
+            let size = self.size_bytes();
+            if offset.checked_add(*length as u64).is_none_or(|end| end > size) {
+                let sentence =
+                    format!("{length} bytes at {offset} (fragment {index}) of a file of {size} bytes");
+                return Err(Failure::new(libc::ERANGE, sentence));
+            }
+        }
+        if let Source::Object(object) = self {
+            for (index, found) in object.read(&ranges)?.iter().enumerate() {
+                buffers.slice(index, 0, found.len()).copy_from_slice(found);
+            }
+            return Ok(());
+        }
+        for (index, (offset, length)) in ranges.into_iter().enumerate() {
+            self.read_at(offset, buffers.slice(index, 0, length))?;
+        }
+        Ok(())
+    }
+
+    /// Takes advice; what has no use for it ignores it.
+    pub(crate) fn advise(&self, advice: Advice<'_>) -> Result<(), Failure> {
+        if let Source::Remote { reader, .. } = self {
+            locked(reader).advise(advice)?;
+        }
+        Ok(())
+    }
+}
+
+impl Object {
+    /// The bytes of `ranges`, which lie within it. Errors: `PreconditionFailed` for another version.
+    fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
+        let inclusive =
+            |(offset, length): &(u64, usize)| ByteRange::Inclusive(*offset, offset + *length as u64 - 1);
+        let wanted: Vec<_> = ranges.iter().filter(is_wanted).map(inclusive).collect();
+        let mut found = self.store.read_ranges(&self.bucket, &self.key, &wanted, &self.options)?.into_iter();
+        let mut all = Vec::with_capacity(ranges.len());
+        for (_, length) in ranges {
+            let bytes = if *length == 0 { Vec::new() } else { found.next().unwrap_or_default() };
+            if bytes.len() != *length {
+                let error = Error::new(ErrorKind::BadResponse, "the store gave fewer bytes than there are");
+                return Err(error.during("get", self.store.lane(), self.bucket.as_str(), self.key.as_str()));
+            }
+            all.push(bytes);
+        }
+        Ok(all)
+    }
+}
+
+fn open_object(address: &str, settings: &Settings) -> Result<Source> {
+    let (bucket, key) = address.split_once('/').unwrap_or((address, ""));
+    let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
+    let lane = lane(settings)?;
+    if let Some(opener) = &lane.opener {
+        return Ok(Source::remote(opener.open_file(&bucket, &key)?, settings));
+    }
+    let info = lane.store.head(&bucket, &key, &GetOptions::default())?;
+    let options = GetOptions { conditions: Conditions::only_if(info.etag), ..GetOptions::default() };
+    Ok(Source::Object(Object { store: lane.store, bucket, key, size_bytes: info.size, options }))
+}
+
+fn open_local(path: &str) -> Result<Source, Failure> {
+    let path = PathBuf::from(path);
+    let failed = |error: io::Error| local_failure("opening", &path, &error);
+    let file = File::open(&path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Failure::new(libc::EISDIR, format!("{} is a directory; name a file", path.display())));
+    }
+    let size_bytes = metadata.len();
+    Ok(Source::Local { file, path, size_bytes })
+}
+
+fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Failure {
+    let shortened = || "it is shorter than it was when it was opened; open it again".to_owned();
+    match error.raw_os_error() {
+        Some(errno) => Failure::new(errno, format!("{doing} {}: {error}", path.display())),
+        None => Failure::new(libc::ESTALE, format!("{doing} {}: {}", path.display(), shortened())),
+    }
+}
+
+/// Lanes and sessions of this process: files that are opened alike share connections.
+#[derive(Default)]
+struct Opened {
+    lanes: HashMap<Settings, Lane>,
+    sessions: HashMap<Settings, Arc<Session>>,
+}
+
+static OPENED: Mutex<Option<Opened>> = Mutex::new(None);
+
+fn lane(settings: &Settings) -> Result<Lane> {
+    let of_lane = Settings { read_ahead_bytes: 0, ..settings.clone() };
+    if let Some(lane) = locked(&OPENED).get_or_insert_default().lanes.get(&of_lane) {
+        return Ok(lane.clone());
+    }
+    let timeout = (settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms.into()));
+    let credentials = settings.keys.clone().map(|keys| s3::Credentials::Keys {
+        access_key: keys.access_key,
+        secret_key: keys.secret_key,
+        session_token: keys.session_token,
+        source: "access_key of the options".to_owned(),
+    });
+    let options = fordway_lanes::Options {
+        endpoint: settings.endpoint.clone(),
+        timeout,
+        credentials,
+        connections: (settings.connections > 0).then_some(settings.connections as usize),
+        ca_bundle: settings.ca_bundle.clone(),
+        ..Default::default()
+    };
+    let lane = fordway_lanes::open(&options)?;
+    // What the environment says may change: only what was said here is kept.
+    if of_lane.endpoint.is_some() {
+        locked(&OPENED).get_or_insert_default().lanes.insert(of_lane, lane.clone());
+    }
+    Ok(lane)
+}
+
+fn session(settings: &Settings) -> Arc<Session> {
+    let of_session = Settings { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
+    let mut opened = locked(&OPENED);
+    let sessions = &mut opened.get_or_insert_default().sessions;
+    sessions.entry(of_session).or_insert_with(|| Arc::new(Session::new(session_options(settings)))).clone()
+}
+
+fn session_options(settings: &Settings) -> vector::Options {
+    let mut options = vector::Options::default();
+    if settings.timeout_ms > 0 {
+        let limit = Duration::from_millis(settings.timeout_ms.into());
+        let Timeouts { idle, .. } = options.timeouts;
+        options.timeouts = Timeouts { connect: limit, first_byte: limit, progress: limit, idle };
+    }
+    if settings.connections > 0 {
+        options.connections_per_origin = settings.connections as usize;
+    }
+    options.tls_roots = TlsRoots::find(settings.ca_bundle.clone());
+    options.credentials = Credentials::discover();
+    options.proxies = Proxies::discover();
+    options
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,178 @@
+//! Files at web servers.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use fordway_http::vector::{self, Fragment, Options, Session};
+use fordway_http::{Credentials, Proxies, TlsRoots};
+use fordway_store::{Error, ErrorKind, Result, TRUSTED_BYTES, check_room, receive_rest};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::store::without_interpreter;
+
+/// Asked for at once of what is too long to take memory for on a server's word.
+const PIECE_BYTES: usize = 64 << 20;
+
+/// What files share that are opened without options: connections, and what was learned on the way.
+static USUAL: LazyLock<Arc<Session>> = LazyLock::new(|| Arc::new(Session::new(options(None))));
+
+fn options(ca_bundle: Option<String>) -> Options {
+    let bundle = ca_bundle.or_else(|| std::env::var("AWS_CA_BUNDLE").ok().filter(|path| !path.is_empty()));
+    Options {
+        tls_roots: TlsRoots::find(bundle.map(Into::into)),
+        credentials: Credentials::discover(),
+        proxies: Proxies::discover(),
+        ..Options::default()
+    }
+}
+
+fn session(
+    connections: Option<usize>,
+    ca_bundle: Option<String>,
+    deadline: Option<f64>,
+) -> Result<Arc<Session>> {
+    if connections.is_none() && ca_bundle.is_none() && deadline.is_none() {
+        return Ok(USUAL.clone());
+    }
+    let mut options = options(ca_bundle);
+    options.connections_per_origin = connections.unwrap_or(options.connections_per_origin);
+    options.deadline = deadline.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
+        Error::new(ErrorKind::InvalidArgument, "a deadline is a positive number of seconds").caused_by(error)
+    })?;
+    Ok(Arc::new(Session::new(options)))
+}
+
+/// A file at a web server, in the version that was there when it was opened.
+///
+/// Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
+#[pyclass(frozen, module = "fordway")]
+pub(crate) struct RemoteFile {
+    inner: vector::RemoteFile,
+    url: String,
+}
+
+/// Opens the file at an `http(s)://` URL, or wherever that redirects to.
+///
+/// Credentials and proxies are those that the environment names, as for `fordway read`. Files that are opened
+/// without options share connections: `connections` to a server at once (8), the certificates of the PEM file
+/// `ca_bundle` (`AWS_CA_BUNDLE`, else the system's), and `deadline`, the seconds that an operation may take.
+///
+/// Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
+#[pyfunction]
+#[pyo3(signature = (url, *, connections=None, ca_bundle=None, deadline=None))]
+pub(crate) fn open_url(
+    py: Python<'_>,
+    url: String,
+    connections: Option<usize>,
+    ca_bundle: Option<String>,
+    deadline: Option<f64>,
+) -> PyResult<RemoteFile> {
+    without_interpreter(py, || {
+        let inner = vector::RemoteFile::open(&session(connections, ca_bundle, deadline)?, &url)?;
+        Ok(RemoteFile { inner, url })
+    })
+}
+
+#[pymethods]
+impl RemoteFile {
+    /// The address that it was opened by.
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Bytes.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    /// The server's entity tag, with its quotes.
+    #[getter]
+    fn etag(&self) -> Option<&str> {
+        self.inner.version().etag.as_deref()
+    }
+
+    /// When it was last changed, as the server writes it.
+    #[getter]
+    fn last_modified(&self) -> Option<&str> {
+        self.inner.version().last_modified.as_deref()
+    }
+
+    /// Requests sent so far.
+    #[getter]
+    fn requests(&self) -> u64 {
+        self.inner.traffic().requests
+    }
+
+    /// Returns `length` bytes from `start` on; fewer where the file ends.
+    fn read<'py>(&self, py: Python<'py>, start: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let there = self.inner.size_bytes().saturating_sub(start).min(length);
+        if there > TRUSTED_BYTES as u64 {
+            let bytes = without_interpreter(py, || self.read_growing(start, usize::try_from(there).ok()))?;
+            return Ok(PyBytes::new(py, &bytes));
+        }
+        PyBytes::new_with(py, usize::try_from(there)?, |bytes| {
+            without_interpreter(py, || self.inner.read_at(start, bytes).map(drop))
+        })
+    }
+
+    /// Returns the bytes of each (start, length), which may overlap and come in any order.
+    ///
+    /// They are asked for at once, in as few requests as the server takes. Raises `InvalidArgumentError`
+    /// where one ends behind the file, before anything is read.
+    fn read_ranges<'py>(
+        &self,
+        py: Python<'py>,
+        ranges: Vec<(u64, usize)>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let read = without_interpreter(py, || {
+            self.check(&ranges)?;
+            let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, length)| vec![0; *length]).collect();
+            let mut fragments: Vec<_> = ranges
+                .iter()
+                .zip(&mut buffers)
+                .map(|((offset, _), buffer)| Fragment { offset: *offset, buffer })
+                .collect();
+            self.inner.read_ranges(&mut fragments)?;
+            Ok(buffers)
+        })?;
+        Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    fn __repr__(&self) -> String {
+        // What follows may be a signature.
+        let shown = self.url.split(['?', '#']).next().unwrap_or_default();
+        format!("<RemoteFile {shown}, {} bytes>", self.inner.size_bytes())
+    }
+}
+
+impl RemoteFile {
+    /// Much of a file whose size is a server's word alone: memory is taken as bytes come.
+    fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {
+            let count = piece.len() as u64;
+            self.inner.read_ranges(&mut [Fragment { offset: start, buffer: piece }])?;
+            start += count;
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Before memory is asked for. Errors: `InvalidRange`.
+    fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
+        let size = self.inner.size_bytes();
+        let is_behind = |(offset, length): &&(u64, usize)| {
+            offset.checked_add(*length as u64).is_none_or(|end| end > size)
+        };
+        ranges.iter().find(is_behind).map_or(Ok(()), |(offset, length)| {
+            let detail = format!("{length} bytes at {offset} of a file of {size} bytes");
+            Err(Error::new(ErrorKind::InvalidRange, detail))
+        })?;
+        // They are there twice for a moment: as they came, and as objects of Python's.
+        let lengths = ranges.iter().map(|(_, length)| *length);
+        check_room(lengths.clone().chain(lengths))
+    }
+}

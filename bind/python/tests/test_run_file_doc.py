@@ -1,0 +1,108 @@
+"""The run file has three describers: the Rust that writes it, its page, and the sample of these tests."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_sample_run
+
+ROOT = Path(__file__).parents[3]
+MEASURE = ROOT / "lab" / "measure" / "src"
+STRUCT = re.compile(
+    r"#\[derive\([^]]*\bSerialize\b[^]]*\)\][^{;]*?pub struct (\w+) \{(.*?)^\}", re.DOTALL | re.MULTILINE
+)
+FIELD = re.compile(r"^    pub (\w+):", re.MULTILINE)
+COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
+
+
+def rust_fields() -> dict[str, set[str]]:
+    """The fields of every struct that `run.json` is made of, as the Rust source declares them."""
+    sources = "\n".join(
+        (MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs", "score.rs")
+    )
+    return {name: set(FIELD.findall(body)) for name, body in STRUCT.findall(sources)}
+
+
+def rust_columns(function: str) -> list[str]:
+    """The columns that `function` of the Rust source writes to an Arrow file."""
+    source = (MEASURE / "run.rs").read_text()
+    body = source[source.index(f"fn {function}(") :]
+    return COLUMN.findall(body[: re.search(r"\n(    )?}\n", body).start()])
+
+
+def test_the_source_is_read_rightly() -> None:
+    fields = rust_fields()
+    assert set(fields) == {
+        "Run",
+        "Lane",
+        "Summary",
+        "Quantiles",
+        "Ratio",
+        "LaneScore",
+        "Limit",
+        "Machine",
+        "FileSystem",
+        "Scores",
+        "Interval",
+    }
+    assert {"schema", "summaries", "warnings"} <= fields["Run"]
+    assert len(fields["Quantiles"]) == 7
+
+
+def test_every_field_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "run-file.md").read_text()
+    names = set().union(*rust_fields().values())
+    names |= {
+        *rust_columns("operations_batch"),
+        *rust_columns("blocks_batch"),
+        *rust_columns("objects_batch"),
+    }
+    assert len(names) > 50
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
+
+
+def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:
+    info = json.loads((write_sample_run(tmp_path / "x.run") / "run.json").read_text())
+    fields = rust_fields()
+    compared = next(summary for summary in info["summaries"] if summary["ratio"])
+    for name, part in {
+        "Run": info,
+        "Lane": info["lanes"][0],
+        "Summary": compared,
+        "Quantiles": compared["latency"],
+        "Ratio": compared["ratio"],
+        "Interval": compared["ratio"]["interval"],
+        "Limit": compared["limit"],
+        "Machine": info["machine"],
+        "FileSystem": info["machine"]["file_systems"][0],
+    }.items():
+        assert set(part) == fields[name], name
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "types"),
+    [
+        ("operations.arrow", "operations_batch", OPERATION_TYPES),
+        ("blocks.arrow", "blocks_batch", BLOCK_TYPES),
+    ],
+)
+def test_the_sample_has_the_columns_of_rust(
+    tmp_path: Path, file: str, function: str, types: dict[str, pa.DataType]
+) -> None:
+    assert rust_columns(function) == list(types)
+    with pa.OSFile(str(write_sample_run(tmp_path / "x.run") / file)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    assert table.schema.names == list(types)
+    assert table.num_rows > 0
+
+
+def test_the_example_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sample_run(tmp_path / "NAME.run")
+    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "run-file.md").read_text(), re.DOTALL)
+    assert example is not None
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(example.group(1), names)
+    assert len(names["p99_us"]) == 18

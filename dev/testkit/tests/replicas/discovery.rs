@@ -1,0 +1,91 @@
+//! Finding out where else a file is.
+
+use std::sync::Arc;
+
+use fordway_http::replicas::{MetalinkCache, discover, fetch_metalink};
+use fordway_http::vector::Session;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_wire::metalink::Metalink;
+
+use crate::{described, options, server};
+
+fn session() -> Arc<Session> {
+    Arc::new(Session::new(options().session))
+}
+
+fn document(servers: &[&HostileServer]) -> String {
+    Metalink { files: vec![described(servers)] }.to_xml()
+}
+
+#[test]
+fn each_way_is_gone_in_turn() {
+    let other = server(Script::honest());
+    let xml = document(&[&other]);
+    for (from, ending, kind) in [
+        ("Accept", "", "application/metalink4+xml"),
+        ("?metalink", "?metalink", "application/metalink+xml"),
+        (".meta4", ".meta4", "text/plain"),
+    ] {
+        let origin = server(Script::honest().always(Lie::Document(ending, kind, xml.clone())));
+        let found = discover(&session(), &origin.url(), None).unwrap();
+        assert_eq!(found.from, from);
+        let urls: Vec<_> = found.file.replicas.iter().map(|replica| replica.url.clone()).collect();
+        assert_eq!(urls, [other.url(), origin.url()], "{from}");
+        assert!(found.file.pieces.is_some());
+    }
+}
+
+#[test]
+fn links_name_replicas_and_what_describes_them() {
+    let other = server(Script::honest());
+    let origin = server(Script::honest());
+    let duplicate = format!("<{}>; rel=duplicate; pri=3; geo=ch", other.url());
+    let described_by = "<file.meta4>; rel=describedby; type=\"application/metalink4+xml\"";
+    origin.follow(
+        Script::honest()
+            .always(Lie::Header("Link", format!("{duplicate}, {described_by}")))
+            .always(Lie::Document(".meta4", "application/metalink4+xml", document(&[&other]))),
+    );
+    let found = discover(&session(), &origin.url(), None).unwrap();
+    assert_eq!(found.from, "Link headers");
+    assert_eq!(found.file.replicas.len(), 2);
+    assert_eq!(
+        (found.file.replicas[1].priority, found.file.replicas[1].location.as_deref()),
+        (3, Some("ch"))
+    );
+    assert!(found.file.pieces.is_some() && found.file.name == "file");
+}
+
+#[test]
+fn who_knows_nothing_says_nothing() {
+    let origin = server(Script::honest());
+    assert!(discover(&session(), &origin.url(), None).is_none());
+    let refusing = server(Script::honest().always(Lie::Status(404, None)));
+    assert!(discover(&session(), &refusing.url(), None).is_none());
+}
+
+#[test]
+fn a_dead_origin_is_remembered() {
+    let (directory, other) = (tempfile::tempdir().unwrap(), server(Script::honest()));
+    let cache = MetalinkCache::new(directory.path().join("cache"));
+    let kind = "application/metalink4+xml";
+    let origin = server(Script::honest().always(Lie::Document("", kind, document(&[&other]))));
+    let url = origin.url();
+    assert_eq!(discover(&session(), &url, Some(&cache)).unwrap().from, "Accept");
+    drop(origin);
+    let found = discover(&session(), &url, Some(&cache)).unwrap();
+    assert_eq!((found.from, found.file.replicas[0].url.clone()), ("the cache", other.url()));
+}
+
+#[test]
+fn a_metalink_is_fetched_and_hostile_ones_refused() {
+    let other = server(Script::honest());
+    let get = |body: &str| {
+        let holder = HostileServer::start(body.as_bytes(), Script::honest());
+        fetch_metalink(&session(), &holder.url())
+    };
+    assert_eq!(get(&document(&[&other])).unwrap().files.len(), 1);
+    let bomb = "<!DOCTYPE m [<!ENTITY a \"aa\">]><metalink>&a;</metalink>";
+    assert!(get(bomb).unwrap_err().to_string().contains("document type"));
+    assert!(get("no address").is_err());
+}

@@ -1,0 +1,212 @@
+//! The first replica fails in every way that is known; the second is sound.
+
+use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
+use fordway_store::ErrorKind;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use fordway_wire::metalink::MetalinkFile;
+
+use crate::{SIZE, at, completed, content, copied, described, expected, open, read, server, some_ranges};
+
+/// An address at which nobody listens.
+fn dead() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}/file", listener.local_addr().unwrap())
+}
+
+/// With so much patience that a busy machine has no replica asked beside another.
+fn open_patiently(described: &MetalinkFile, locations: &[&str]) -> ReplicatedFile {
+    let day = std::time::Duration::from_secs(86_400);
+    let locations = locations.iter().map(|place| (*place).to_owned()).collect();
+    let options = ReplicaOptions { stall: day, detection: day, locations, ..crate::options() };
+    ReplicatedFile::open(described, options).unwrap()
+}
+
+fn faults() -> Vec<(&'static str, Script)> {
+    let always = |lie| Script::honest().always(lie);
+    vec![
+        ("500", always(Lie::Status(500, None))),
+        ("404", always(Lie::Status(404, None))),
+        ("403", always(Lie::Status(403, None))),
+        ("500 once open", Script::honest().on_requests(1..1_000, Lie::Status(500, None))),
+        ("dies", Script::honest().on_requests(1..1_000, Lie::ResetAt(450_000))),
+        ("truncates", Script::honest().on_requests(1..1_000, Lie::CloseAt(450_000))),
+        ("corrupt", always(Lie::FlippedAt(750_001))),
+        ("another size in parts", Script::honest().on_requests(1..1_000, Lie::ContentRangeSize(7))),
+        ("another version", Script::honest().on_requests(1..1_000, Lie::Version(3))),
+        ("slow", always(Lie::Slow(60_000))),
+        ("redirects to nobody", always(Lie::Redirect(302, dead()))),
+        ("hangs at once", always(Lie::Mute)),
+        ("hangs in the middle", Script::honest().on_requests(1..1_000, Lie::StallAt(450_000))),
+        ("knows no ranges", always(Lie::WholeForRange)),
+    ]
+}
+
+/// Does `check` with each fault at the first replica.
+fn with_each_fault(check: impl Fn(&str, &MetalinkFile, &HostileServer)) {
+    let good = server(Script::honest());
+    for (name, script) in faults() {
+        let bad = server(script);
+        check(name, &described(&[&bad, &good]), &good);
+    }
+    let mut refusing = described(&[&good]);
+    refusing.replicas.insert(0, at(&dead(), 1));
+    refusing.replicas[1].priority = 2;
+    check("refuses", &refusing, &good);
+}
+
+#[test]
+fn a_download_has_the_right_bytes() {
+    with_each_fault(|name, described, _| {
+        let part = tempfile::tempfile().unwrap();
+        let file = open(described);
+        assert_eq!(completed(&file, &part).unwrap_or_else(|error| panic!("{name}: {error}")), 0, "{name}");
+        let mut bytes = vec![0; SIZE];
+        std::os::unix::fs::FileExt::read_exact_at(&part, &mut bytes, 0).unwrap();
+        assert!(bytes == content() && part.metadata().unwrap().len() == SIZE as u64, "{name}");
+    });
+}
+
+#[test]
+fn a_copy_in_order_has_the_right_bytes() {
+    with_each_fault(|name, described, _| {
+        let bytes = copied(&open(described)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(bytes == content(), "{name}");
+    });
+}
+
+#[test]
+fn vectored_reads_have_the_right_bytes() {
+    let ranges = some_ranges();
+    with_each_fault(|name, described, _| {
+        let file = open(described);
+        for round in 0..3 {
+            let found = read(&file, &ranges).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(found == expected(&ranges), "{name}, round {round}");
+        }
+    });
+}
+
+/// Without digests of pieces a corrupt replica cannot be told while reading ranges; all else can.
+#[test]
+fn what_has_no_pieces_still_fails_over() {
+    let ranges = some_ranges();
+    with_each_fault(|name, described, _| {
+        let without = MetalinkFile { pieces: None, ..described.clone() };
+        let part = tempfile::tempfile().unwrap();
+        completed(&open(&without), &part).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut bytes = vec![0; SIZE];
+        std::os::unix::fs::FileExt::read_exact_at(&part, &mut bytes, 0).unwrap();
+        assert!(bytes == content(), "{name}");
+        if name != "corrupt" {
+            let found = read(&open(&without), &ranges).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(found == expected(&ranges), "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_list_without_sizes_or_digests_is_enough() {
+    let (bad, good) = (server(Script::honest().always(Lie::Status(503, None))), server(Script::honest()));
+    let replicas = vec![at(&bad.url(), 1), at(&good.url(), 2)];
+    let file = open(&MetalinkFile { replicas, ..MetalinkFile::default() });
+    assert_eq!(file.size_bytes(), SIZE as u64);
+    assert!(copied(&file).unwrap() == content());
+}
+
+/// What a replica gave before it died is not asked for again.
+#[test]
+fn a_download_goes_on_at_the_byte() {
+    let dying = Script::honest().on_requests(1..2, Lie::CloseAt(450_000));
+    let bad = server(dying.on_requests(2..1_000, Lie::Status(500, None)));
+    let good = server(Script::honest());
+    let file = open_patiently(&described(&[&bad, &good]), &[]);
+    assert!(copied(&file).unwrap() == content());
+    let starts: Vec<u64> = good.requests()[1..]
+        .iter()
+        .filter_map(|request| {
+            request.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+        })
+        .collect();
+    assert!(starts.iter().all(|start| *start >= 300_000), "{starts:?}");
+}
+
+#[test]
+fn a_corrupt_replica_is_not_asked_again() {
+    let (bad, good) = (server(Script::honest().always(Lie::FlippedAt(750_001))), server(Script::honest()));
+    let file = open(&described(&[&bad, &good]));
+    assert!(copied(&file).unwrap() == content());
+    let asked = bad.requests().len();
+    let why = file.replicas()[0].out.clone().unwrap();
+    assert!(why.contains("digest"), "{why}");
+    assert!(read(&file, &some_ranges()).unwrap() == expected(&some_ranges()));
+    assert_eq!(bad.requests().len(), asked);
+}
+
+#[test]
+fn what_no_replica_has_is_an_error_that_names_all() {
+    let corrupt = || server(Script::honest().always(Lie::FlippedAt(7)));
+    let (one, other) = (corrupt(), corrupt());
+    let error = copied(&open(&described(&[&one, &other]))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadDigest, "{error}");
+    assert!(error.to_string().contains(&one.url()) && error.to_string().contains(&other.url()), "{error}");
+    let missing = || server(Script::honest().always(Lie::Status(404, None)));
+    let error = copied(&open(&described(&[&missing(), &missing()]))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchKey, "{error}");
+    let (missing, broken) = (missing(), server(Script::honest().always(Lie::Status(500, None))));
+    let error = copied(&open(&described(&[&missing, &broken]))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[test]
+fn a_replica_that_comes_back_is_asked_again() {
+    let only = server(Script::honest().always(Lie::Status(503, None)));
+    let file = open(&described(&[&only]));
+    assert_eq!(copied(&file).unwrap_err().kind(), ErrorKind::Unavailable);
+    only.follow(Script::honest());
+    assert!(copied(&file).unwrap() == content());
+}
+
+/// Nothing tells which of two gave the wrong byte: each is asked for the whole.
+#[test]
+fn a_wrong_whole_is_made_right_by_one_replica() {
+    let (bad, good) = (server(Script::honest().always(Lie::FlippedAt(1_400_000))), server(Script::honest()));
+    let without = MetalinkFile { pieces: None, ..described(&[&bad, &good]) };
+    let mut options = crate::options();
+    options.streams = Some(2);
+    let file = ReplicatedFile::open(&without, options).unwrap();
+    let part = tempfile::tempfile().unwrap();
+    completed(&file, &part).unwrap();
+    let mut bytes = vec![0; SIZE];
+    std::os::unix::fs::FileExt::read_exact_at(&part, &mut bytes, 0).unwrap();
+    assert!(bytes == content());
+}
+
+#[test]
+fn priorities_and_locations_choose() {
+    let (one, other) = (server(Script::honest()), server(Script::honest()));
+    let mut both = described(&[&one, &other]);
+    (both.replicas[0].priority, both.replicas[1].priority) = (5, 2);
+    assert!(copied(&open_patiently(&both, &[])).unwrap() == content());
+    assert_eq!(one.requests().len(), 0);
+    both.replicas[1].priority = 5;
+    both.replicas[1].location = Some("ch".into());
+    let before = other.requests().len();
+    assert!(copied(&open_patiently(&both, &["CH"])).unwrap() == content());
+    assert!(one.requests().is_empty() && other.requests().len() > before);
+}
+
+#[test]
+fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
+    let large: Vec<u8> = content().repeat(16);
+    let only = HostileServer::start(large.clone(), Script::honest().always(Lie::WholeForRange));
+    let replicas = vec![at(&only.url(), 1)];
+    let described =
+        MetalinkFile { size_bytes: Some(large.len() as u64), replicas, ..MetalinkFile::default() };
+    assert!(copied(&open(&described)).unwrap() == large);
+    let asked = only.requests().iter().filter(|request| request.method == "GET").count();
+    assert!(asked <= 8, "{asked} times for {} bytes", large.len());
+    let ranges = [(0, 9), (20_000_000, 100_000), (9_000_000, 3)];
+    let found = read(&open(&described), &ranges).unwrap();
+    let wanted: Vec<_> = ranges.iter().map(|(at, len)| large[*at as usize..][..*len].to_vec()).collect();
+    assert!(found == wanted);
+}

@@ -1,0 +1,100 @@
+//! Files with replicas: whatever the replicas do, the bytes are those of the file or there is an error.
+
+mod discovery;
+mod faults;
+mod schedules;
+mod streams;
+
+use std::fs::File;
+use std::time::Duration;
+
+use fordway_http::Timeouts;
+use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
+use fordway_http::vector::{Fragment, Options};
+use fordway_store::Result;
+use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_wire::metalink::{FileHash, HashKind, MetalinkFile, MetalinkUrl, Pieces};
+
+/// Bytes of the files that are served, and of their pieces.
+const SIZE: usize = 3_000_000;
+const PIECE: usize = 100_000;
+
+/// A file in which no two pieces are alike.
+fn content() -> Vec<u8> {
+    (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+/// Gives up soon: what is tested is what then happens.
+fn options() -> ReplicaOptions {
+    let wait = Duration::from_millis(1_500);
+    let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
+    ReplicaOptions {
+        session: Options { timeouts, ..Options::default() },
+        stall: Duration::from_millis(300),
+        detection: Duration::from_millis(300),
+        rate_floor_bytes_per_s: 200_000.0,
+        ..ReplicaOptions::default()
+    }
+}
+
+fn server(script: Script) -> HostileServer {
+    HostileServer::start(content(), script)
+}
+
+/// What a Metalink says of the content at these servers, the first the best.
+fn described(servers: &[&HostileServer]) -> MetalinkFile {
+    let content = content();
+    let hex = content.chunks(PIECE).map(|piece| FileHash::of(HashKind::Sha256, piece).hex).collect();
+    let replicas = (1..).zip(servers).map(|(priority, server)| at(&server.url(), priority));
+    MetalinkFile {
+        name: "file".into(),
+        size_bytes: Some(SIZE as u64),
+        hashes: vec![FileHash::of(HashKind::Sha256, &content)],
+        pieces: Some(Pieces { length_bytes: PIECE as u64, kind: HashKind::Sha256, hex }),
+        replicas: replicas.collect(),
+        ..MetalinkFile::default()
+    }
+}
+
+fn at(url: &str, priority: u32) -> MetalinkUrl {
+    MetalinkUrl { url: url.into(), priority, location: None }
+}
+
+fn open(described: &MetalinkFile) -> ReplicatedFile {
+    ReplicatedFile::open(described, options()).unwrap()
+}
+
+/// All of it, in order.
+fn copied(file: &ReplicatedFile) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.copy_range(0..file.size_bytes(), &mut |chunk| {
+        bytes.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// All of it, through a file that grows.
+fn completed(file: &ReplicatedFile, part: &File) -> Result<u64> {
+    file.complete(part, &mut |_| Ok(()))
+}
+
+fn read(file: &ReplicatedFile, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+    let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, length)| vec![0xa5; *length]).collect();
+    let buffers_of_ranges = ranges.iter().zip(&mut buffers);
+    let mut fragments: Vec<_> =
+        buffers_of_ranges.map(|((offset, _), buffer)| Fragment { offset: *offset, buffer }).collect();
+    file.read_ranges(&mut fragments)?;
+    Ok(buffers)
+}
+
+/// Ranges all over the file, some of which overlap.
+fn some_ranges() -> Vec<(u64, usize)> {
+    let spread = (0..60).map(|n| (n * (SIZE as u64 / 60), 1_000));
+    spread.chain([(5, 250_000), (200_000, 100_000), (SIZE as u64 - 7, 7), (9, 0)]).collect()
+}
+
+fn expected(ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
+    let content = content();
+    ranges.iter().map(|(offset, length)| content[*offset as usize..][..*length].to_vec()).collect()
+}

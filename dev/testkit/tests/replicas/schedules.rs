@@ -1,0 +1,127 @@
+//! Faults by chance, many at once, and each of them seeded: what ends wrongly can be seen again.
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use fordway_http::replicas::ReplicatedFile;
+use fordway_testkit::hostile::{Lie, Script};
+
+use crate::{SIZE, content, described, expected, options, read, server};
+
+/// A few dozen; a thousand when it is time to soak.
+fn rounds() -> u64 {
+    if std::env::var_os("FORDWAY_SOAK").is_some() { 1_000 } else { 24 }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn lie(random: &mut Random) -> Lie {
+    let at = random.below(700_000);
+    match random.below(11) {
+        0 => Lie::Status([404, 403, 500, 503][random.below(4) as usize], None),
+        1 => Lie::ResetAt(at as usize),
+        2 => Lie::CloseAt(at as usize),
+        3 => Lie::FlippedAt(random.below(SIZE as u64)),
+        4 => Lie::StallAt(at as usize),
+        5 => Lie::Mute,
+        6 => Lie::Slow(100_000 + at),
+        7 => Lie::WholeForRange,
+        8 => Lie::NoContentRange,
+        9 => Lie::ClosesAfter,
+        _ => Lie::Version(1 + at as u8 % 9),
+    }
+}
+
+fn script(random: &mut Random) -> Script {
+    let mut script = Script::honest();
+    for _ in 0..random.below(3) {
+        let first = random.below(6) as usize;
+        let count = 1 + random.below(8) as usize;
+        script = match random.below(3) {
+            0 => script.always(lie(random)),
+            1 => script.on_requests(first..first + count, lie(random)),
+            _ => script.on_connections(first..first + count, lie(random)),
+        };
+    }
+    script
+}
+
+#[test]
+fn all_end_with_the_right_bytes_or_a_clear_error() {
+    let content = content();
+    let directory = tempfile::tempdir().unwrap();
+    let mut right = 0;
+    for seed in 0..rounds() {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let servers: Vec<_> = (0..1 + random.below(3)).map(|_| server(script(&mut random))).collect();
+        let mut described = described(&servers.iter().collect::<Vec<_>>());
+        if random.below(4) == 0 {
+            described.pieces = None;
+        }
+        let mut options = options();
+        options.streams = (random.below(2) == 0).then_some(1 + random.below(4) as usize);
+        let file = ReplicatedFile::open(&described, options).unwrap();
+        let part = tempfile::tempfile_in(directory.path()).unwrap();
+        match file.complete(&part, &mut |_| Ok(())) {
+            Ok(_) => {
+                let mut bytes = vec![0; SIZE];
+                part.read_exact_at(&mut bytes, 0).unwrap();
+                assert!(bytes == content, "seed {seed}");
+                right += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
+        }
+        if described.pieces.is_some() {
+            let ranges: Vec<_> =
+                (0..20).map(|_| (random.below(SIZE as u64 - 9_000), random.below(9_000) as usize)).collect();
+            match read(&file, &ranges) {
+                Ok(found) => assert!(found == expected(&ranges), "seed {seed}"),
+                Err(error) => assert!(error.to_string().contains("http://"), "seed {seed}: {error}"),
+            }
+        }
+    }
+    assert!(right * 2 > rounds(), "only {right} of {} had a good replica", rounds());
+    assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+}
+
+/// Sockets that this process has open.
+fn sockets() -> usize {
+    let is_socket = |entry: std::io::Result<std::fs::DirEntry>| {
+        let link = std::fs::read_link(entry.ok()?.path()).ok()?;
+        link.to_string_lossy().starts_with("socket:").then_some(())
+    };
+    std::fs::read_dir("/proc/self/fd").unwrap().filter_map(is_socket).count()
+}
+
+/// In a process of its own: tests beside this one have sockets too.
+#[test]
+fn nothing_is_left_open() {
+    if std::env::var_os("FORDWAY_TEST_ALONE").is_none() {
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["schedules::nothing_is_left_open", "--exact", "--test-threads=1"])
+            .env("FORDWAY_TEST_ALONE", "1")
+            .output()
+            .unwrap();
+        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stdout));
+        return;
+    }
+    let before = sockets();
+    for seed in 0..10 {
+        let mut random = Random(seed * 7_919 + 1);
+        let servers: Vec<_> = (0..2).map(|_| server(script(&mut random))).collect();
+        let file = ReplicatedFile::open(&described(&servers.iter().collect::<Vec<_>>()), options()).unwrap();
+        let _ended = file.complete(&tempfile::tempfile().unwrap(), &mut |_| Ok(()));
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while sockets() > before {
+        assert!(Instant::now() < deadline, "{} sockets, {before} before", sockets());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

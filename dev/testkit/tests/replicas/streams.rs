@@ -1,0 +1,112 @@
+//! Several streams at once, and files that grow in any order.
+
+use std::os::unix::fs::FileExt;
+
+use fordway_http::replicas::ReplicatedFile;
+use fordway_store::{Error, ErrorKind};
+use fordway_testkit::hostile::{Lie, Script};
+use fordway_wire::metalink::MetalinkFile;
+
+use crate::{PIECE, SIZE, completed, content, described, expected, options, read, server, some_ranges};
+
+fn open(described: &MetalinkFile, streams: usize) -> ReplicatedFile {
+    let mut options = options();
+    options.streams = Some(streams);
+    ReplicatedFile::open(described, options).unwrap()
+}
+
+fn whole(part: &std::fs::File) -> Vec<u8> {
+    let mut bytes = vec![0; part.metadata().unwrap().len() as usize];
+    part.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+#[test]
+fn streams_share_the_work_and_are_no_more_than_asked_for() {
+    let servers = [0, 1, 2].map(|_| server(Script::honest().always(Lie::Slow(4_000_000))));
+    let file = open(&described(&servers.each_ref()), 3);
+    let part = tempfile::tempfile().unwrap();
+    completed(&file, &part).unwrap();
+    assert!(whole(&part) == content());
+    assert!(servers.iter().all(|server| server.connections() <= 2), "one for questions, one for content");
+    assert!(file.replicas().iter().filter(|replica| replica.delivered_bytes > 0).count() >= 1);
+}
+
+#[test]
+fn streams_may_be_of_one_replica() {
+    let one = server(Script::honest());
+    let file = open(&described(&[&one]), 4);
+    let part = tempfile::tempfile().unwrap();
+    completed(&file, &part).unwrap();
+    assert!(whole(&part) == content());
+    assert!(one.connections() <= 4, "{}", one.connections());
+    assert!(read(&file, &some_ranges()).unwrap() == expected(&some_ranges()));
+}
+
+#[test]
+fn a_corrupt_stream_among_good_ones_is_made_good() {
+    let bad = server(Script::honest().always(Lie::FlippedAt(2_000_000)));
+    let good = server(Script::honest());
+    for has_pieces in [true, false] {
+        let mut described = described(&[&bad, &good]);
+        described.pieces = described.pieces.filter(|_| has_pieces);
+        let part = tempfile::tempfile().unwrap();
+        completed(&open(&described, 2), &part).unwrap();
+        assert!(whole(&part) == content(), "{has_pieces}");
+    }
+}
+
+/// A copy that ends in its middle is gone on with, and what was there is not asked for again.
+#[test]
+fn what_was_left_is_used() {
+    for has_pieces in [true, false] {
+        let one = server(Script::honest());
+        let mut described = described(&[&one]);
+        described.pieces = described.pieces.filter(|_| has_pieces);
+        let part = tempfile::tempfile().unwrap();
+        let mut left = 1_500_000_i64;
+        let ended = open(&described, 2).complete(&part, &mut |bytes| {
+            left -= bytes as i64;
+            if left > 0 { Ok(()) } else { Err(Error::from(ErrorKind::Interrupted)) }
+        });
+        // Units of 1 MiB make one job of this file where there are no pieces.
+        if ended.is_ok() {
+            assert!(!has_pieces);
+            continue;
+        }
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+        let resumed = completed(&open(&described, 2), &part).unwrap();
+        assert!(resumed > 0 && whole(&part) == content(), "{resumed}");
+    }
+}
+
+/// The digests of pieces find what somebody did to a file that was left.
+#[test]
+fn what_was_left_is_not_trusted() {
+    let one = server(Script::honest());
+    let part = tempfile::tempfile().unwrap();
+    let mut left = content();
+    left[PIECE + 7] ^= 1;
+    left.truncate(5 * PIECE + 3);
+    part.write_all_at(&left, 0).unwrap();
+    assert_eq!(completed(&open(&described(&[&one]), 1), &part).unwrap(), 4 * PIECE as u64);
+    assert!(whole(&part) == content());
+    // Without pieces, the digest of the whole.
+    let part = tempfile::tempfile().unwrap();
+    let mut left = content();
+    left[7] ^= 1;
+    part.write_all_at(&left[..2 << 20], 0).unwrap();
+    let without = MetalinkFile { pieces: None, ..described(&[&one]) };
+    assert_eq!(completed(&open(&without, 1), &part).unwrap(), 2 << 20);
+    assert!(whole(&part) == content() && part.metadata().unwrap().len() == SIZE as u64);
+}
+
+#[test]
+fn empty_files_are_files() {
+    let empty = fordway_testkit::hostile::HostileServer::start([], Script::honest());
+    let replicas = vec![crate::at(&empty.url(), 1)];
+    let described = MetalinkFile { size_bytes: Some(0), replicas, ..MetalinkFile::default() };
+    let part = tempfile::tempfile().unwrap();
+    assert_eq!(completed(&open(&described, 2), &part).unwrap(), 0);
+    assert_eq!(part.metadata().unwrap().len(), 0);
+}

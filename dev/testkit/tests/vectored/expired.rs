@@ -1,0 +1,194 @@
+//! Places that a file was found at by a redirection, and that refuse while it is open: the address that the
+//! caller named knows where it is now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_http::vector::{RemoteFile, Session};
+use fordway_store::ErrorKind;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+
+use crate::{expected, file, patient, read, session, spread};
+
+/// Requests are counted here: none is sent again because the machine is slow.
+fn unhurried() -> Arc<Session> {
+    session(|options| {
+        patient(options);
+        options.patience = Duration::from_secs(30);
+    })
+}
+
+fn open(url: &str) -> RemoteFile {
+    RemoteFile::open(&unhurried(), url).unwrap()
+}
+
+fn serving(script: Script) -> HostileServer {
+    HostileServer::start(file(), script)
+}
+
+/// All requests are redirected, or GETs alone.
+fn to(there: &HostileServer, status: u16, gets_alone: bool) -> Script {
+    let lie = Lie::Redirect(status, format!("{}?signature=1", there.url()));
+    if gets_alone { Script::honest().on_method("GET", lie) } else { Script::honest().always(lie) }
+}
+
+fn refusing(status: u16) -> Script {
+    Script::honest().always(Lie::Status(status, None))
+}
+
+fn gets(server: &HostileServer) -> usize {
+    server.requests().iter().filter(|request| request.method == "GET").count()
+}
+
+/// A file that was read where its place refuses by now.
+struct Expired {
+    door: HostileServer,
+    _first: HostileServer,
+    second: HostileServer,
+    opened: RemoteFile,
+}
+
+/// Reads, then has the place refuse and the door name another.
+fn expired(refused: u16, gets_alone: bool) -> Expired {
+    let (first, second) = (serving(Script::honest()), serving(Script::honest()));
+    let door = serving(to(&first, 302, gets_alone));
+    let opened = open(&door.url());
+    assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
+    first.follow(refusing(refused));
+    door.follow(to(&second, 302, gets_alone));
+    Expired { door, _first: first, second, opened }
+}
+
+#[test]
+fn the_door_is_asked_again_once_for_all_reads_that_follow() {
+    let ranges = spread(40, 100);
+    for refused in [401, 403, 404, 410] {
+        for gets_alone in [false, true] {
+            let Expired { door, second, opened, _first } = expired(refused, gets_alone);
+            let before = door.requests().len();
+            for _ in 0..3 {
+                assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{refused}");
+            }
+            assert_eq!(door.requests().len() - before, 1, "{refused} {gets_alone}");
+            assert_eq!(gets(&second), 1 + 3, "the first byte, and the reads");
+        }
+    }
+}
+
+#[test]
+fn batches_under_way_go_on_at_the_other_place() {
+    let ranges = spread(40, 100);
+    let Expired { door, second, opened, _first } = expired(403, true);
+    let before = door.requests().len();
+    let tickets: Vec<_> = (0..5).map(|_| opened.submit(&ranges, Vec::new()).unwrap()).collect();
+    for ticket in tickets {
+        assert!(opened.wait(ticket).unwrap().bytes == expected(&file(), &ranges).concat());
+    }
+    assert_eq!((door.requests().len() - before, gets(&second)), (1, 1 + 5));
+}
+
+/// Threads that are refused at the same time share what the first of them is told.
+#[test]
+fn threads_ask_once_between_them() {
+    let ranges = spread(40, 100);
+    let Expired { door, second: _second, opened, _first } = expired(403, false);
+    let before = door.requests().len();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges)));
+        }
+    });
+    assert_eq!(door.requests().len() - before, 1);
+}
+
+#[test]
+fn a_copy_is_resumed_at_the_other_place() {
+    let second = serving(Script::honest());
+    // HEAD, then an answer that breaks off; nothing more is allowed.
+    let first = serving(
+        Script::honest()
+            .on_requests(1..2, Lie::ResetAt(50_000))
+            .on_requests(2..usize::MAX, Lie::Status(403, None)),
+    );
+    let door = serving(to(&first, 302, false));
+    let opened = open(&door.url());
+    door.follow(to(&second, 302, false));
+    let mut copied = Vec::new();
+    let take = &mut |bytes: &[u8]| {
+        copied.extend_from_slice(bytes);
+        Ok(())
+    };
+    opened.copy_range(0..opened.size_bytes(), take).unwrap();
+    assert!(copied == file());
+    assert_eq!(door.requests().len(), 2);
+}
+
+#[test]
+fn another_version_behind_the_door_is_not_mixed_in() {
+    let Expired { second, opened, door: _door, _first } = expired(403, false);
+    second.follow(Script::honest().always(Lie::Version(7)));
+    let error = read(&opened, &[(200, 100)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+    // Nor where no byte was handed out yet: the caller knows the version that was opened.
+    let (first, second) = (serving(Script::honest()), serving(Script::honest().always(Lie::Version(7))));
+    let door = serving(to(&first, 302, false));
+    let opened = open(&door.url());
+    first.follow(refusing(403));
+    door.follow(to(&second, 302, false));
+    let error = read(&opened, &[(200, 100)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+}
+
+#[test]
+fn a_door_that_refuses_too_is_the_error() {
+    for (status, kind) in [(403, ErrorKind::AccessDenied), (404, ErrorKind::NoSuchKey)] {
+        let Expired { door, second: _second, opened, _first } = expired(403, false);
+        let before = door.requests().len();
+        door.follow(refusing(status));
+        let error = read(&opened, &[(200, 100)]).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(door.requests().len() - before, 1);
+        let text = error.to_string();
+        assert!(text.contains(&door.url()) && !text.contains("signature"), "{text}");
+    }
+}
+
+/// It lets the first byte be read, and nothing else.
+#[test]
+fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
+    let first = serving(Script::honest());
+    let door = serving(to(&first, 302, false));
+    let opened = open(&door.url());
+    let numbers = first.requests().len();
+    let script = [numbers, numbers + 2].into_iter().fold(Script::honest(), |script, number| {
+        script.on_requests(number..number + 1, Lie::Status(403, None))
+    });
+    first.follow(script);
+    let error = read(&opened, &[(200, 100)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+    assert_eq!((door.requests().len(), first.requests().len()), (2, numbers + 3));
+    assert!(read(&opened, &[(200, 100)]).unwrap()[0] == file()[200..300]);
+}
+
+#[test]
+fn what_moved_for_good_is_forgotten_where_it_refuses() {
+    let (first, second) = (serving(Script::honest()), serving(Script::honest()));
+    let door = serving(to(&first, 301, false));
+    let session = unhurried();
+    let opened = RemoteFile::open(&session, &door.url()).unwrap();
+    first.follow(refusing(404));
+    door.follow(to(&second, 301, false));
+    assert!(read(&opened, &[(7, 100)]).unwrap()[0] == file()[7..107]);
+    assert_eq!((door.requests().len(), gets(&second)), (2, 2));
+    RemoteFile::open(&session, &door.url()).unwrap();
+    assert_eq!(door.requests().len(), 2, "the new place is remembered");
+}
+
+#[test]
+fn a_file_that_nobody_led_to_is_refused_at_once() {
+    let server = serving(Script::honest());
+    let opened = open(&server.url());
+    server.follow(refusing(403));
+    assert_eq!(read(&opened, &[(7, 100)]).unwrap_err().kind(), ErrorKind::AccessDenied);
+    assert_eq!(server.requests().len(), 2);
+}

@@ -1,0 +1,154 @@
+//! Files that are opened by what is read of them first.
+
+use fordway_http::Version;
+use fordway_http::vector::{RemoteFile, Ticket};
+use fordway_store::{ErrorKind, Result};
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+use proptest::prelude::*;
+
+use crate::hostile::some_lie;
+use crate::{SIZE, VERSIONS, expected, file, read, session, some_ranges, spread, start};
+
+fn open_reading(version: Version, url: &str, ranges: &[(u64, usize)]) -> Result<(RemoteFile, Ticket)> {
+    let session = session(|options| options.http = version);
+    RemoteFile::open_reading(&session, url, ranges, Vec::new())
+}
+
+fn read_first(version: Version, url: &str, ranges: &[(u64, usize)]) -> Result<Vec<u8>> {
+    let (file, ticket) = open_reading(version, url, ranges)?;
+    Ok(file.wait(ticket)?.bytes)
+}
+
+fn refusal(server: &HostileServer, ranges: &[(u64, usize)]) -> ErrorKind {
+    read_first(Version::Http1, &server.url(), ranges).expect_err("a refusal").kind()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// As with a file that is open. What the first answer says of size and version is believed, so a server that has
+    /// another version from the start is read in that, and in no other.
+    #[test]
+    fn lies_give_the_right_bytes_or_an_error(
+        lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
+        ranges in some_ranges(30),
+        version in prop::sample::select(&VERSIONS[..]),
+    ) {
+        let content = file();
+        let mut script = Script::honest();
+        for (lie, first) in &lies {
+            script = match first {
+                Some(requests) => script.on_requests(0..*requests, lie.clone()),
+                None => script.always(lie.clone()),
+            };
+        }
+        let told = |wanted: fn(&Lie) -> bool| lies.iter().any(|(lie, _)| wanted(lie));
+        let is_changed = told(|lie| matches!(lie, Lie::Version(_)));
+        let is_unmarked = is_changed && told(|lie| matches!(lie, Lie::NoETag));
+        let is_deceived = is_unmarked || told(|lie| matches!(lie, Lie::ContentRangeMoved(_)));
+        let server = start(version, content.clone(), script);
+        match read_first(version, &server.url(), &ranges) {
+            Ok(found) => {
+                let changed: Vec<u8> = content.iter().map(|byte| byte ^ 1).collect();
+                let is_of = |content: &[u8]| found == expected(content, &ranges).concat();
+                prop_assert!(is_deceived || is_of(&content) || (is_changed && is_of(&changed)));
+            }
+            Err(error) => prop_assert!(error.to_string().contains(&server.url()[..20]), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_read_first_costs_no_question_before() {
+    let content = file();
+    let server = HostileServer::start(content.clone(), Script::honest());
+    let ranges = spread(300, 500);
+    for first_ranges in [10, 300] {
+        let before = server.requests().len();
+        let (opened, ticket) = open_reading(Version::Http1, &server.url(), &ranges).unwrap();
+        assert_eq!(opened.size_bytes(), SIZE as u64);
+        assert!(opened.version().etag.is_some());
+        assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+        let asked = server.requests().split_off(before);
+        assert!(asked.iter().all(|request| request.method == "GET"), "{asked:?}");
+        assert_eq!((asked[0].ranges(), asked[0].header("if-range")), (first_ranges, None));
+        assert!(asked[1..].iter().all(|request| request.header("if-range").is_some()));
+        assert_eq!(opened.traffic().requests, asked.len() as u64);
+        assert_eq!(opened.traffic().connections, 1);
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[test]
+fn the_file_is_read_where_the_first_request_leads() {
+    let there = HostileServer::start(file(), Script::honest());
+    let door = HostileServer::start(file(), Script::honest().always(Lie::Redirect(307, there.url())));
+    let ranges = spread(20, 100);
+    let found = read_first(Version::Http1, &door.url(), &ranges).unwrap();
+    assert!(found == expected(&file(), &ranges).concat());
+    let methods = |server: &HostileServer| server.requests().iter().all(|request| request.method == "GET");
+    assert_eq!((door.requests().len(), there.requests().len()), (1, 2));
+    assert!(methods(&door) && methods(&there));
+}
+
+#[test]
+fn a_refused_list_is_no_refusal_of_the_file() {
+    let (content, ranges) = (file(), spread(20, 100));
+    for lie in [Lie::Status(400, None), Lie::Status(416, None), Lie::Status(431, None), Lie::NoContentRange] {
+        let server = HostileServer::start(content.clone(), Script::honest().on_requests(0..1, lie.clone()));
+        let found = read_first(Version::Http1, &server.url(), &ranges).unwrap();
+        assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
+    }
+    for lie in
+        [Lie::WholeForRange, Lie::WholeOverRanges(1), Lie::Chunked(700), Lie::UntilClose, Lie::ClosesAfter]
+    {
+        let server = HostileServer::start(content.clone(), Script::honest().always(lie.clone()));
+        let found = read_first(Version::Http1, &server.url(), &ranges).unwrap();
+        assert!(found == expected(&content, &ranges).concat(), "{lie:?}");
+    }
+}
+
+#[test]
+fn a_refusal_of_the_file_is_told_at_once() {
+    for (status, kind) in [(403, ErrorKind::AccessDenied), (404, ErrorKind::NoSuchKey)] {
+        let server = HostileServer::start(file(), Script::honest().always(Lie::Status(status, None)));
+        assert_eq!(refusal(&server, &[(0, 10)]), kind);
+        assert_eq!(server.requests().len(), 1);
+    }
+    let server = HostileServer::start(file(), Script::honest());
+    for beyond in [(SIZE as u64 - 5, 6), (SIZE as u64, 1), (u64::MAX, 2), (3, usize::MAX)] {
+        assert_eq!(refusal(&server, &[(0, 10), beyond]), ErrorKind::InvalidRange, "{beyond:?}");
+    }
+    assert_eq!(read_first(Version::Http1, &server.url(), &[]).unwrap(), b"");
+    let silent = HostileServer::start(file(), Script::honest().always(Lie::StallAt(0)));
+    assert_eq!(refusal(&silent, &[(0, 10)]), ErrorKind::Timeout);
+}
+
+/// What is cut in the midst of the first answer is asked for again, and what came is kept.
+#[test]
+fn a_first_answer_that_is_cut_is_resumed() {
+    let content = file();
+    let server =
+        HostileServer::start(content.clone(), Script::honest().on_requests(0..4, Lie::ResetAt(50_000)));
+    let (opened, ticket) = open_reading(Version::Http1, &server.url(), &[(0, 300_000)]).unwrap();
+    assert!(opened.wait(ticket).unwrap().bytes == content[..300_000]);
+    let asked = server.requests();
+    let starts: Vec<_> = asked.iter().map(|request| request.header("range").unwrap().to_owned()).collect();
+    assert!(starts.windows(2).all(|pair| pair[0] != pair[1]), "{starts:?}");
+}
+
+/// The right to the connection stays with what is under way on it.
+#[test]
+fn the_cap_on_connections_holds() {
+    let content = file();
+    let server = HostileServer::start(content.clone(), Script::honest());
+    let shared = session(|options| options.connections_per_origin = 1);
+    for _ in 0..3 {
+        let ranges = spread(40, 3_000);
+        let (opened, ticket) = RemoteFile::open_reading(&shared, &server.url(), &ranges, Vec::new()).unwrap();
+        assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+    }
+    assert_eq!(server.connections(), 1);
+}

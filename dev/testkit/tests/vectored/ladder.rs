@@ -1,0 +1,156 @@
+//! What a server does not do is found out once, and then not asked of it again.
+
+use std::time::Duration;
+
+use fordway_http::vector::RemoteFile;
+use fordway_testkit::hostile::{HostileServer, Lie, Script};
+
+use crate::{expected, file, open, read, session, spread};
+
+fn served(lie: Lie) -> HostileServer {
+    HostileServer::start(file(), Script::honest().always(lie))
+}
+
+#[test]
+fn as_few_requests_as_the_header_allows() {
+    let server = HostileServer::start(file(), Script::honest());
+    let opened = open(&server.url());
+    assert!(read(&opened, &spread(500, 100)).unwrap() == expected(&file(), &spread(500, 100)));
+    let requests = server.requests();
+    assert_eq!((requests.len(), server.connections()), (2, 1), "HEAD and one list");
+    let list = requests[1].header("range").unwrap();
+    assert!(list.starts_with("bytes=0-99,1200-1299,") && !list.contains(' '), "{list}");
+
+    let many = spread(1_500, 10);
+    assert!(read(&opened, &many).unwrap() == expected(&file(), &many));
+    let lists = &server.requests()[2..];
+    assert!(lists.len() == 3 && lists.iter().all(|request| request.head_bytes < 8_192));
+}
+
+#[test]
+fn neighbours_are_read_as_one() {
+    let server = HostileServer::start(file(), Script::honest());
+    let opened = open(&server.url());
+    let ranges = [(1_000, 50), (1_100, 50), (0, 20), (20, 5), (1_120, 500)];
+    assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
+    assert_eq!(server.requests()[1].header("range"), Some("bytes=0-24,1000-1619"));
+}
+
+#[test]
+fn a_refusal_of_lists_is_learned_once() {
+    for (lie, most_ranges) in [
+        (Lie::WholeOverRanges(1), 1),
+        (Lie::FirstRangeOnly, 1),
+        (Lie::WholeOverRanges(10), 10),
+        (Lie::WholeOverRanges(200), 200),
+    ] {
+        let server = served(lie.clone());
+        let opened = open(&server.url());
+        let ranges = spread(300, 50);
+        assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
+        assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
+        let before = server.requests().len();
+        // Another file of the same server, another session: the process remembers.
+        let second = open(&server.url());
+        assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
+        let asked = &server.requests()[before..];
+        assert!(asked.iter().all(|request| request.ranges() <= most_ranges), "{lie:?}");
+    }
+}
+
+#[test]
+fn shorter_heads_are_learned() {
+    let server = served(Lie::HeadBytesMax(3_000));
+    let opened = open(&server.url());
+    for _ in 0..2 {
+        assert!(read(&opened, &spread(400, 50)).unwrap() == expected(&file(), &spread(400, 50)));
+    }
+    let refused = server.requests().iter().filter(|request| request.head_bytes > 3_000).count();
+    assert!((1..=3).contains(&refused), "{refused}");
+    assert!(opened.learned().ranges_per_request > 1);
+}
+
+#[test]
+fn single_ranges_go_into_a_pipeline() {
+    let server = served(Lie::WholeOverRanges(1));
+    let opened = open(&server.url());
+    assert!(read(&opened, &spread(15, 50)).unwrap() == expected(&file(), &spread(15, 50)));
+    let before = server.connections();
+    assert!(read(&opened, &spread(15, 60)).unwrap() == expected(&file(), &spread(15, 60)));
+    assert_eq!(server.connections(), before, "on the connection that was there");
+    assert!(opened.learned().pipelines);
+}
+
+#[test]
+fn a_server_without_pipelining_gets_several_connections() {
+    let script = Script::honest().always(Lie::DropsPipelined).always(Lie::WholeOverRanges(1));
+    let server = HostileServer::start(file(), script);
+    let opened = open(&server.url());
+    assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    assert!(!opened.learned().pipelines);
+}
+
+/// No timeout is waited for, and it is no failure: with `max_retries` 0 that would be the end.
+#[test]
+fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
+    let script = Script::honest().always(Lie::LeavesPipelined).always(Lie::WholeOverRanges(1));
+    let server = HostileServer::start(file(), script);
+    let patient = session(|options| {
+        options.patience = Duration::from_millis(50);
+        options.timeouts.first_byte = Duration::from_secs(60);
+        options.max_retries = 0;
+    });
+    let opened = RemoteFile::open(&patient, &server.url()).unwrap();
+    for _ in 0..2 {
+        assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    }
+    assert!(!opened.learned().pipelines);
+    let made = server.connections();
+    assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    assert_eq!(server.connections(), made, "nothing is found out twice");
+}
+
+/// It answers what comes with other requests, but for one now and then: the time limit is waited for twice, and
+/// then nothing is sent ahead any more.
+#[test]
+fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
+    let content = file();
+    let ranges = spread(60, 50);
+    let honest = || Script::honest().always(Lie::WholeOverRanges(1));
+    let server = HostileServer::start(content.clone(), honest());
+    let one = session(|options| options.connections_per_origin = 1);
+    let opened = RemoteFile::open(&one, &server.url()).unwrap();
+    assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+    assert!(opened.learned().pipelines);
+    for pipelines in [true, false] {
+        let next = server.requests().len() + 5;
+        server.follow(honest().on_requests(next..next + 1, Lie::LeavesPipelined));
+        assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
+        assert_eq!(opened.learned().pipelines, pipelines);
+    }
+}
+
+#[test]
+fn a_server_without_ranges_is_read_whole() {
+    let server = served(Lie::WholeForRange);
+    let opened = open(&server.url());
+    for _ in 0..2 {
+        assert!(read(&opened, &spread(30, 50)).unwrap() == expected(&file(), &spread(30, 50)));
+    }
+    assert!(opened.learned().ignores_ranges);
+    let before = server.requests().len();
+    assert!(read(&opened, &spread(30, 50)).unwrap() == expected(&file(), &spread(30, 50)));
+    assert_eq!(server.requests().len(), before + 1, "one request for all of it");
+}
+
+#[test]
+fn merged_and_reordered_parts_are_put_where_they_belong() {
+    let content = file();
+    let ranges = [(590_000, 500), (5, 10), (300_000, 20_000), (1_005, 10), (305_000, 10)];
+    for lie in [Lie::OneSpan, Lie::MergedParts(2_000), Lie::ReversedParts, Lie::BareLineFeeds, Lie::Preamble]
+    {
+        let server = served(lie.clone());
+        assert!(read(&open(&server.url()), &ranges).unwrap() == expected(&content, &ranges), "{lie:?}");
+        assert_eq!(server.requests().len(), 2, "{lie:?}");
+    }
+}

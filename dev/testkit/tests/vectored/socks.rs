@@ -1,0 +1,104 @@
+//! Servers that are reached through a SOCKS proxy.
+
+use std::sync::Arc;
+
+use fordway_http::vector::{RemoteFile, Session};
+use fordway_http::{Credentials, Proxies, TlsRoots, Version};
+use fordway_store::{Error, ErrorKind};
+use fordway_testkit::hostile::HostileServer;
+use fordway_testkit::hostile::Script;
+use fordway_testkit::socks::{SocksRules, SocksServer};
+
+use crate::servers::start_nginx;
+use crate::streams::certify;
+use crate::{VERSIONS, expected, file, read, session, spread, start};
+
+/// A session that goes by way of a proxy, named as a variable names it.
+fn through(scheme: &str, login: &str, proxy: &SocksServer, version: Version) -> Arc<Session> {
+    let url = format!("{scheme}://{login}{}", proxy.address());
+    session(|options| {
+        options.http = version;
+        options.proxies = Proxies::resolve(&|name| (name == "ALL_PROXY").then(|| url.clone()));
+        // It is for the server, and goes by way of nobody without TLS.
+        options.credentials = Credentials::none().with_bearer_token("ours");
+    })
+}
+
+fn refused(rules: SocksRules, login: &str) -> Error {
+    let (proxy, server) = (SocksServer::start(rules), HostileServer::start(file(), Script::honest()));
+    let session = through("socks5h", login, &proxy, Version::Http1);
+    let error = RemoteFile::open(&session, &server.url()).err().expect("an error");
+    assert!(error.to_string().contains(&format!("the proxy socks5h://{}", proxy.address())), "{error}");
+    assert!(server.requests().is_empty() && !error.to_string().contains("secret"), "{error}");
+    error
+}
+
+#[test]
+fn names_are_looked_up_by_whom_the_scheme_says() {
+    let ranges = spread(300, 200);
+    for version in VERSIONS {
+        let server = start(version, file(), Script::honest());
+        let address = server.address().to_string();
+        let name = address.replacen('.', "-", 3).replace(':', ".test:");
+        for (scheme, host) in [("socks5h", &name), ("socks5h", &address), ("socks5", &address)] {
+            let proxy =
+                SocksServer::start(SocksRules { login: Some(("me", "p@ss")), ..SocksRules::default() });
+            let session = through(scheme, "me:p%40ss@", &proxy, version);
+            let opened = RemoteFile::open(&session, &format!("http://{host}/file")).unwrap();
+            assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
+            assert_eq!(proxy.asked(), [host.as_str()], "{scheme}");
+        }
+        // Nobody but the proxy knows it.
+        let proxy = SocksServer::start(SocksRules::default());
+        let session = through("socks5", "", &proxy, version);
+        let error = RemoteFile::open(&session, &format!("http://{name}/file")).err().expect("an error");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("with socks5h:// the proxy looks it up"), "{error}");
+        assert!(proxy.asked().is_empty());
+        let asked = server.requests();
+        assert!(asked.iter().all(|request| request.header("authorization").is_none()), "{asked:?}");
+    }
+}
+
+#[test]
+fn refusals_say_why() {
+    let wants_login = SocksRules { login: Some(("me", "secret")), ..SocksRules::default() };
+    let refuses = |reply| SocksRules { refuses: Some(reply), ..SocksRules::default() };
+    let says = |said| SocksRules { says: Some(said), ..SocksRules::default() };
+    for (rules, login, kind, why) in [
+        (wants_login.clone(), "", ErrorKind::AccessDenied, "wants a user and password"),
+        (wants_login, "me:secrets@", ErrorKind::AccessDenied, "wants another user and password"),
+        (refuses(2), "", ErrorKind::AccessDenied, "no_proxy"),
+        (refuses(5), "", ErrorKind::Unavailable, "the connection was refused"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "", ErrorKind::BadResponse, "not SOCKS 5"),
+        (says(b"\x05"), "", ErrorKind::Timeout, "did not answer within"),
+    ] {
+        let error = refused(rules, login);
+        assert!(error.kind() == kind && error.to_string().contains(why), "{error}");
+    }
+}
+
+/// TLS is between us and the server: the proxy sees nothing, and a token may go.
+#[test]
+fn tls_goes_through() {
+    let Some(program) = fordway_needs::program("nginx") else { return };
+    let server = start_nginx(&program, |dir, port| {
+        certify(std::path::Path::new(dir));
+        format!(
+            "listen 127.0.0.1:{port} ssl http2; ssl_certificate {dir}/cert; ssl_certificate_key {dir}/key;"
+        )
+    });
+    let url = server.url.replace("http://", "https://");
+    for version in VERSIONS {
+        let proxy = SocksServer::start(SocksRules::default());
+        let name = format!("socks5h://{}", proxy.address());
+        let session = session(|options| {
+            options.http = version;
+            options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
+            options.proxies = Proxies::resolve(&|variable| (variable == "https_proxy").then(|| name.clone()));
+        });
+        let opened = RemoteFile::open(&session, &url).unwrap();
+        assert!(read(&opened, &spread(900, 300)).unwrap() == expected(&file(), &spread(900, 300)));
+        assert_eq!(proxy.asked().len(), 1);
+    }
+}

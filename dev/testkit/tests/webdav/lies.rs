@@ -1,0 +1,182 @@
+//! Servers that answer wrongly, late, or elsewhere.
+
+use fordway_http::Credentials;
+use fordway_store::ErrorKind;
+
+use crate::dialogue::{Dialogue, answer, collection, failed, file, multistatus};
+use crate::{below, client, content, kind, put};
+
+#[test]
+fn listings_that_make_no_sense_are_errors() {
+    let bomb = "<!DOCTYPE a [<!ENTITY b \"bbbb\">]><multistatus xmlns=\"DAV:\"/>";
+    for said in [
+        multistatus(&(collection("/d/") + &file("/elsewhere/f", 1))),
+        multistatus(&(collection("/d/") + &file("/d/../../etc/passwd", 1))),
+        multistatus(&(collection("/d/") + &file("/d/%2e%2e", 1))),
+        multistatus(&(collection("/d/") + &file("/d/a%2fb", 1))),
+        multistatus(&(collection("/d/") + &file("http://other.example/d/f", 1))),
+        multistatus(&(file("/d", 1) + &file("/d/f", 1))),
+        multistatus(""),
+        answer(207, "", bomb),
+        answer(207, "", "<multistatus xmlns=\"DAV:\"><response>"),
+        answer(207, "", "<html/>"),
+        answer(207, "", ""),
+        answer(200, "", "<html>Welcome</html>"),
+        b"HTTP/1.1 207 Told\r\nContent-Length: 99999999999\r\n\r\n<".to_vec(),
+    ] {
+        let shown = String::from_utf8_lossy(&said).into_owned();
+        let server = Dialogue::start(move |_, _| said.clone());
+        let error = client(|_| {}).list(&server.url("d/")).expect_err(&shown);
+        assert!(
+            matches!(error.kind(), ErrorKind::BadResponse | ErrorKind::EntityTooLarge),
+            "{shown}: {error}"
+        );
+        assert_eq!(server.methods(), ["PROPFIND"], "{shown}");
+    }
+}
+
+#[test]
+fn a_walk_stays_below_and_ends() {
+    // Every collection holds one of the same name: a link that leads in a circle.
+    let server = Dialogue::start(|request, _| {
+        let here = request.target.trim_end_matches('/');
+        multistatus(&(collection(&format!("{here}/")) + &collection(&format!("{here}/c/"))))
+    });
+    let found: Vec<_> = client(|_| {}).walk(&server.url("")).collect();
+    let error = found.last().unwrap().as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.detail().contains("circle") && found.len() < 300, "{error}");
+}
+
+#[test]
+fn members_that_cannot_be_described_do_not_hide_the_others() {
+    let server = Dialogue::start(|request, _| match request.target.as_str() {
+        "/d/" => multistatus(
+            &(collection("/d/") + &failed("/d/secret", 403) + &failed("/d/gone", 404) + &file("f", 1)),
+        ),
+        _ => answer(404, "", ""),
+    });
+    let dav = client(|_| {});
+    let listing = dav.list(&server.url("d/")).unwrap();
+    assert_eq!(listing.members.iter().map(|member| member.relative.as_str()).collect::<Vec<_>>(), ["f"]);
+    assert_eq!(listing.failed, [("/d/secret".to_owned(), 403)]);
+    let failures: Vec<_> =
+        dav.walk(&server.url("d/")).filter_map(Result::err).map(|error| error.kind()).collect();
+    assert_eq!(failures, [ErrorKind::AccessDenied]);
+}
+
+#[test]
+fn members_that_failed_are_an_error_with_their_names() {
+    let server = Dialogue::start(|_, _| {
+        multistatus(&(failed("/d/a", 423) + &failed("/d/b", 200) + &failed("/d/", 424)))
+    });
+    let dav = client(|_| {});
+    for error in [
+        dav.remove(&server.url("d/")),
+        dav.copy(&server.url("d/"), &server.url("e/"), true),
+        dav.rename(&server.url("d/"), &server.url("e/"), true),
+    ] {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConditionalConflict);
+        assert!(error.detail().contains("/d/a") && !error.detail().contains("/d/b"), "{error}");
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
+    let flaky = || Dialogue::start(|_, number| if number == 0 { Vec::new() } else { answer(201, "", "") });
+    for (method, requests) in [("PUT", 2), ("DELETE", 2), ("COPY", 1), ("MKCOL", 1), ("MOVE", 1)] {
+        let server = flaky();
+        let (dav, url) = (client(|_| {}), server.url("x"));
+        let done = match method {
+            "PUT" => put(&dav, &url, b"body", true),
+            "DELETE" => dav.remove(&url),
+            "COPY" => dav.copy(&url, &server.url("y"), true),
+            "MKCOL" => dav.make_collection(&url),
+            _ => dav.rename(&url, &server.url("y"), true),
+        };
+        assert_eq!(server.requests().len(), requests, "{method}");
+        assert_eq!(done.is_ok(), requests == 2, "{method}: {done:?}");
+    }
+    // What an answer that was lost has removed already is removed.
+    let lost = Dialogue::start(|_, number| if number == 0 { Vec::new() } else { answer(404, "", "") });
+    client(|_| {}).remove(&lost.url("x")).unwrap();
+    let missing = Dialogue::start(|_, _| answer(404, "", ""));
+    assert_eq!(kind(client(|_| {}).remove(&missing.url("x"))), ErrorKind::NoSuchKey);
+    // Some servers do not want to be asked.
+    let blunt = Dialogue::start(|request, _| {
+        answer(if request.header("expect").is_some() { 417 } else { 201 }, "", "")
+    });
+    put(&client(|_| {}), &blunt.url("x"), &content(100_000), true).unwrap();
+    assert_eq!(blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(), [0, 100_000]);
+    // Whoever is asked to come back has done nothing.
+    let busy =
+        Dialogue::start(|_, number| answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", ""));
+    client(|_| {}).make_collection(&busy.url("x")).unwrap();
+    assert_eq!(busy.requests().len(), 2);
+    let full = Dialogue::start(|_, _| answer(507, "Content-Type: text/plain\r\n", "quota of atlas\nused up"));
+    let error = put(&client(|_| {}), &full.url("x"), &content(1_000_000), true).unwrap_err();
+    assert_eq!((error.kind(), full.requests().len()), (ErrorKind::NoSpace, 1));
+    assert!(error.detail().ends_with(": quota of atlas"), "{error}");
+}
+
+/// As dCache and EOS do it: the door names the pool, which takes the bytes.
+#[test]
+fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
+    let pool = Dialogue::start(|_, _| {
+        let mut said = b"HTTP/1.1 100 Continue\r\n\r\n".to_vec();
+        said.extend(answer(201, "", ""));
+        said
+    });
+    let place = pool.url("pool/f?token=one-time");
+    let door = Dialogue::start(move |_, _| answer(307, &format!("Location: {place}\r\n"), ""));
+    let dav = client(|options| options.credentials = Credentials::none().with_bearer_token("secret"));
+    put(&dav, &door.url("f"), &content(1_000_000), true).unwrap();
+    let (asked, took) = (door.requests().remove(0), pool.requests().remove(0));
+    assert_eq!((asked.method.as_str(), asked.body_bytes), ("PUT", 0));
+    assert_eq!(asked.header("authorization"), Some("Bearer secret"));
+    assert_eq!((took.method.as_str(), took.target.as_str()), ("PUT", "/pool/f?token=one-time"));
+    assert_eq!((took.body_bytes, took.header("authorization")), (1_000_000, None));
+    let circle = Dialogue::start(|_, _| answer(307, "Location: /x\r\n", ""));
+    assert_eq!(kind(client(|_| {}).remove(&circle.url("x"))), ErrorKind::BadResponse);
+}
+
+#[test]
+fn members_are_asked_for_where_the_caller_named_them() {
+    let server = Dialogue::start(|request, _| match request.target.as_str() {
+        "/d?authz=t" => {
+            multistatus(&(collection("http://127.0.0.1:1/d/") + &collection("http://127.0.0.1:1/d/e/")))
+        }
+        "/d/e/?authz=t" => multistatus(&(collection("/d/e/") + &file("/d/e/f", 1))),
+        _ => answer(404, "", ""),
+    });
+    assert_eq!(below(&client(|_| {}), &server.url("d?authz=t")), ["e/", "e/f"]);
+}
+
+/// XRootD reports a copy within it as it reports those between servers.
+#[test]
+fn a_copy_that_failed_after_its_status_is_a_failure() {
+    let server = Dialogue::start(|_, _| {
+        answer(
+            201,
+            "Content-Type: text/plain\r\n",
+            "Perf Marker\nStripe Bytes Transferred: 1\nEnd\nfailure: disk on fire\n",
+        )
+    });
+    let error = client(|_| {}).copy(&server.url("a"), &server.url("b"), true).unwrap_err();
+    assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Unavailable, 1));
+    assert!(error.detail().contains("disk on fire"), "{error}");
+}
+
+#[test]
+fn a_file_is_no_collection_that_is_there_already() {
+    let taken = |is_collection| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" if is_collection => multistatus(&collection(&request.target)),
+            "PROPFIND" => multistatus(&file(&request.target, 1)),
+            _ => answer(405, "", ""),
+        })
+    };
+    client(|_| {}).make_collections(&taken(true).url("d")).unwrap();
+    assert_eq!(kind(client(|_| {}).make_collections(&taken(false).url("d"))), ErrorKind::PreconditionFailed);
+}

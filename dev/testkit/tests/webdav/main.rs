@@ -1,0 +1,61 @@
+//! WebDAV against real servers, and against one that says what it is told to.
+
+mod apache;
+mod dialogue;
+mod lies;
+mod nginx;
+mod third_party;
+mod xrootd;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_http::vector::{Options, RemoteFile, Session};
+use fordway_http::webdav::{Upload, WebDav};
+use fordway_store::{ErrorKind, Result};
+
+/// Content in which no two pieces are alike.
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes.div_ceil(4) as u32)
+        .flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes())
+        .take(bytes)
+        .collect()
+}
+
+/// A client that tries again soon, with `change` made to its options.
+fn client(change: impl FnOnce(&mut Options)) -> WebDav {
+    let mut options = Options { max_retries: 2, ..Options::default() };
+    options.timeouts.first_byte = Duration::from_secs(30);
+    change(&mut options);
+    WebDav::new(Arc::new(Session::new(options)))
+}
+
+/// Writes `body`; in chunks where its size is not said.
+fn put(dav: &WebDav, url: &str, body: &[u8], says_size: bool) -> Result<()> {
+    let upload = Upload { size_bytes: says_size.then_some(body.len() as u64), ..Upload::default() };
+    dav.put(url, &upload, &mut |sink| body.chunks(100_000).try_for_each(&mut *sink))
+}
+
+fn get(dav: &WebDav, url: &str) -> Result<Vec<u8>> {
+    let (file, mut body) = (RemoteFile::open(dav.session(), url)?, Vec::new());
+    file.copy_range(0..file.size_bytes(), &mut |bytes| {
+        body.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(body)
+}
+
+/// The kind of a failure; a success is none.
+#[track_caller]
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().expect("an error").kind()
+}
+
+/// The names below a collection, those of collections with a slash.
+fn below(dav: &WebDav, url: &str) -> Vec<String> {
+    let found = dav.walk(url).map(|found| {
+        let found = found.unwrap();
+        found.relative + if found.is_collection { "/" } else { "" }
+    });
+    found.collect()
+}

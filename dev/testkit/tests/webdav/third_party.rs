@@ -1,0 +1,185 @@
+//! The dialogue of a third-party copy, as WLCG's servers lead it.
+
+use std::time::Duration;
+
+use fordway_http::Credentials;
+use fordway_http::webdav::{Direction, ThirdParty, WebDav};
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::client;
+use crate::dialogue::{Dialogue, answer, file, multistatus};
+
+const SILENCE: Duration = Duration::from_secs(60);
+
+fn marker(bytes: u64) -> String {
+    format!(
+        "Perf Marker\nTimestamp: 1\nStripe Index: 0\nStripe Bytes Transferred: {bytes}\nTotal Stripe Count: 1\nEnd\n"
+    )
+}
+
+/// A server that answers COPY by `report`, in chunks, and says of files that they have `bytes`.
+fn server(status: u16, report: String, bytes: usize) -> Dialogue {
+    Dialogue::start(move |request, _| match request.method.as_str() {
+        "PROPFIND" => multistatus(&file(&request.target, bytes)),
+        "OPTIONS" => answer(200, "Server: dCache/9\r\n", ""),
+        _ => {
+            let chunk = format!("{:x}\r\n{report}\r\n0\r\n\r\n", report.len());
+            format!("HTTP/1.1 {status} Told\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}").into_bytes()
+        }
+    })
+}
+
+fn order<'t>(from: &'t str, to: &'t str) -> ThirdParty<'t> {
+    ThirdParty { from, to, direction: Direction::Pull, replaces: true, silence: SILENCE }
+}
+
+fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
+    let source = server(200, String::new(), 9);
+    let (from, to) = (source.url("f?a=b"), to.url("g"));
+    let mut seen = vec![0];
+    dav.third_party_copy(&order(&from, &to), &mut |bytes, of| {
+        assert_eq!(of, Some(9));
+        if seen.last() != Some(&bytes) {
+            seen.push(bytes);
+        }
+        Ok(())
+    })?;
+    Ok(seen)
+}
+
+#[test]
+fn a_pull_is_ordered_and_watched() {
+    let to = server(202, marker(4) + &marker(9) + "success: Created", 9);
+    let dav = client(|options| options.credentials = Credentials::none().with_bearer_token("secret"));
+    assert_eq!(copy(&dav, &to).unwrap().last(), Some(&9));
+    let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+    assert!(asked.header("source").unwrap().ends_with("/f?a=b"), "{asked:?}");
+    for (name, value) in [
+        ("credential", "none"),
+        ("overwrite", "T"),
+        ("authorization", "Bearer secret"),
+        ("transferheaderauthorization", "Bearer secret"),
+    ] {
+        assert_eq!(asked.header(name), Some(value), "{name}");
+    }
+    assert_eq!(asked.header("destination"), None);
+}
+
+#[test]
+fn a_push_is_ordered_of_the_source() {
+    let (from, to) = (server(202, marker(9) + "success: Created\n", 9), server(500, String::new(), 9));
+    let (source, destination) = (from.url("f"), to.url("g"));
+    let copy = ThirdParty { direction: Direction::Push, replaces: false, ..order(&source, &destination) };
+    client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
+    let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+    assert_eq!(
+        (asked.header("destination"), asked.header("overwrite")),
+        (Some(destination.as_str()), Some("F"))
+    );
+    assert_eq!((asked.header("source"), asked.header("transferheaderauthorization")), (None, None));
+    assert_eq!(to.methods(), ["PROPFIND"]);
+}
+
+#[test]
+fn a_password_is_told_to_nobody_else() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let netrc = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&netrc, "machine 127.0.0.1 login me password mine").unwrap();
+    std::fs::set_permissions(&netrc, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let path = netrc.path().to_str().unwrap().to_owned();
+    let to = server(202, "success: Created".to_owned(), 9);
+    let dav = client(|options| {
+        options.credentials = Credentials::resolve(&|name| (name == "NETRC").then(|| path.clone()));
+    });
+    copy(&dav, &to).unwrap();
+    let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+    assert!(asked.header("authorization").unwrap().starts_with("Basic "));
+    assert_eq!(asked.header("transferheaderauthorization"), None);
+}
+
+fn failure(to: &Dialogue) -> Error {
+    copy(&client(|_| {}), to).expect_err("an error")
+}
+
+#[test]
+fn what_servers_say_at_the_end_counts_and_is_checked() {
+    let refused = failure(&server(201, marker(4) + "failure: remote side said 404\n", 9));
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.detail().contains("remote side said 404"), "{refused}");
+    assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
+    assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
+    assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
+    // One that does not report is believed as far as the size goes.
+    let silent = |bytes| {
+        Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" => multistatus(&file(&request.target, bytes)),
+            _ => answer(201, "", ""),
+        })
+    };
+    assert_eq!(copy(&client(|_| {}), &silent(9)).unwrap(), [0]);
+    assert_eq!(failure(&silent(0)).kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn refusals_are_told_apart() {
+    for (status, kind) in [
+        (400, ErrorKind::NotImplemented),
+        (405, ErrorKind::NotImplemented),
+        (501, ErrorKind::NotImplemented),
+        (403, ErrorKind::AccessDenied),
+        (412, ErrorKind::PreconditionFailed),
+        (507, ErrorKind::NoSpace),
+    ] {
+        let to = server(status, "no".to_owned(), 9);
+        assert_eq!(failure(&to).kind(), kind, "{status}");
+        assert_eq!(to.methods(), ["COPY"], "{status}");
+    }
+}
+
+/// A server that goes on for ever after a first marker.
+fn endless() -> Dialogue {
+    Dialogue::start(|request, _| match request.method.as_str() {
+        "PROPFIND" => multistatus(&file(&request.target, 9)),
+        _ => {
+            let first = marker(4);
+            format!("HTTP/1.1 202 Told\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n", first.len())
+                .into_bytes()
+        }
+    })
+}
+
+#[test]
+fn who_stops_it_closes_the_connection() {
+    let (source, to) = (server(200, String::new(), 9), endless());
+    let (from, there) = (source.url("f"), to.url("g"));
+    let stopped = client(|_| {}).third_party_copy(&order(&from, &there), &mut |bytes, _| match bytes {
+        4 => Err(Error::new(ErrorKind::Interrupted, "enough")),
+        _ => Ok(()),
+    });
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+    to.wait_for_closed(1);
+}
+
+#[test]
+fn silence_ends_it() {
+    let (source, to) = (server(200, String::new(), 9), endless());
+    let (from, there) = (source.url("f"), to.url("g"));
+    let copy = ThirdParty { silence: Duration::from_millis(300), ..order(&from, &there) };
+    let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    to.wait_for_closed(1);
+}
+
+#[test]
+fn an_order_that_led_elsewhere_is_given_there() {
+    let worker = server(202, "success: Created".to_owned(), 9);
+    let place = worker.url("data/g");
+    let manager = Dialogue::start(move |request, _| match request.method.as_str() {
+        "PROPFIND" => multistatus(&file(&request.target, 9)),
+        _ => answer(307, &format!("Location: {place}\r\n"), ""),
+    });
+    copy(&client(|_| {}), &manager).unwrap();
+    let asked = worker.requests();
+    assert_eq!((asked[0].method.as_str(), asked[0].target.as_str()), ("COPY", "/data/g"));
+    assert!(asked[0].header("source").is_some());
+}

@@ -1,0 +1,584 @@
+//! One connection: what was received and not yet used, and the buffers that live as long as it does.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::{ClientConnection, StreamOwned};
+
+use super::Timeouts;
+#[cfg(feature = "http2")]
+use super::http2::Http2;
+use super::proxy::Forwarding;
+use super::response::{Head, MAX_HEAD_BYTES};
+use super::socket::Socket;
+
+/// Received at a time while a head is awaited: a head and a small body fit.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+enum Transport {
+    Plain(Socket),
+    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+    #[cfg(feature = "http2")]
+    Http2(Box<Http2>),
+}
+
+/// A connection with its buffers. Of `buffer`, `..used` was consumed (a head stays readable there),
+/// `used..filled` was received and waits.
+pub struct Connection {
+    transport: Transport,
+    timeouts: Timeouts,
+    buffer: Vec<u8>,
+    used: usize,
+    filled: usize,
+    /// There where a proxy forwards what is sent.
+    forwarding: Option<Forwarding>,
+    /// The head of the request being sent; kept for its capacity.
+    pub request_head: Vec<u8>,
+    /// Bytes of the request, head and body, that were sent.
+    sent: usize,
+    /// Bytes received since the connection was made.
+    pub received_bytes: u64,
+    /// Whether calls wait for the other side; if not, they fail with `WouldBlock` and are made again.
+    is_blocking: bool,
+    /// Whether the last call that did not wait brought less than it had room for.
+    is_drained: bool,
+    /// Whether an earlier answer was received on it.
+    pub is_reused: bool,
+    pub(super) made: Instant,
+}
+
+/// What is received next.
+pub(super) enum Next<'m> {
+    /// Bytes that belong there.
+    Place(&'m mut [u8]),
+    /// So many bytes to be looked at.
+    Aside(usize),
+}
+
+/// What comes back before a request is all sent.
+pub(super) enum FirstWord {
+    /// `100 Continue`: the body is wanted.
+    GoOn,
+    /// The answer.
+    Answer(Head),
+    /// Nothing yet.
+    Nothing,
+}
+
+impl Connection {
+    pub(super) fn plain(socket: Socket, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Plain(socket), timeouts)
+    }
+
+    pub(super) fn tls(stream: StreamOwned<ClientConnection, Socket>, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Tls(Box::new(stream)), timeouts)
+    }
+
+    #[cfg(feature = "http2")]
+    pub(super) fn multiplexed(connection: Http2, timeouts: Timeouts) -> Self {
+        Self::over(Transport::Http2(Box::new(connection)), timeouts)
+    }
+
+    fn over(transport: Transport, timeouts: Timeouts) -> Self {
+        Connection {
+            transport,
+            timeouts,
+            forwarding: None,
+            buffer: vec![0; BUFFER_BYTES],
+            used: 0,
+            filled: 0,
+            is_drained: false,
+            request_head: Vec::with_capacity(1024),
+            sent: 0,
+            received_bytes: 0,
+            is_blocking: true,
+            is_reused: false,
+            made: Instant::now(),
+        }
+    }
+
+    /// The same, with a proxy at the other end that forwards requests.
+    pub(super) fn forwarded(self, forwarding: Forwarding) -> Self {
+        Connection { forwarding: Some(forwarding), ..self }
+    }
+
+    /// Appends the head of a request to those that are sent next, as the other end wants it written.
+    pub(super) fn push_head(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.request_head.len();
+        write(&mut self.request_head);
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.rewrite(&mut self.request_head, start);
+        }
+    }
+
+    /// What an answer of this status says of the proxy at the other end, if it does.
+    pub(super) fn refused_by_proxy(&self, status: u16) -> Option<Error> {
+        self.forwarding.as_ref().filter(|_| status == 407).map(Forwarding::wants_login)
+    }
+
+    /// Whether nothing was received that no request asked for, and the other side is still there.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let is_quiet = match &mut self.transport {
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.is_open(),
+            _ => self.socket().is_quiet(),
+        };
+        is_quiet && self.has_nothing_left()
+    }
+
+    /// Whether all that was received has been used.
+    pub fn has_nothing_left(&self) -> bool {
+        self.used == self.filled
+    }
+
+    /// Whether it carries many requests at once.
+    #[cfg(feature = "http2")]
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2().is_some()
+    }
+
+    /// The same as a connection that carries many requests at once, if it is one.
+    #[cfg(feature = "http2")]
+    pub(super) fn http2(&self) -> Option<&Http2> {
+        if let Transport::Http2(connection) = &self.transport { Some(connection) } else { None }
+    }
+
+    /// The same, to move it.
+    #[cfg(feature = "http2")]
+    pub(super) fn as_http2(&mut self) -> Option<&mut Http2> {
+        if let Transport::Http2(connection) = &mut self.transport { Some(connection) } else { None }
+    }
+
+    /// Whether calls wait from now on. Whoever has many requests under way waits for all of them at
+    /// once. Cost: none.
+    pub fn set_waiting(&mut self, waits: bool) {
+        (self.is_blocking, self.is_drained) = (waits, false);
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.set_waiting(waits),
+            Transport::Tls(stream) => stream.sock.set_waiting(waits),
+            // Waits by itself where it carries one request alone.
+            #[cfg(feature = "http2")]
+            Transport::Http2(_) => {}
+        }
+    }
+
+    /// Looks whether more has arrived where the last call that did not wait had taken all that there was.
+    pub fn look_again(&mut self) {
+        self.is_drained = false;
+    }
+
+    /// Counts what a call brought, and keeps in mind what that tells of what is left: a plain socket gives
+    /// all that it has.
+    fn received(&mut self, got: usize, room: usize) {
+        self.received_bytes += got as u64;
+        let is_plain = matches!(self.transport, Transport::Plain(_));
+        self.is_drained = is_plain && !self.is_blocking && got < room;
+    }
+
+    /// Fails where a call would only be told that there is nothing.
+    fn check_drained(&self) -> io::Result<()> {
+        if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+
+    /// See [`Socket::set_low_water`]; only what is neither encrypted nor in frames has such a mark.
+    pub(super) fn set_low_water(&mut self, bytes: usize) {
+        if let Transport::Plain(socket) = &mut self.transport {
+            socket.set_low_water(bytes);
+        }
+    }
+
+    /// The socket beneath.
+    pub fn socket(&self) -> &Socket {
+        match &self.transport {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => &stream.sock,
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => &connection.socket,
+        }
+    }
+
+    /// Sends the head and `body`, in one call where the socket takes it. A timeout is of progress.
+    pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
+        (self.used, self.filled, self.sent) = (0, 0, 0);
+        self.send_rest(body)
+    }
+
+    /// Goes on where [`Connection::send`] of the same `body` ended with `WouldBlock`.
+    pub fn send_rest(&mut self, body: &[u8]) -> io::Result<()> {
+        while self.sent < self.request_head.len() + body.len() {
+            let head = self.request_head.get(self.sent..).unwrap_or_default();
+            let body = &body[self.sent.saturating_sub(self.request_head.len())..];
+            let pieces = [IoSlice::new(head), IoSlice::new(body)];
+            let written = match &mut self.transport {
+                Transport::Plain(socket) => socket.write_vectored(&pieces),
+                Transport::Tls(stream) => stream.write_vectored(&pieces),
+                #[cfg(feature = "http2")]
+                Transport::Http2(connection) => connection.write(head, body),
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match &mut self.transport {
+            Transport::Plain(_) => Ok(()),
+            Transport::Tls(stream) => stream.flush(),
+            // What was taken is sent while the answer is awaited.
+            #[cfg(feature = "http2")]
+            Transport::Http2(_) => Ok(()),
+        }
+    }
+
+    /// Sends what was appended to `request_head` since it was last empty, behind what was sent before:
+    /// several requests may be under way. `false` if the socket has no room for more now.
+    pub(super) fn send_queued(&mut self) -> io::Result<bool> {
+        match self.send_rest(&[]) {
+            Ok(()) => {
+                self.request_head.clear();
+                self.sent = 0;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives a head; interim answers (1xx) are passed over.
+    /// Errors: `Ok(None)` if the other side closed the connection without a word; `BadResponse`,
+    /// `Timeout`, `IncompleteBody`, `Io`.
+    pub(super) fn receive_head(&mut self) -> Result<Option<Head>> {
+        let deadline = Instant::now() + self.timeouts.first_byte;
+        self.limit_wait(self.timeouts.first_byte)?;
+        let mut head = Head::default();
+        loop {
+            if self.take_head(&mut head)? {
+                return Ok(Some(head));
+            }
+            if self.filled == 0 {
+                match self.receive_more() {
+                    Ok(0) => return Ok(None),
+                    Ok(_) => continue,
+                    Err(error) if is_reset(&error) => return Ok(None),
+                    Err(error) => return Err(self.receive_error(error)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
+            }
+            self.limit_wait(left)?;
+            match self.receive_more() {
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::BadResponse, "the connection ended within a head"));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(self.receive_error(error)),
+            }
+        }
+    }
+
+    /// Waits up to `limit` for what the other side says first. An answer that began in that time is
+    /// kept, and may be asked for again.
+    /// Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
+    pub(super) fn first_word(&mut self, limit: Duration) -> Result<FirstWord> {
+        let deadline = Instant::now() + limit;
+        let mut head = Head::default();
+        loop {
+            while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
+                self.used = head.end;
+                match head.status {
+                    100 => return Ok(FirstWord::GoOn),
+                    101..=199 => {}
+                    _ => return Ok(FirstWord::Answer(head)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(FirstWord::Nothing);
+            }
+            self.limit_wait(left)?;
+            match self.receive_more() {
+                Ok(0) => return Err(super::client::closed()),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(self.receive_error(error)),
+            }
+        }
+    }
+
+    /// Sends a piece of a body and `before` in front of it, behind a head that was sent; what was
+    /// received stays.
+    pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
+        self.request_head.clear();
+        self.request_head.extend_from_slice(before);
+        self.sent = 0;
+        self.send_rest(piece)
+    }
+
+    /// Takes the next head from what waits, passing over interim ones; `false` if it is not all there.
+    /// Errors: `BadResponse`.
+    pub fn take_head(&mut self, head: &mut Head) -> Result<bool> {
+        while self.filled > self.used && head.parse(&self.buffer, self.used..self.filled)? {
+            self.used = head.end;
+            if head.status >= 200 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has the head that was received last received again, with all that came behind it; `false` where that is
+    /// not kept. To be called before anything but [`Connection::receive_more`].
+    pub(super) fn unread(&mut self) -> bool {
+        #[cfg(feature = "http2")]
+        if self.is_http2() {
+            return false;
+        }
+        self.request_head.clear();
+        (self.used, self.sent) = (0, 0);
+        true
+    }
+
+    /// What the head of `range` says; valid until the next request.
+    pub(super) fn text(&self, range: std::ops::Range<usize>) -> &[u8] {
+        &self.buffer[range]
+    }
+
+    /// Bytes that wait in the buffer.
+    pub fn waiting(&self) -> &[u8] {
+        &self.buffer[self.used..self.filled]
+    }
+
+    /// Marks `count` bytes of those that wait as used.
+    pub fn consume(&mut self, count: usize) {
+        self.used += count;
+        debug_assert!(self.used <= self.filled);
+    }
+
+    /// Body bytes into `target`: what waits first, else as many as one call brings. 0 is the end.
+    pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        if !self.has_nothing_left() {
+            return Ok(self.take_waiting(target));
+        }
+        self.progress_limit()?;
+        let got = retry(|| match &mut self.transport {
+            Transport::Plain(socket) => socket.read(target),
+            Transport::Tls(stream) => stream.read(target),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.read(target),
+        })?;
+        self.received_bytes += got as u64;
+        Ok(got)
+    }
+
+    /// Whether [`Connection::read_ahead`] brings more than the first place.
+    pub(super) fn reads_far_ahead(&self) -> bool {
+        matches!(self.transport, Transport::Plain(_))
+    }
+
+    /// Receives by one call, when nothing waits, what comes next: straight into place, and aside what is to be looked
+    /// at, which [`Connection::text`] has from 0 on until the next call. Returns how many bytes came; 0 is the end.
+    /// What is encrypted comes only as far as the first place.
+    pub(super) fn read_ahead(&mut self, nexts: Vec<Next<'_>>) -> io::Result<usize> {
+        debug_assert!(self.has_nothing_left());
+        self.check_drained()?;
+        let Transport::Plain(socket) = &mut self.transport else {
+            let first = nexts
+                .into_iter()
+                .find_map(|next| if let Next::Place(place) = next { Some(place) } else { None });
+            return first.map_or(Ok(0), |place| self.read(place));
+        };
+        let aside_bytes = nexts.iter().map(|next| if let Next::Aside(len) = next { *len } else { 0 }).sum();
+        if self.buffer.len() < aside_bytes {
+            self.buffer.resize(aside_bytes, 0);
+        }
+        let mut aside = &mut self.buffer[..];
+        let piece = |next| match next {
+            Next::Place(place) => IoSliceMut::new(place),
+            Next::Aside(len) => {
+                let (piece, rest) = std::mem::take(&mut aside).split_at_mut(len);
+                aside = rest;
+                IoSliceMut::new(piece)
+            }
+        };
+        let mut pieces: Vec<_> = nexts.into_iter().map(piece).collect();
+        let room = pieces.iter().map(|piece| piece.len()).sum();
+        let got = retry(|| socket.read_vectored(&mut pieces))?;
+        (self.used, self.filled) = (0, 0);
+        self.received(got, room);
+        Ok(got)
+    }
+
+    /// Has `bytes` wait that were received last and turned out to be something else.
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+        debug_assert!(self.has_nothing_left());
+        if self.buffer.len() < bytes.len() {
+            self.buffer.resize(bytes.len(), 0);
+        }
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        (self.used, self.filled) = (0, bytes.len());
+    }
+
+    /// Receives behind what waits, of which nothing before it is kept, into a buffer of at least
+    /// `room_bytes`. 0 is the end.
+    pub(super) fn receive_next(&mut self, room_bytes: usize) -> io::Result<usize> {
+        self.buffer.copy_within(self.used..self.filled, 0);
+        (self.used, self.filled) = (0, self.filled - self.used);
+        if self.buffer.len() < room_bytes || self.buffer.len() > self.filled.max(MAX_HEAD_BYTES) {
+            // What was put back once may have been long.
+            self.buffer.resize(self.filled.max(room_bytes), 0);
+            self.buffer.shrink_to_fit();
+        }
+        self.receive_more()
+    }
+
+    /// Drops up to `limit_bytes` of a body that nobody wants, when nothing waits. 0 is the end.
+    pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
+        debug_assert!(self.has_nothing_left());
+        let mut scratch = std::mem::take(&mut self.buffer);
+        (self.used, self.filled) = (0, 0);
+        let limit = scratch.len().min(limit_bytes);
+        let dropped = self.discard(&mut scratch[..limit]);
+        self.buffer = scratch;
+        dropped
+    }
+
+    /// Body bytes that nobody wants: as [`Connection::read`], but of a plain socket they are dropped
+    /// in the kernel, and `scratch` only says how many at most.
+    pub fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        match &mut self.transport {
+            Transport::Plain(socket) if self.used == self.filled => {
+                let got = retry(|| socket.discard(scratch))?;
+                self.received_bytes += got as u64;
+                Ok(got)
+            }
+            _ => self.read(scratch),
+        }
+    }
+
+    /// Body bytes until `target` is full or the other side ends; returns how many there were.
+    pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let mut done = self.take_waiting(target);
+        self.progress_limit()?;
+        while done < target.len() {
+            let rest = &mut target[done..];
+            let got = retry(|| match &mut self.transport {
+                Transport::Plain(socket) => socket.receive_all(rest),
+                Transport::Tls(stream) => stream.read(rest),
+                #[cfg(feature = "http2")]
+                Transport::Http2(connection) => connection.receive_all(rest),
+            })?;
+            if got == 0 {
+                break;
+            }
+            self.received_bytes += got as u64;
+            done += got;
+        }
+        Ok(done)
+    }
+
+    /// Receives more behind what waits; the head before it stays where it is, from `keep_from` on
+    /// what was used is given up if room is needed. 0 is the end.
+    pub(super) fn receive_behind(&mut self, keep_until: usize) -> io::Result<usize> {
+        if self.filled == self.buffer.len() && self.used > keep_until {
+            self.buffer.copy_within(self.used..self.filled, keep_until);
+            self.filled -= self.used - keep_until;
+            self.used = keep_until;
+        }
+        self.progress_limit()?;
+        self.receive_more()
+    }
+
+    fn take_waiting(&mut self, target: &mut [u8]) -> usize {
+        let count = target.len().min(self.filled - self.used);
+        target[..count].copy_from_slice(&self.buffer[self.used..self.used + count]);
+        self.used += count;
+        count
+    }
+
+    /// Receives more behind what waits, in a buffer that grows as far as a head may. 0 is the end.
+    pub fn receive_more(&mut self) -> io::Result<usize> {
+        if self.filled == self.buffer.len() {
+            if self.buffer.len() >= MAX_HEAD_BYTES {
+                return Err(io::Error::other(Error::new(ErrorKind::BadResponse, "the head is over 128 KiB")));
+            }
+            self.buffer.resize(2 * self.buffer.len(), 0);
+        }
+        self.check_drained()?;
+        let room = &mut self.buffer[self.filled..];
+        let room_bytes = room.len();
+        let got = retry(|| match &mut self.transport {
+            Transport::Plain(socket) => socket.read(room),
+            Transport::Tls(stream) => stream.read(room),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => connection.read(room),
+        })?;
+        self.filled += got;
+        self.received(got, room_bytes);
+        Ok(got)
+    }
+
+    fn progress_limit(&mut self) -> io::Result<()> {
+        self.set_read_timeout(self.timeouts.progress)
+    }
+
+    fn limit_wait(&mut self, limit: Duration) -> Result<()> {
+        self.set_read_timeout(limit).map_err(|error| self.receive_error(error))
+    }
+
+    fn set_read_timeout(&mut self, limit: Duration) -> io::Result<()> {
+        if !self.is_blocking {
+            return Ok(());
+        }
+        match &mut self.transport {
+            Transport::Plain(socket) => socket.set_read_timeout(limit),
+            Transport::Tls(stream) => stream.sock.set_read_timeout(limit),
+            #[cfg(feature = "http2")]
+            Transport::Http2(connection) => {
+                connection.set_timeout(limit);
+                Ok(())
+            }
+        }
+    }
+
+    fn receive_error(&self, error: io::Error) -> Error {
+        let limit = format!("{:?}", self.timeouts.first_byte);
+        io_error(error, "receiving the answer", &format!("no whole answer came within {limit}"))
+    }
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Whether the other side is gone, as against slow or wrong.
+fn is_reset(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+/// An error of a socket: ours that went through `io` comes back as it was; what timed out and what
+/// was cut off are told apart from the rest.
+pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
+    if error.get_ref().is_some_and(|inner| inner.is::<Error>()) {
+        let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());
+        return inner.map_or_else(|| Error::from(ErrorKind::Internal), |ours| *ours);
+    }
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
+        _ if is_reset(&error) => {
+            Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))
+                .caused_by(error)
+        }
+        _ => Error::new(ErrorKind::Io, doing).caused_by(error),
+    }
+}

@@ -1,0 +1,162 @@
+//! What is beneath HTTP/2: a socket, or TLS over one, of which no call waits.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use rustls::{ClientConnection, StreamOwned};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::socket::Socket;
+
+/// Received by one call. Frames are shorter, and a call for each of them would cost more than to copy them.
+const BUFFER_BYTES: usize = 128 << 10;
+
+/// Bytes on their way, in the terms of the library that makes frames of them. Nobody is woken up by it: whoever
+/// drives the connection looks again when the socket is ready.
+pub(super) struct Wire {
+    way: Way,
+    /// Of it, `used..filled` was received and not handed on.
+    buffer: Vec<u8>,
+    used: usize,
+    filled: usize,
+    gauge: Arc<Gauge>,
+}
+
+/// By what the bytes go.
+pub(super) enum Way {
+    Plain(Socket),
+    Tls(Box<StreamOwned<ClientConnection, Socket>>),
+}
+
+/// What passes, and may.
+#[derive(Default)]
+pub(super) struct Gauge {
+    /// Bytes that may be handed on until somebody has looked at them.
+    room_bytes: AtomicUsize,
+    received_bytes: AtomicU64,
+    /// Whether the socket had no room for what was sent last.
+    is_blocked: AtomicBool,
+}
+
+impl Gauge {
+    /// Lets so many bytes pass.
+    pub(super) fn open(&self, room_bytes: usize) {
+        self.room_bytes.store(room_bytes, Ordering::Relaxed);
+    }
+
+    /// Whether all passed that might: more may wait.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.room_bytes.load(Ordering::Relaxed) == 0
+    }
+
+    /// Bytes received since the connection was made.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    fn sent<T>(&self, done: io::Result<T>) -> Poll<io::Result<T>> {
+        let is_blocked = matches!(&done, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        self.is_blocked.store(is_blocked, Ordering::Relaxed);
+        if is_blocked { Poll::Pending } else { Poll::Ready(done) }
+    }
+}
+
+impl Wire {
+    pub(super) fn new(mut way: Way, gauge: Arc<Gauge>) -> Self {
+        match &mut way {
+            Way::Plain(socket) => socket.set_waiting(false),
+            Way::Tls(stream) => stream.sock.set_waiting(false),
+        }
+        Wire { way, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
+    }
+
+    /// Receives into the buffer, which is empty. 0 is the end.
+    fn receive(&mut self) -> io::Result<usize> {
+        let got = again(|| match &mut self.way {
+            Way::Plain(socket) => socket.read(&mut self.buffer),
+            Way::Tls(stream) => stream.read(&mut self.buffer),
+        })?;
+        (self.used, self.filled) = (0, got);
+        self.gauge.received_bytes.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = self.gauge.room_bytes.load(Ordering::Relaxed);
+        if room == 0 {
+            return Poll::Pending;
+        }
+        if self.used == self.filled {
+            match self.receive() {
+                Ok(0) => return Poll::Ready(Ok(())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        let count = (self.filled - self.used).min(target.remaining()).min(room);
+        target.put_slice(&self.buffer[self.used..self.used + count]);
+        self.used += count;
+        self.gauge.open(room - count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let sent = again(|| match &mut self.way {
+            Way::Plain(socket) => socket.write_vectored(pieces),
+            Way::Tls(stream) => stream.write_vectored(pieces),
+        });
+        self.gauge.sent(sent)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.way {
+            // What it took is sent.
+            Way::Plain(_) => Poll::Ready(Ok(())),
+            Way::Tls(stream) => {
+                let sent = again(|| stream.flush());
+                self.gauge.sent(sent)
+            }
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! HTTP/1.1, and HTTP/2 where it is asked for, from the client's side, on blocking sockets and in the calling thread.
+//!
+//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body leave
+//! together, the answer's head is parsed where it was received, and a large body is received
+//! straight into the caller's buffer.
+
+pub mod replicas;
+pub mod vector;
+pub mod webdav;
+
+mod access;
+mod body;
+mod client;
+mod connection;
+mod connector;
+#[cfg(feature = "http2")]
+mod http2;
+mod origin;
+mod pool;
+mod proxy;
+mod response;
+pub mod retry;
+mod socket;
+mod streamed;
+mod tls;
+
+use std::time::Duration;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+/// What requests say that they come from.
+pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
+
+pub use access::Credentials;
+pub use client::{Exchange, Failure, HttpClient, Replay};
+pub use origin::Origin;
+pub use proxy::Proxies;
+pub use response::Response;
+pub use tls::TlsRoots;
+
+/// Connections without a pool, and heads and bodies as they arrive: what the instrument makes load of.
+pub mod parts {
+    pub use crate::body::{Chunk, Framing, short_body};
+    pub use crate::connection::{Connection, io_error};
+    pub use crate::connector::Connector;
+    pub use crate::response::Head;
+    pub use crate::socket::Socket;
+    pub use crate::tls::TlsConnector;
+}
+
+/// Which HTTP is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// HTTP/1.1, which every server speaks.
+    #[default]
+    Http1,
+    /// HTTP/2: by prior knowledge in the clear, chosen in the handshake with TLS. A server that does not
+    /// speak it is an error.
+    #[cfg(feature = "http2")]
+    Http2,
+}
+
+impl Version {
+    /// Its number, as [`Version::named`] takes it.
+    pub fn number(self) -> &'static str {
+        match self {
+            Version::Http1 => "1.1",
+            #[cfg(feature = "http2")]
+            Version::Http2 => "2",
+        }
+    }
+
+    /// By its number, `1.1` or `2`. Errors: `InvalidArgument`.
+    pub fn named(number: &str) -> Result<Self> {
+        match number {
+            "1.1" => Ok(Version::Http1),
+            #[cfg(feature = "http2")]
+            "2" => Ok(Version::Http2),
+            other => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "HTTP {other:?} is not spoken by this program; say 1.1, or 2 if it was built with it"
+                ),
+            )),
+        }
+    }
+}
+
+/// How long to wait for the other side before giving up with `Timeout`.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For a connection to be made, TLS excluded.
+    pub connect: Duration,
+    /// From the end of the request to the end of the answer's head.
+    pub first_byte: Duration,
+    /// Between two pieces of a body, in either direction.
+    pub progress: Duration,
+    /// How long an unused connection is kept.
+    pub idle: Duration,
+}
+
+impl Timeouts {
+    /// The same, none of them longer than `limit`.
+    pub fn within(self, limit: Duration) -> Self {
+        Timeouts {
+            connect: self.connect.min(limit),
+            first_byte: self.first_byte.min(limit),
+            progress: self.progress.min(limit),
+            idle: self.idle,
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let wait = Duration::from_secs(30);
+        Timeouts {
+            connect: Duration::from_secs(5),
+            first_byte: wait,
+            progress: wait,
+            idle: Duration::from_secs(15),
+        }
+    }
+}

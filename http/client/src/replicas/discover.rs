@@ -1,0 +1,155 @@
+//! Finding out where else a file is.
+
+use std::sync::Arc;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::metalink::{
+    DOCUMENT_BYTES_MAX, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, is_metalink_type, read_links,
+};
+
+use super::MetalinkCache;
+use crate::Response;
+use crate::vector::Session;
+use crate::vector::document::{Document, fetch, resolve};
+
+const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
+/// What may turn out to be a Metalink under another type is looked into up to this size.
+const SNIFFED_BYTES_MAX: u64 = 4 << 20;
+
+/// A description, and what led to it.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    /// What is known.
+    pub file: MetalinkFile,
+    /// `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
+    pub from: &'static str,
+}
+
+/// Whether a path or URL names a Metalink by its ending: `.meta4` or `.metalink`.
+pub fn is_metalink_name(name: &str) -> bool {
+    let path = name.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+    path.ends_with(".meta4") || path.ends_with(".metalink")
+}
+
+/// Reads the Metalink or list at a URL. Addresses in it may be relative to it.
+/// Errors: as [`crate::vector::RemoteFile::open`]; `InvalidArgument` for what is none.
+/// Cost: one request, and one for each redirection.
+pub fn fetch_metalink(session: &Arc<Session>, url: &str) -> Result<Metalink> {
+    let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
+    let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;
+    metalink.files.iter_mut().for_each(|file| make_absolute(file, &document.base));
+    Ok(metalink)
+}
+
+/// Asks where else the file at `url` is: by the `Link` headers of a HEAD (RFC 6249), by `Accept`, by
+/// `?metalink`, at the address with `.meta4` behind it, and in the cache, in that order, up to the first
+/// that names a place. What is found is kept in the cache. `None` if nobody knows.
+/// Cost: up to five requests, none of them twice; a server that cannot be reached is asked once.
+pub fn discover(session: &Arc<Session>, url: &str, cache: Option<&MetalinkCache>) -> Option<Discovery> {
+    let found = ask(session, url).unwrap_or_else(|error| {
+        tracing::debug!(url, %error, "the server does not tell of replicas");
+        None
+    });
+    if let Some(found) = &found
+        && let Some(cache) = cache
+        && let Err(error) = cache.keep(&found.file)
+    {
+        tracing::debug!(%error, "the Metalink is not kept");
+    }
+    found.or_else(|| Some(Discovery { file: cache?.find(url)?, from: "the cache" }))
+}
+
+/// Errors: the server cannot be asked at all.
+fn ask(session: &Arc<Session>, url: &str) -> Result<Option<Discovery>> {
+    if let Some(file) = passing_over_refusals(by_links(session, url))? {
+        return Ok(Some(Discovery { file, from: "Link headers" }));
+    }
+    let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
+    let ways = [
+        ("Accept", url.to_owned()),
+        ("?metalink", format!("{path}?metalink")),
+        (".meta4", format!("{path}.meta4{query}")),
+    ];
+    for (from, address) in ways {
+        if let Some(mut file) = passing_over_refusals(by_document(session, &address))? {
+            if !file.replicas.iter().any(|replica| replica.url == url) {
+                let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
+                file.replicas.push(replica);
+            }
+            return Ok(Some(Discovery { file, from }));
+        }
+    }
+    Ok(None)
+}
+
+/// A server that answers, if only to refuse, may know another way to ask.
+fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
+    match found {
+        Err(error) if is_silence(&error) => Err(error),
+        Err(_) => Ok(None),
+        found => found,
+    }
+}
+
+fn is_silence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Timeout)
+        || error.kind() == ErrorKind::Unavailable && !error.detail().contains("HTTP status")
+}
+
+fn by_links(session: &Arc<Session>, url: &str) -> Result<Option<MetalinkFile>> {
+    let head = fetch(session, url, ("HEAD", "*/*"), 0, |_| false)?;
+    let mut file = links_of(&head);
+    for address in std::mem::take(&mut file.described_by) {
+        match fetch_metalink(session, &address).and_then(|metalink| metalink.file(None)) {
+            Ok(described) => {
+                file.name = described.name.clone();
+                file.complete_with(described);
+                break;
+            }
+            Err(error) => tracing::debug!(url = address, %error, "a Metalink cannot be read"),
+        }
+    }
+    let own = MetalinkUrl { url: url.to_owned(), priority: 1, location: None };
+    let has_others = file.replicas.iter().any(|replica| replica.url != url);
+    if has_others && !file.replicas.contains(&own) {
+        file.replicas.insert(0, own);
+    }
+    Ok(has_others.then_some(file))
+}
+
+fn links_of(head: &Document) -> MetalinkFile {
+    let (links, digests) = (head.links.iter().map(String::as_str), head.digests.iter().map(String::as_str));
+    let mut file = read_links(links, digests);
+    make_absolute(&mut file, &head.base);
+    file
+}
+
+fn by_document(session: &Arc<Session>, address: &str) -> Result<Option<MetalinkFile>> {
+    let document = fetch(session, address, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, may_be_metalink)?;
+    let Some(body) = document.body.filter(|body| Metalink::is_likely(body)) else { return Ok(None) };
+    let mut file = Metalink::parse(&body)?.file(None)?;
+    make_absolute(&mut file, &document.base);
+    Ok((!file.replicas.is_empty()).then_some(file))
+}
+
+/// A server that does not understand answers with the file, which is not to be received for this.
+fn may_be_metalink(answer: &Response) -> bool {
+    answer.header("content-type").is_some_and(is_metalink_type)
+        || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
+}
+
+/// Addresses are given their whole form; what has none is left out.
+fn make_absolute(file: &mut MetalinkFile, base: &str) {
+    let absolute = |address: &str| match address.contains("://") {
+        true => Some(address.to_owned()),
+        false => resolve(base, address).ok(),
+    };
+    file.replicas.retain_mut(|replica| match absolute(&replica.url) {
+        Some(url) => {
+            replica.url = url;
+            true
+        }
+        None => false,
+    });
+    file.described_by = file.described_by.iter().filter_map(|address| absolute(address)).collect();
+}

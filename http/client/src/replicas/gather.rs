@@ -1,0 +1,294 @@
+//! Reads of ranges: as jobs of the pieces that hold them, or where nothing is to be verified, of just
+//! those ranges.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use fordway_store::{Error, ErrorKind, Result, check_room};
+
+use super::ReplicatedFile;
+use super::board::{Board, JobId, Outcome};
+use crate::vector::{Fragment, Ranges};
+
+/// Bytes and ranges of one job.
+const JOB_BYTES: u64 = 4 << 20;
+const JOB_RANGES_MAX: usize = 1_000;
+/// Verified pieces that are kept for the next reads.
+const KEPT_BYTES: u64 = 32 << 20;
+/// Bytes of a call that are on their way at once.
+const CALL_BYTES: usize = 32 << 20;
+
+/// Ranges that are under way. What is never waited for stays in memory until the file is closed.
+#[derive(Debug)]
+#[must_use = "the bytes are to be had from `wait`"]
+pub struct ReplicatedTicket {
+    wanted: Vec<(u64, usize)>,
+    jobs: Vec<JobId>,
+    memory: Vec<u8>,
+}
+
+/// Pieces that have come or are on their way.
+#[derive(Default)]
+pub(super) struct Cache {
+    /// The job that has a piece, and where in it.
+    pieces: HashMap<u64, (JobId, usize)>,
+    /// Jobs that are kept, the oldest first, and their pieces.
+    kept: VecDeque<(JobId, Vec<u64>, u64)>,
+}
+
+impl ReplicatedFile {
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Errors: as [`ReplicatedFile::read_ranges`], but none for what lies behind the end.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let there = self.size_bytes().saturating_sub(offset);
+        let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        if count > 0 {
+            self.read_ranges(&mut [Fragment { offset, buffer: &mut buffer[..count] }])?;
+        }
+        Ok(count)
+    }
+
+    /// Fills all of `fragments`, which may overlap and come in any order.
+    /// Errors: `InvalidRange` where one ends behind the file, before anything is read; `BadDigest` if all
+    /// replicas that are left gave wrong bytes; what the replicas answered, if none gave any. The
+    /// fragments' content is then undefined.
+    /// Cost: as [`crate::vector::RemoteFile::read_ranges`] of all pieces that hold a byte of them,
+    /// or if nothing is verified, of just these ranges; and one copy.
+    pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
+        let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
+        self.check(&wanted)?;
+        let mut pieces = Vec::new();
+        for fragment in fragments.iter_mut() {
+            let offset = fragment.offset;
+            let chunks = fragment.buffer.chunks_mut(CALL_BYTES).enumerate();
+            pieces.extend(chunks.map(|(index, chunk)| (offset + (index * CALL_BYTES) as u64, chunk)));
+        }
+        let mut under_way = VecDeque::new();
+        let (mut rest, mut memory) = (pieces.as_mut_slice(), Vec::new());
+        loop {
+            while !rest.is_empty() && under_way.len() < 2 {
+                let (call, after) = rest.split_at_mut(calls_end(rest));
+                rest = after;
+                let ranges: Vec<_> = call.iter().map(|(offset, chunk)| (*offset, chunk.len())).collect();
+                under_way.push_back((call, self.submit(&ranges, std::mem::take(&mut memory))?));
+            }
+            let Some((call, ticket)) = under_way.pop_front() else { return Ok(()) };
+            memory = self.wait(ticket)?.bytes;
+            let mut from = memory.as_slice();
+            for (_, chunk) in call {
+                let (bytes, after) = from.split_at(chunk.len());
+                chunk.copy_from_slice(bytes);
+                from = after;
+            }
+        }
+    }
+
+    /// Sends for `ranges` (offset, length) and does not wait for them. `memory` is used for them, and may
+    /// be empty. Errors: `InvalidRange`, also where there is no memory; others are told by
+    /// [`ReplicatedFile::wait`].
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<ReplicatedTicket> {
+        self.check(ranges)?;
+        // It is there twice for a moment: as it came, and in the order asked for.
+        let lengths = ranges.iter().map(|(_, length)| *length);
+        check_room(lengths.clone().chain(lengths)).map_err(|error| self.named(error))?;
+        let jobs = {
+            let mut board = self.shared.board();
+            match &self.shared.pieces {
+                Some(pieces) => {
+                    self.cache().jobs_for(&mut board, ranges, (pieces.length_bytes, self.size_bytes()))
+                }
+                None => jobs_of(&mut board, ranges),
+            }
+        };
+        self.shared.changed.notify_all();
+        self.shared.ensure_streams();
+        Ok(ReplicatedTicket { wanted: ranges.to_vec(), jobs, memory })
+    }
+
+    /// Waits for what was submitted; its ranges come one behind the other. Errors: as
+    /// [`ReplicatedFile::read_ranges`].
+    pub fn wait(&self, ticket: ReplicatedTicket) -> Result<Ranges> {
+        let outcomes: Vec<(JobId, Outcome)> =
+            ticket.jobs.iter().map(|id| (*id, self.shared.wait_job(*id))).collect();
+        let mut bytes = ticket.memory;
+        bytes.clear();
+        let gathered = match &self.shared.pieces {
+            Some(pieces) => self.cache().gather(&outcomes, &ticket.wanted, pieces.length_bytes, &mut bytes),
+            None => append_all(&outcomes, &mut bytes),
+        };
+        self.let_go(ticket.jobs, &outcomes);
+        gathered.map_err(|error| self.named(error))?;
+        Ok(Ranges { bytes })
+    }
+
+    /// Gives up what was submitted.
+    pub fn cancel(&self, ticket: ReplicatedTicket) {
+        self.let_go(ticket.jobs, &[]);
+        self.shared.changed.notify_all();
+    }
+
+    fn let_go(&self, jobs: Vec<JobId>, outcomes: &[(JobId, Outcome)]) {
+        let (mut board, mut cache) = (self.shared.board(), self.cache());
+        jobs.into_iter().for_each(|id| board.release(id));
+        for (id, _) in outcomes.iter().filter(|(_, outcome)| outcome.is_err()) {
+            cache.forget(&mut board, *id);
+        }
+        cache.shrink(&mut board);
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
+        let size = self.size_bytes();
+        let is_outside =
+            |(offset, len): &&(u64, usize)| offset.checked_add(*len as u64).is_none_or(|end| end > size);
+        let Some((offset, len)) = ranges.iter().find(is_outside) else { return Ok(()) };
+        let detail = format!("{len} bytes at {offset} of a file of {size} bytes");
+        Err(self.named(Error::new(ErrorKind::InvalidRange, detail)))
+    }
+}
+
+/// How many of the pieces make a call.
+fn calls_end(pieces: &[(u64, &mut [u8])]) -> usize {
+    let mut bytes = 0;
+    let fits = pieces.iter().take_while(|(_, chunk)| {
+        bytes += chunk.len();
+        bytes <= CALL_BYTES
+    });
+    fits.count().max(1)
+}
+
+/// Jobs of just these ranges, in their order.
+fn jobs_of(board: &mut Board, ranges: &[(u64, usize)]) -> Vec<JobId> {
+    let (mut jobs, mut rest) = (Vec::new(), ranges);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take(JOB_RANGES_MAX).take_while(|(_, len)| {
+            bytes += *len as u64;
+            bytes <= JOB_BYTES
+        });
+        let (job, after) = rest.split_at(fits.count().max(1));
+        jobs.push(board.add(Arc::from(job)));
+        rest = after;
+    }
+    jobs
+}
+
+fn append_all(outcomes: &[(JobId, Outcome)], bytes: &mut Vec<u8>) -> Result<()> {
+    for (_, outcome) in outcomes {
+        bytes.extend_from_slice(outcome.as_ref()?);
+    }
+    Ok(())
+}
+
+impl Cache {
+    /// Jobs that have all pieces with a byte of `ranges`: those that there are, and new ones.
+    fn jobs_for(
+        &mut self,
+        board: &mut Board,
+        ranges: &[(u64, usize)],
+        (length_bytes, size_bytes): (u64, u64),
+    ) -> Vec<JobId> {
+        let mut wanted = BTreeSet::new();
+        for (offset, len) in ranges.iter().filter(|(_, len)| *len > 0) {
+            wanted.extend(offset / length_bytes..=(offset + *len as u64 - 1) / length_bytes);
+        }
+        let mut jobs: Vec<JobId> = Vec::new();
+        let mut missing = Vec::new();
+        for piece in wanted {
+            match self.pieces.get(&piece) {
+                Some((job, _)) if jobs.contains(job) => {}
+                Some((job, _)) => {
+                    board.jobs.get_mut(job).into_iter().for_each(|job| job.interest += 1);
+                    jobs.push(*job);
+                }
+                None => missing.push(piece),
+            }
+        }
+        let per_job = usize::try_from(JOB_BYTES / length_bytes).unwrap_or(1).clamp(1, JOB_RANGES_MAX);
+        for group in missing.chunks(per_job) {
+            let range = |piece: &u64| {
+                let offset = piece * length_bytes;
+                (offset, length_bytes.min(size_bytes - offset) as usize)
+            };
+            let ranges: Vec<_> = group.iter().map(range).collect();
+            let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
+            let job = board.add(ranges.iter().copied().collect());
+            // Once for who waits, once for those who come later.
+            board.jobs.get_mut(&job).into_iter().for_each(|job| job.interest += 1);
+            let mut start = 0;
+            for (piece, (_, len)) in group.iter().zip(&ranges) {
+                self.pieces.insert(*piece, (job, start));
+                start += len;
+            }
+            self.kept.push_back((job, group.to_vec(), bytes));
+            jobs.push(job);
+        }
+        jobs
+    }
+
+    /// Appends the bytes of `ranges` out of the pieces that have them.
+    fn gather(
+        &self,
+        outcomes: &[(JobId, Outcome)],
+        ranges: &[(u64, usize)],
+        length_bytes: u64,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
+        let mut found: HashMap<JobId, &[u8]> = HashMap::new();
+        for (id, outcome) in outcomes {
+            found.insert(*id, outcome.as_ref()?);
+        }
+        for (offset, len) in ranges {
+            let (mut at, end) = (*offset, offset + *len as u64);
+            while at < end {
+                let piece = at / length_bytes;
+                let count = (end.min((piece + 1) * length_bytes) - at) as usize;
+                let place = self.pieces.get(&piece).and_then(|(job, start)| Some((found.get(job)?, start)));
+                let within = (at % length_bytes) as usize;
+                let taken = place.and_then(|(bytes, start)| bytes.get(start + within..)?.get(..count));
+                bytes.extend_from_slice(taken.ok_or_else(lost)?);
+                at += count as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// A job that failed is not waited for by those who come later.
+    fn forget(&mut self, board: &mut Board, id: JobId) {
+        if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
+            self.drop_kept(board, at);
+        }
+    }
+
+    /// Keeps what was used last, within bounds; what somebody waits for stays.
+    fn shrink(&mut self, board: &mut Board) {
+        let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
+        let mut at = 0;
+        while kept_bytes > KEPT_BYTES && at < self.kept.len() {
+            let (id, _, bytes) = self.kept[at];
+            if board.jobs.get(&id).is_some_and(|job| job.interest > 1) {
+                at += 1;
+                continue;
+            }
+            kept_bytes -= bytes;
+            self.drop_kept(board, at);
+        }
+    }
+
+    fn drop_kept(&mut self, board: &mut Board, at: usize) {
+        let Some((id, pieces, _)) = self.kept.remove(at) else { return };
+        for piece in pieces {
+            if self.pieces.get(&piece).is_some_and(|(job, _)| *job == id) {
+                self.pieces.remove(&piece);
+            }
+        }
+        board.release(id);
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Internal, "a piece was given up while it was waited for")
+}

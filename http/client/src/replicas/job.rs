@@ -1,0 +1,226 @@
+//! A piece of work: ranges that one stream gets, and what of them has arrived.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fordway_wire::metalink::{FileHash, Pieces};
+
+use crate::vector::{Memory, in_order};
+
+/// Ranges (offset, length) of one job.
+pub(super) type Ranges = Arc<[(u64, usize)]>;
+
+/// What of a job has arrived: its ranges one behind the other.
+pub(super) struct Partial {
+    pub(super) bytes: Vec<u8>,
+    /// Bytes there, from the front of each range.
+    filled: Vec<usize>,
+    /// The replicas that these are from.
+    pub(super) sources: Vec<usize>,
+}
+
+impl Partial {
+    /// Nothing yet.
+    pub(super) fn new(ranges: &[(u64, usize)]) -> Self {
+        let bytes = ranges.iter().map(|(_, len)| len).sum();
+        Partial { bytes: vec![0; bytes], filled: vec![0; ranges.len()], sources: Vec::new() }
+    }
+
+    /// What is missing, as ranges and where they go.
+    fn missing(&self, ranges: &[(u64, usize)]) -> (Vec<(u64, usize)>, Vec<Slot>) {
+        let (mut wanted, mut slots, mut start) = (Vec::new(), Vec::new(), 0);
+        for (range, ((offset, len), filled)) in ranges.iter().zip(&self.filled).enumerate() {
+            if filled < len {
+                wanted.push((offset + *filled as u64, len - filled));
+                slots.push(Slot { range, start: start + filled, filled: *filled });
+            }
+            start += len;
+        }
+        (wanted, slots)
+    }
+
+    /// Takes what `ranges` want of `bytes`, which lie at `at` of the file.
+    pub(super) fn fill(&mut self, ranges: &[(u64, usize)], at: u64, bytes: &[u8]) {
+        let (end, mut start) = (at + bytes.len() as u64, 0);
+        for (offset, len) in ranges {
+            let (from, until) = (at.max(*offset), end.min(offset + *len as u64));
+            if from < until {
+                let place = start + (from - offset) as usize;
+                let taken = &bytes[(from - at) as usize..(until - at) as usize];
+                self.bytes[place..][..taken.len()].copy_from_slice(taken);
+            }
+            start += len;
+        }
+    }
+
+    /// Whether anything is there.
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        self.filled.iter().any(|filled| *filled > 0)
+    }
+
+    /// Holds each range, which is a piece of the file, against its digest. Those that do not fit are
+    /// missing again; returns whether there are any.
+    pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &Pieces) -> bool {
+        let (mut start, mut has_bad) = (0, false);
+        for (range, (offset, len)) in ranges.iter().enumerate() {
+            let bytes = &self.bytes[start..start + len];
+            let index = usize::try_from(offset / pieces.length_bytes).unwrap_or(usize::MAX);
+            let is_good =
+                pieces.hex.get(index).is_some_and(|hex| FileHash::of(pieces.kind, bytes).hex == *hex);
+            self.filled[range] = if is_good { *len } else { 0 };
+            has_bad |= !is_good;
+            start += len;
+        }
+        has_bad
+    }
+}
+
+/// Where a range that was asked for goes.
+struct Slot {
+    range: usize,
+    /// In the memory of all.
+    start: usize,
+    /// Bytes of the range that came before.
+    filled: usize,
+}
+
+/// The memory of a job while a stream fills it; it comes home when the stream has done with it.
+pub(super) struct Landing {
+    partial: Option<Partial>,
+    slots: Vec<Slot>,
+    home: Arc<Home>,
+}
+
+/// Where a stream looks for what has come.
+#[derive(Default)]
+pub(super) struct Home {
+    partial: Mutex<Option<Partial>>,
+    arrived_bytes: AtomicU64,
+}
+
+impl Home {
+    /// Bytes that have arrived.
+    pub(super) fn arrived_bytes(&self) -> u64 {
+        self.arrived_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The memory, once it is home.
+    pub(super) fn take(&self) -> Option<Partial> {
+        self.partial.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Landing {
+    /// For what `partial` misses of `ranges`; returns what to ask for.
+    pub(super) fn new(
+        ranges: &[(u64, usize)],
+        partial: Option<Partial>,
+        replica: usize,
+    ) -> (Vec<(u64, usize)>, Self, Arc<Home>) {
+        let mut partial = partial.unwrap_or_else(|| Partial::new(ranges));
+        if !partial.sources.contains(&replica) {
+            partial.sources.push(replica);
+        }
+        let (wanted, slots) = partial.missing(ranges);
+        let home = Arc::new(Home::default());
+        (wanted, Landing { partial: Some(partial), slots, home: home.clone() }, home)
+    }
+
+    fn position(&self, (slot, within): (usize, usize)) -> usize {
+        self.slots[slot].start + within
+    }
+}
+
+impl Memory for Landing {
+    fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8] {
+        let start = self.position((fragment, within));
+        let Some(partial) = &mut self.partial else { return &mut [] };
+        &mut partial.bytes[start..][..len]
+    }
+
+    fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
+        let (Some(partial), slots) = (&mut self.partial, &self.slots) else { return Vec::new() };
+        in_order(
+            &mut partial.bytes,
+            places.iter().map(|(slot, within, len)| (slots[*slot].start + within, *len)),
+        )
+    }
+
+    fn arrived(&mut self, fragment: usize, within: usize, len: usize) {
+        self.home.arrived_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let slot = &self.slots[fragment];
+        if let Some(partial) = &mut self.partial {
+            partial.filled[slot.range] = slot.filled + within + len;
+        }
+    }
+
+    fn copy(&mut self, from: (usize, usize), to: (usize, usize), len: usize) {
+        let (from, to) = (self.position(from), self.position(to));
+        if let Some(partial) = &mut self.partial {
+            partial.bytes.copy_within(from..from + len, to);
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        *self.home.partial.lock().unwrap_or_else(PoisonError::into_inner) = self.partial.take();
+    }
+}
+
+/// Whether ranges have bytes in common: then the front of one may come with another, and what has
+/// arrived of a part of them is not known.
+pub(super) fn overlap(ranges: &[(u64, usize)]) -> bool {
+    let mut sorted: Vec<_> = ranges.iter().filter(|(_, len)| *len > 0).collect();
+    sorted.sort_unstable();
+    sorted.windows(2).any(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0)
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_wire::metalink::HashKind;
+
+    use super::*;
+
+    #[test]
+    fn what_has_arrived_is_not_asked_for_again() {
+        let ranges = [(100, 4), (200, 3)];
+        let (wanted, mut landing, home) = Landing::new(&ranges, None, 7);
+        assert_eq!(wanted, ranges);
+        landing.slice(0, 0, 4)[..2].copy_from_slice(b"ab");
+        landing.arrived(0, 0, 2);
+        landing.slice(0, 2, 2)[..1].copy_from_slice(b"c");
+        assert!(home.take().is_none() && home.arrived_bytes() == 2);
+        drop(landing);
+        let partial = home.take().unwrap();
+        assert!(partial.is_worth_keeping());
+        let (wanted, mut landing, home) = Landing::new(&ranges, Some(partial), 8);
+        assert_eq!(wanted, [(102, 2), (200, 3)]);
+        landing.slice(1, 0, 3).copy_from_slice(b"xyz");
+        landing.slice(0, 0, 2).copy_from_slice(b"cd");
+        drop(landing);
+        let partial = home.take().unwrap();
+        assert_eq!((partial.bytes, partial.sources), (b"abcdxyz".to_vec(), vec![7, 8]));
+    }
+
+    #[test]
+    fn bad_pieces_are_missing_again() {
+        let hex = [&b"abcd"[..], b"xyz"].map(|piece| FileHash::of(HashKind::Sha1, piece).hex).to_vec();
+        let pieces = Pieces { length_bytes: 4, kind: HashKind::Sha1, hex };
+        let ranges = [(0, 4), (4, 3)];
+        let mut partial = Partial { bytes: b"abcdxyZ".to_vec(), ..Partial::new(&ranges) };
+        assert!(partial.reject_bad_pieces(&ranges, &pieces));
+        let (wanted, landing, home) = Landing::new(&ranges, Some(partial), 0);
+        assert_eq!(wanted, [(4, 3)]);
+        drop(landing);
+        let mut partial = home.take().unwrap();
+        partial.bytes[6] = b'z';
+        assert!(!partial.reject_bad_pieces(&ranges, &pieces));
+    }
+
+    #[test]
+    fn overlaps_are_seen() {
+        assert!(overlap(&[(10, 5), (0, 11)]) && overlap(&[(3, 1), (3, 1)]));
+        assert!(!overlap(&[(10, 5), (0, 10), (12, 0)]));
+    }
+}

@@ -1,0 +1,266 @@
+//! A stream: a thread that takes jobs and reads them from one replica, until that fails or another is
+//! better.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::board::{Choice, JobId, StreamId};
+use super::file::Shared;
+use super::job::{Home, Landing, Partial, Ranges, overlap};
+use crate::vector::{RemoteFile, Session, Ticket};
+
+/// How often a stream looks whether it is still wanted.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+/// How soon a stream without a replica looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Starts the thread of a stream that is on the board. If there can be no thread, the stream ends.
+pub(super) fn spawn(shared: &Arc<Shared>, id: StreamId) {
+    let guard = Guard { shared: shared.clone(), id };
+    let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
+    if let Err(error) = started {
+        tracing::warn!(%error, "a stream cannot be started; close files or raise `ulimit -u`");
+    }
+}
+
+/// Takes the stream off the board when its thread ends, however that comes.
+struct Guard {
+    shared: Arc<Shared>,
+    id: StreamId,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.closed(self.id);
+        self.shared.board().ended(self.id, Instant::now());
+        self.shared.changed.notify_all();
+    }
+}
+
+fn run(guard: &Guard) {
+    let (shared, id) = (&guard.shared, guard.id);
+    let session = shared.session();
+    loop {
+        let choice = shared.board().choose(id, Instant::now());
+        let site = match choice {
+            Choice::Replica(site) => site,
+            Choice::Wait(time) => {
+                std::thread::sleep(time.min(LOOK_AGAIN));
+                continue;
+            }
+            Choice::End => return,
+        };
+        let served = open(shared, &session, site).and_then(|file| {
+            let file = shared.opened(id, file);
+            let mut serving = Serving { shared, id, site, file, held: VecDeque::new(), last: Instant::now() };
+            let served = serving.run();
+            serving.give_up();
+            shared.closed(id);
+            served
+        });
+        if let Err(error) = served {
+            let mut board = shared.board();
+            let has_brought = board.has_brought(id);
+            board.failed(site, &error, has_brought, Instant::now());
+            drop(board);
+            shared.changed.notify_all();
+        }
+    }
+}
+
+/// Opens the file at a replica. Errors: those of opening; `InvalidArgument` if it is another file.
+fn open(shared: &Shared, session: &Arc<Session>, site: usize) -> Result<RemoteFile> {
+    if let Some(file) = shared.take_spare(site) {
+        return Ok(file);
+    }
+    let url = shared.board().sites[site].url.clone();
+    let file = RemoteFile::open(session, &url)?;
+    if file.size_bytes() != shared.size_bytes {
+        let (found, wanted) = (file.size_bytes(), shared.size_bytes);
+        let detail = format!("it has {found} bytes and not {wanted}: it is another file");
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    }
+    Ok(file)
+}
+
+/// A job under way.
+struct Held {
+    job: JobId,
+    ranges: Ranges,
+    ticket: Option<Ticket>,
+    home: Arc<Home>,
+    wanted_bytes: u64,
+    /// Of these, told to the board.
+    told_bytes: u64,
+}
+
+/// A stream at a replica.
+pub(super) struct Serving<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) id: StreamId,
+    pub(super) site: usize,
+    pub(super) file: Arc<RemoteFile>,
+    held: VecDeque<Held>,
+    /// When progress was told last.
+    last: Instant,
+}
+
+impl Serving<'_> {
+    /// Does jobs until it is not wanted here any more. Errors: what the replica did wrong.
+    fn run(&mut self) -> Result<()> {
+        loop {
+            if !self.drop_what_is_over() {
+                return Ok(());
+            }
+            let is_swept = self.file.learned().ignores_ranges;
+            if is_swept && self.held.is_empty() && self.shared.board().has_work() {
+                self.last = Instant::now();
+                self.sweep()?;
+                continue;
+            }
+            // What is under way there ends, and no more is asked for piece by piece.
+            if !is_swept || self.held.is_empty() {
+                self.take_jobs()?;
+            }
+            let Some(front) = self.held.front() else {
+                self.rest();
+                continue;
+            };
+            let has_ended = front
+                .ticket
+                .as_ref()
+                .is_none_or(|ticket| self.file.wait_until(ticket, Instant::now() + TICK));
+            self.report();
+            if has_ended {
+                self.finish_front()?;
+            }
+        }
+    }
+
+    /// Gives up what others have done; whether the stream goes on here.
+    fn drop_what_is_over(&mut self) -> bool {
+        let mut over = Vec::new();
+        {
+            let mut board = self.shared.board();
+            if !board.is_serving(self.id, self.site) {
+                return false;
+            }
+            let now = Instant::now();
+            for index in (0..self.held.len()).rev() {
+                if board.is_over(self.held[index].job)
+                    && let Some(held) = self.held.remove(index)
+                {
+                    board.give_back(self.id, held.job, None, now);
+                    over.push(held);
+                }
+            }
+        }
+        over.into_iter().filter_map(|held| held.ticket).for_each(|ticket| self.file.cancel(ticket));
+        true
+    }
+
+    fn take_jobs(&mut self) -> Result<()> {
+        loop {
+            let claimed = self.shared.board().claim(self.id, Instant::now());
+            let Some((job, ranges, partial)) = claimed else { return Ok(()) };
+            if self.held.is_empty() {
+                self.last = Instant::now();
+            }
+            let (wanted, landing, home) = Landing::new(&ranges, partial, self.site);
+            let wanted_bytes = wanted.iter().map(|(_, len)| *len as u64).sum();
+            self.held.push_back(Held { job, ranges, ticket: None, home, wanted_bytes, told_bytes: 0 });
+            let mut ticket = Some(self.file.submit_into(&wanted, Box::new(landing))?);
+            self.held.back_mut().into_iter().for_each(|held| held.ticket = ticket.take());
+        }
+    }
+
+    /// Waits until there may be something to do.
+    fn rest(&self) {
+        let mut board = self.shared.board();
+        board.idle(self.id);
+        let is_alone = board.streams.len() == 1;
+        if board.has_work() || board.is_closing {
+            return;
+        }
+        // Of what others do too slowly no word comes.
+        let limit = if is_alone { Duration::from_secs(1) } else { TICK };
+        drop(self.shared.changed.wait_timeout(board, limit));
+    }
+
+    /// Tells what has come since the last time.
+    fn report(&mut self) {
+        let mut bytes = 0;
+        for held in &mut self.held {
+            let arrived = held.home.arrived_bytes();
+            bytes += arrived - held.told_bytes;
+            held.told_bytes = arrived;
+        }
+        self.report_bytes(bytes);
+    }
+
+    pub(super) fn report_bytes(&mut self, bytes: u64) {
+        let now = Instant::now();
+        self.shared.board().progress(self.id, now.duration_since(self.last), bytes, now);
+        self.last = now;
+    }
+
+    /// The first job has ended: it is done if its bytes are the right ones.
+    fn finish_front(&mut self) -> Result<()> {
+        let Some(mut front) = self.held.pop_front() else { return Ok(()) };
+        let ended = front.ticket.take().map_or(Ok(()), |ticket| self.file.wait(ticket).map(drop));
+        let partial = front.home.take();
+        if let Err(error) = ended {
+            self.return_job(front.job, &front.ranges, partial);
+            return Err(error);
+        }
+        let unreported = front.wanted_bytes - front.told_bytes;
+        self.shared.board().progress(self.id, Duration::ZERO, unreported, Instant::now());
+        match partial {
+            Some(partial) => self.finish(front.job, &front.ranges, partial),
+            None => Ok(()),
+        }
+    }
+
+    /// All bytes of a job have come: it is done if they are the right ones. Errors: `BadDigest`.
+    pub(super) fn finish(&mut self, job: JobId, ranges: &Ranges, mut partial: Partial) -> Result<()> {
+        let pieces = self.shared.pieces.as_ref();
+        let is_bad = pieces.is_some_and(|pieces| partial.reject_bad_pieces(ranges, pieces));
+        let (now, mut board) = (Instant::now(), self.shared.board());
+        if !is_bad {
+            board.complete(self.id, job, partial.bytes, now);
+            drop(board);
+            self.shared.changed.notify_all();
+            return Ok(());
+        }
+        let is_to_blame = partial.sources == [self.site];
+        partial.sources.clear();
+        board.give_back(self.id, job, Some(partial), now);
+        drop(board);
+        self.shared.changed.notify_all();
+        // Bytes that two replicas gave together are asked for again, from one.
+        if is_to_blame { Err(bad_piece()) } else { Ok(()) }
+    }
+
+    /// Gives back all jobs, with what has come of them.
+    fn give_up(&mut self) {
+        while let Some(mut held) = self.held.pop_front() {
+            if let Some(ticket) = held.ticket.take() {
+                self.file.cancel(ticket);
+            }
+            self.return_job(held.job, &held.ranges, held.home.take());
+        }
+        self.shared.changed.notify_all();
+    }
+
+    pub(super) fn return_job(&self, job: JobId, ranges: &Ranges, partial: Option<Partial>) {
+        let partial = partial.filter(|_| !overlap(ranges));
+        self.shared.board().give_back(self.id, job, partial, Instant::now());
+    }
+}
+
+fn bad_piece() -> Error {
+    Error::new(ErrorKind::BadDigest, "its bytes do not have the digest that the Metalink states")
+}

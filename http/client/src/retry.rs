@@ -1,0 +1,193 @@
+//! How long to wait before a request is sent again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::date;
+use fordway_wire::range::digits;
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(5);
+/// So much must have come for failures to be counted anew: a server that cuts every answer after a few bytes would hold us
+/// for hours.
+const PROGRESS_BYTES: u64 = 4 * 1024;
+/// Who sets no deadline still does not wait longer than this because a server says so.
+const WISH_MAX: Duration = Duration::from_secs(120);
+
+/// Tries of one operation: how often yet, why the first of them failed, and when there is no time for more.
+#[derive(Debug)]
+pub struct Retries {
+    max_retries: u32,
+    /// When it has to be done with.
+    pub until: Option<Instant>,
+    failures: u32,
+    first: Option<String>,
+    /// Bytes that came since failures were counted anew.
+    brought_bytes: u64,
+}
+
+impl Retries {
+    /// `max_retries` (0 is none), all of them before `until`.
+    pub fn new(max_retries: u32, until: Option<Instant>) -> Self {
+        Retries { max_retries, until, failures: 0, first: None, brought_bytes: 0 }
+    }
+
+    /// Begins to count anew, because something was achieved.
+    pub fn achieved(&mut self) {
+        (self.failures, self.first, self.brought_bytes) = (0, None, 0);
+    }
+
+    /// Notes that further `bytes` came, though not all; begins to count anew where that is worth it.
+    pub fn brought(&mut self, bytes: u64) {
+        self.brought_bytes = self.brought_bytes.saturating_add(bytes);
+        if self.brought_bytes >= PROGRESS_BYTES {
+            self.achieved();
+        }
+    }
+
+    /// Errors: `Timeout` when the time is up.
+    pub fn check_time(&self) -> Result<()> {
+        match self.until {
+            Some(until) if until <= Instant::now() => {
+                Err(Error::new(ErrorKind::Timeout, "it was not done before the deadline"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long to wait after a failure. Errors: that failure, with how the first one was and how many there
+    /// were, where it does not pass, was the last one or the time is up.
+    pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
+        self.failures += 1;
+        let wait = backoff(self.failures).max(retry_after.unwrap_or_default());
+        let left = self.until.map_or(WISH_MAX, |until| until.saturating_duration_since(Instant::now()));
+        if !may_pass || self.failures > self.max_retries {
+            return Err(self.last(error));
+        }
+        if wait >= left {
+            let detail = match (retry_after, self.until) {
+                (Some(wish), _) if wish >= left => {
+                    format!("{}; the server wants to be asked again in {wish:?}", error.detail())
+                }
+                _ => format!("{}; no time is left for another try", error.detail()),
+            };
+            return Err(self.last(error.with_detail(detail)));
+        }
+        tracing::debug!(failures = self.failures, ?wait, %error, "trying again");
+        self.first.get_or_insert_with(|| error.detail().to_owned());
+        Ok(wait)
+    }
+
+    /// The failure that ends it all.
+    pub fn last(&mut self, error: Error) -> Error {
+        let tries = self.failures.max(1);
+        let first = std::mem::take(&mut self.first).filter(|first| first != error.detail());
+        self.failures = 0;
+        let told = match first {
+            Some(first) if error.detail().is_empty() => error.with_detail(format!("at first {first}")),
+            Some(first) => {
+                let detail = format!("{} (at first: {first})", error.detail());
+                error.with_detail(detail)
+            }
+            None => error,
+        };
+        told.after_tries(tries)
+    }
+}
+
+/// A random wait before try number `tries + 1`, from half to the whole of a limit that doubles with
+/// each try: clients that failed together do not come back together.
+pub fn backoff(tries: u32) -> Duration {
+    let doubled = FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(LONGEST);
+    // Every `RandomState` hashes differently: as random as jitter needs to be.
+    let random = RandomState::new().hash_one(tries) as f64 / u64::MAX as f64;
+    doubled.mul_f64(0.5 + 0.5 * random)
+}
+
+/// The wait that a `Retry-After` header asks for: seconds, or a date.
+pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());
+    digits(text.trim()).map(Duration::from_secs).or_else(until_date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_stay_bounded() {
+        for (tries, least_ms, most_ms) in [(1, 25, 50), (2, 50, 100), (4, 200, 400), (40, 2500, 5000)] {
+            let wait = backoff(tries);
+            assert!(wait >= Duration::from_millis(least_ms) && wait <= Duration::from_millis(most_ms));
+        }
+    }
+
+    fn failure(detail: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, detail)
+    }
+
+    #[test]
+    fn the_last_failure_is_told_with_the_first() {
+        let mut retries = Retries::new(2, None);
+        for detail in ["one", "two"] {
+            retries.after(failure(detail), true, None).unwrap();
+        }
+        let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
+        assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("same"), true, None).unwrap();
+        let text = retries.after(failure("same"), true, None).unwrap_err().to_string();
+        assert!(text.contains("same, after 2 tries"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_pass_and_what_was_achieved_begin_anew() {
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.achieved();
+        retries.after(failure("two"), true, None).unwrap();
+        assert!(retries.after(failure("three"), false, None).is_err());
+        assert_eq!(Retries::new(9, None).after(failure("x"), false, None).unwrap_err().tries(), 1);
+    }
+
+    #[test]
+    fn a_few_bytes_at_a_time_are_no_progress() {
+        let mut retries = Retries::new(2, None);
+        retries.brought(1);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.brought(PROGRESS_BYTES - 2);
+        retries.after(failure("two"), true, None).unwrap();
+        let text = retries.after(failure("three"), true, None).unwrap_err().to_string();
+        assert!(text.contains("three (at first: one), after 3 tries"), "{text}");
+        let mut retries = Retries::new(1, None);
+        retries.after(failure("one"), true, None).unwrap();
+        retries.brought(PROGRESS_BYTES / 2);
+        retries.brought(PROGRESS_BYTES / 2);
+        retries.after(failure("two"), true, None).unwrap();
+    }
+
+    #[test]
+    fn a_servers_wish_counts_as_far_as_there_is_time() {
+        let now = Instant::now();
+        let wish = |seconds, until| {
+            Retries::new(9, until).after(failure("busy"), true, Some(Duration::from_secs(seconds)))
+        };
+        assert_eq!(wish(100, None).unwrap(), Duration::from_secs(100));
+        assert_eq!(wish(1_000, Some(now + Duration::from_secs(2_000))).unwrap(), Duration::from_secs(1_000));
+        for refused in [wish(1_000, None), wish(30, Some(now + Duration::from_secs(20)))] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("busy; the server wants to be asked again in"), "{text}");
+        }
+        let late = Retries::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
+        assert!(late.to_string().contains("no time is left"), "{late}");
+    }
+
+    #[test]
+    fn servers_wish_in_seconds_or_by_date() {
+        let now = date::parse_http("Fri, 24 May 2013 00:00:00 GMT").unwrap();
+        let wish = |text| retry_after(text, now).map(|wish| wish.as_secs());
+        assert_eq!([wish("7"), wish("Fri, 24 May 2013 00:01:05 GMT")], [Some(7), Some(65)]);
+        assert_eq!([wish("Fri, 24 May 2013 00:00:00 GMT"), wish("soon"), wish("-1")], [Some(0), None, None]);
+    }
+}

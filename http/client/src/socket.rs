@@ -1,0 +1,147 @@
+//! A TCP socket whose calls never raise SIGPIPE: this library also runs in programs that do not
+//! ignore it.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg};
+
+use super::{Origin, Timeouts};
+
+/// Offered to the other side from the start: what 1 Gbit/s and 60 ms hold.
+const ROOM_BYTES: usize = 8 << 20;
+
+/// A connected socket, without Nagle's delay.
+pub struct Socket {
+    stream: TcpStream,
+    read_timeout: Duration,
+    waits: bool,
+    /// How much must have arrived for those who wait to be woken up.
+    low_water_bytes: usize,
+}
+
+impl Socket {
+    /// Tries every address of the host until one answers or the time is up.
+    /// Errors: `Unavailable`, `Timeout`.
+    pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
+        let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
+        let deadline = Instant::now() + timeouts.connect;
+        let addresses = (origin.host.as_str(), origin.port)
+            .to_socket_addrs()
+            .map_err(|error| unreachable("cannot find the address of").caused_by(error))?;
+        let mut last = unreachable("there is no address for");
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => return Self::prepared(stream, timeouts),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    let detail = format!("{origin} did not accept a connection within {left:?}");
+                    last = Error::new(ErrorKind::Timeout, detail);
+                }
+                Err(error) => last = unreachable("cannot connect to").caused_by(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
+        let set = || -> io::Result<()> {
+            stream.set_nodelay(true)?;
+            let peer = stream.peer_addr()?.ip();
+            fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
+            // Where the kernel does not let us, the first round trips carry less, and that is all.
+            let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
+            stream.set_read_timeout(Some(timeouts.first_byte))?;
+            stream.set_write_timeout(Some(timeouts.progress))
+        };
+        set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
+        Ok(Socket { stream, read_timeout: timeouts.first_byte, waits: true, low_water_bytes: 1 })
+    }
+
+    /// The same socket once more.
+    #[cfg(feature = "http2")]
+    pub(super) fn share(&self) -> io::Result<Self> {
+        Ok(Socket { stream: self.stream.try_clone()?, ..*self })
+    }
+
+    /// Costs a system call only where the value changes.
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        if timeout != self.read_timeout {
+            self.stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+            self.read_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    /// Whether calls wait for the other side from now on, or fail with `WouldBlock`.
+    pub(super) fn set_waiting(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+
+    /// Has whoever waits for this socket sleep until `bytes` have arrived, at least 1, or it has ended.
+    /// Costs a system call only where the value changes.
+    pub(super) fn set_low_water(&mut self, bytes: usize) {
+        // Where the kernel knows no such mark we are woken up more often, and that is all.
+        if bytes != self.low_water_bytes && fordway_sys::set_receive_low_water(&self.stream, bytes).is_ok() {
+            self.low_water_bytes = bytes;
+        }
+    }
+
+    fn receive_flags(&self) -> RecvFlags {
+        if self.waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT }
+    }
+
+    /// Drops up to `scratch.len()` received bytes without copying them; returns how many.
+    pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, scratch, self.receive_flags() | RecvFlags::TRUNC)?.1)
+    }
+
+    /// Whether the other side has neither closed the connection nor said anything on it.
+    pub(super) fn is_quiet(&self) -> bool {
+        let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// Receives until `buffer` is full, the other side ends, or nothing came for the time limit;
+    /// the kernel fills the buffer in one call. Returns the bytes received.
+    pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, buffer, RecvFlags::WAITALL)?.1)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(&self.stream, buffer, self.receive_flags())?.1)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let received =
+            recvmsg(&self.stream, buffers, &mut RecvAncillaryBuffer::default(), self.receive_flags())?;
+        Ok(received.bytes)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(data)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let waiting = if self.waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let flags = SendFlags::NOSIGNAL | waiting;
+        Ok(sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

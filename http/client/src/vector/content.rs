@@ -1,0 +1,280 @@
+//! What an answer is: what its head promises is held against the request, and its bytes go where they belong,
+//! however they were framed on their way.
+
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind};
+use fordway_wire::byteranges::{Parts, Step, boundary_of};
+use fordway_wire::range::parse_content_range;
+
+use super::batch::{Batch, Here};
+use super::request::Request;
+use super::sink::Sink;
+use super::version::FileVersion;
+use crate::body::short_body;
+use crate::retry::retry_after;
+
+/// More of a refusal's document is not worth reading.
+const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// The content of an answer whose head was received.
+pub(super) struct Content {
+    kind: Kind,
+    /// The position in the file of the next byte.
+    pub(super) at: u64,
+    /// Bytes that came and were missing.
+    pub(super) new_bytes: u64,
+}
+
+/// What the body is.
+enum Kind {
+    /// The bytes of the file up to there.
+    Range(u64),
+    /// Ranges with heads of their own; so many were there yet.
+    Parts(Parts, usize),
+    /// All of the file, up to there.
+    Whole(u64),
+    /// Why there are no bytes.
+    Refusal(Refusal),
+}
+
+/// An answer of status 300 and more.
+#[derive(Debug, Default)]
+pub(super) struct Refusal {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) location: Option<String>,
+    pub(super) document: Vec<u8>,
+}
+
+/// The headers that matter.
+#[derive(Default)]
+pub(super) struct Headers<'c> {
+    etag: Option<&'c str>,
+    last_modified: Option<&'c str>,
+    content_range: Option<&'c str>,
+    content_type: Option<&'c str>,
+    retry_after: Option<&'c str>,
+    location: Option<&'c str>,
+}
+
+impl<'c> Headers<'c> {
+    pub(super) fn of(headers: impl Iterator<Item = (&'c str, &'c str)>) -> Self {
+        let mut found = Headers::default();
+        for (name, value) in headers {
+            let field = match () {
+                () if name.eq_ignore_ascii_case("etag") => &mut found.etag,
+                () if name.eq_ignore_ascii_case("last-modified") => &mut found.last_modified,
+                () if name.eq_ignore_ascii_case("content-range") => &mut found.content_range,
+                () if name.eq_ignore_ascii_case("content-type") => &mut found.content_type,
+                () if name.eq_ignore_ascii_case("retry-after") => &mut found.retry_after,
+                () if name.eq_ignore_ascii_case("location") => &mut found.location,
+                () => continue,
+            };
+            *field = Some(value);
+        }
+        found
+    }
+}
+
+impl Content {
+    /// Of an answer to `request` whose body has `length` bytes, if that is known.
+    /// Errors: `PreconditionFailed` for another version, `BadResponse` for what was not asked.
+    pub(super) fn new(
+        (status, headers): (u16, &Headers<'_>),
+        length: Option<u64>,
+        request: &Request,
+        version: &FileVersion,
+    ) -> Result<Self, Error> {
+        let mut at = 0;
+        let kind = match status {
+            206 => {
+                version.check(headers.etag, headers.last_modified, false)?;
+                match headers.content_type.and_then(boundary_of) {
+                    Some(boundary) => Kind::Parts(Parts::new(&boundary), 0),
+                    None => {
+                        let range = only_range(headers.content_range, request, version, length)?;
+                        at = range.start;
+                        Kind::Range(range.end)
+                    }
+                }
+            }
+            200..=299 => {
+                version.check(headers.etag, headers.last_modified, true)?;
+                version.check_size(length)?;
+                Kind::Whole(version.size_bytes)
+            }
+            status => Kind::Refusal(Refusal {
+                status,
+                retry_after: headers.retry_after.and_then(|text| retry_after(text, SystemTime::now())),
+                location: headers.location.map(str::to_owned),
+                document: Vec::new(),
+            }),
+        };
+        Ok(Content { kind, at, new_bytes: 0 })
+    }
+
+    /// Whether all of the file comes.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.kind, Kind::Whole(_))
+    }
+
+    /// The refusal, if it is one.
+    pub(super) fn into_refusal(self) -> Option<Refusal> {
+        if let Kind::Refusal(refusal) = self.kind { Some(refusal) } else { None }
+    }
+
+    /// Ranges that came.
+    pub(super) fn ranges(&self) -> usize {
+        if let Kind::Parts(_, count) = &self.kind { *count } else { 1 }
+    }
+
+    /// Bytes of the file that are next, with no part's head between them.
+    pub(super) fn data_left(&self) -> u64 {
+        match &self.kind {
+            Kind::Range(end) | Kind::Whole(end) => end - self.at,
+            Kind::Parts(parts, _) => parts.data_left(),
+            Kind::Refusal(_) => 0,
+        }
+    }
+
+    /// The part that most likely follows, with `count` others before it, and the bytes before its content. `None` where
+    /// that is not known.
+    pub(super) fn part_ahead(&self, count: usize, request: &Request) -> Option<(usize, Range<u64>)> {
+        let Kind::Parts(parts, seen) = &self.kind else { return None };
+        let next = request.spans.get(seen + count)?;
+        Some((parts.bytes_before(next)?, next.clone()))
+    }
+
+    /// Takes `count` bytes from `at` on that are in their place already, if they are what comes next and are wanted;
+    /// returns how many were taken.
+    pub(super) fn take_placed<S: Sink>(&mut self, at: u64, count: usize, batch: &mut Batch<S>) -> usize {
+        let is_next = self.at == at && self.data_left() >= count as u64;
+        if !is_next || !matches!(batch.look(at), Here::Wanted(len) if len >= count) {
+            return 0;
+        }
+        batch.filled(count);
+        self.new_bytes += count as u64;
+        self.passed(count as u64);
+        count
+    }
+
+    /// Counts bytes of the file that did not go through [`Content::take`].
+    pub(super) fn passed(&mut self, count: u64) {
+        self.at += count;
+        if let Kind::Parts(parts, _) = &mut self.kind {
+            parts.passed(count);
+        }
+    }
+
+    /// Whether no more of it is worth receiving: the document of a refusal is long.
+    pub(super) fn is_enough(&self) -> bool {
+        matches!(&self.kind, Kind::Refusal(refusal) if refusal.document.len() >= DOCUMENT_BYTES_MAX)
+    }
+
+    /// Takes some of `bytes`, at least one; returns how many. Errors: `BadResponse`, `PreconditionFailed`.
+    pub(super) fn take<S: Sink>(
+        &mut self,
+        bytes: &[u8],
+        (request, batch, version): (&Request, &mut Batch<S>, &FileVersion),
+    ) -> Result<usize, Error> {
+        let data_left = self.data_left();
+        match &mut self.kind {
+            Kind::Range(_) | Kind::Whole(_) => {
+                let count = data_left.min(bytes.len() as u64) as usize;
+                if count == 0 {
+                    return Err(bad(
+                        "the body goes on behind the last byte of its range; do not trust this server"
+                            .to_owned(),
+                    ));
+                }
+                self.new_bytes += deliver(&mut self.at, &bytes[..count], batch);
+                Ok(count)
+            }
+            Kind::Parts(parts, count) => {
+                let step = parts.step(bytes).map_err(|error| bad(error.to_string()))?;
+                match &step {
+                    Step::Part(_, range, size) => {
+                        version.check_size(*size)?;
+                        *count += 1;
+                        if *count > request.spans.len() || !request.wants_of(range) {
+                            return Err(not_asked(range));
+                        }
+                        self.at = range.start;
+                    }
+                    Step::Data(count) => self.new_bytes += deliver(&mut self.at, &bytes[..*count], batch),
+                    Step::Skip(_) | Step::End(_) => {}
+                }
+                Ok(step.len())
+            }
+            Kind::Refusal(refusal) => {
+                let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
+                refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                Ok(bytes.len())
+            }
+        }
+    }
+
+    /// Whether the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
+    pub(super) fn check_end(&self) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Range(end) | Kind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
+            Kind::Parts(parts, _) if !parts.has_ended() => {
+                Err(Error::new(ErrorKind::IncompleteBody, "the body ended before its last boundary"))
+            }
+            Kind::Parts(_, 0) => Err(bad("the multipart body has no parts".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Puts bytes from `at` on where they belong, and moves `at` behind them; returns how many of them
+/// were missing.
+fn deliver<S: Sink>(at: &mut u64, mut bytes: &[u8], batch: &mut Batch<S>) -> u64 {
+    let missing = batch.missing_bytes();
+    while !bytes.is_empty() {
+        let count = match batch.look(*at) {
+            Here::Wanted(len) => {
+                let count = len.min(bytes.len());
+                batch.room(count).copy_from_slice(&bytes[..count]);
+                batch.filled(count);
+                count
+            }
+            Here::Unwanted(len) => len.min(bytes.len() as u64) as usize,
+        };
+        *at += count as u64;
+        bytes = &bytes[count..];
+    }
+    missing - batch.missing_bytes()
+}
+
+/// The range of an answer that has only one.
+fn only_range(
+    stated: Option<&str>,
+    request: &Request,
+    version: &FileVersion,
+    length: Option<u64>,
+) -> Result<Range<u64>, Error> {
+    let Some((range, size)) = stated.and_then(parse_content_range) else {
+        return Err(bad(format!("a partial answer has the Content-Range {:?}", stated.unwrap_or_default())));
+    };
+    version.check_size(size)?;
+    if !request.wants_of(&range) {
+        return Err(not_asked(&range));
+    }
+    match length {
+        Some(length) if length != range.end - range.start => {
+            Err(bad(format!("{length} bytes were announced for the range {}", stated.unwrap_or_default())))
+        }
+        _ => Ok(range),
+    }
+}
+
+fn not_asked(range: &Range<u64>) -> Error {
+    bad(format!("the server sent bytes {} to {}, which were not asked for", range.start, range.end))
+}
+
+fn bad(detail: String) -> Error {
+    Error::new(ErrorKind::BadResponse, detail)
+}

@@ -1,0 +1,295 @@
+//! What servers were found to do, kept for the life of the process: nothing is found out twice.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Session, Target};
+use crate::{Origin, Version};
+
+/// The most bytes of a list of ranges: nginx and Apache refuse a header of more than 8 KiB.
+const LIST_BYTES: usize = 7_500;
+/// The most ranges in a request to a server that states no lower limit.
+const RANGES: usize = 1_000;
+/// Limits that servers are known to have, tried in turn when one answers with the whole file:
+/// Apache's `MaxRanges`, and lighttpd's.
+const USUAL_LIMITS: [usize; 2] = [200, 10];
+/// Connections that were closed behind their first answer, or requests that were forgotten, before pipelining is given up.
+const STRIKES: u8 = 2;
+
+/// What is known of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learned {
+    /// The most ranges that one request may ask for; with 1 the server knows no lists of them.
+    pub ranges_per_request: usize,
+    /// The most bytes of such a list.
+    pub list_bytes: usize,
+    /// Whether it answers requests that were sent before its last answer was received.
+    pub pipelines: bool,
+    /// Whether it answers a range with the whole file.
+    pub ignores_ranges: bool,
+    /// The shortest time from a request to its answer.
+    pub round_trip: Option<Duration>,
+    /// The rate at which a large answer arrived.
+    pub bytes_per_s: Option<f64>,
+    strikes: u8,
+    /// Requests sent ahead that it left unanswered until the time was up.
+    forgotten: u8,
+    /// Whether it refuses requests that ask for a digest.
+    pub(super) refuses_digests: bool,
+    /// Whether it was seen to answer a request that was sent before its last answer had ended.
+    pub(super) has_overlapped: bool,
+    /// Whether it was seen to answer one that came with the one before. XRootD never does, although it takes
+    /// another request while it answers.
+    pub(super) has_pipelined: bool,
+}
+
+impl Learned {
+    pub(super) fn guess(may_know_many_ranges: bool) -> Self {
+        Learned {
+            ranges_per_request: if may_know_many_ranges { RANGES } else { 1 },
+            list_bytes: LIST_BYTES,
+            pipelines: true,
+            ignores_ranges: false,
+            round_trip: None,
+            bytes_per_s: None,
+            strikes: 0,
+            forgotten: 0,
+            refuses_digests: false,
+            has_overlapped: false,
+            has_pipelined: false,
+        }
+    }
+
+    /// Takes what a `Server` header tells of limits: it saves the answer that would show them.
+    pub(super) fn introduced(&mut self, server: &str) {
+        let name = server.split(['/', ' ']).next().unwrap_or_default().to_ascii_lowercase();
+        let limit = match name.as_str() {
+            "apache" => USUAL_LIMITS[0],
+            "lighttpd" => USUAL_LIMITS[1],
+            "amazons3" => 1,
+            // It answers many that were sent ahead, and now and then forgets one.
+            "xrootd" => return self.pipelines = false,
+            _ => return,
+        };
+        self.ranges_per_request = self.ranges_per_request.min(limit);
+    }
+
+    /// `asked` ranges were answered with the whole file.
+    pub(super) fn list_refused(&mut self, asked: usize) {
+        let lower = USUAL_LIMITS.into_iter().find(|limit| *limit < asked).unwrap_or(1);
+        self.ranges_per_request = self.ranges_per_request.min(lower);
+    }
+
+    /// One range was answered with the whole file.
+    pub(super) fn range_ignored(&mut self) {
+        (self.ranges_per_request, self.pipelines, self.ignores_ranges) = (1, false, true);
+    }
+
+    /// A list of ranges was refused with an error.
+    pub(super) fn lists_refused(&mut self) {
+        self.ranges_per_request = 1;
+    }
+
+    /// Of `asked` ranges only `answered` were.
+    pub(super) fn list_cut(&mut self, asked: usize, answered: usize) {
+        if answered < asked {
+            self.ranges_per_request = self.ranges_per_request.min(answered.max(1));
+        }
+    }
+
+    /// A request for `asked` ranges in a list of that length was refused as malformed or too large.
+    pub(super) fn head_refused(&mut self, asked: usize, list_bytes: usize) {
+        match list_bytes {
+            2000.. => self.list_bytes = self.list_bytes.min(list_bytes / 2),
+            _ => self.list_refused(asked),
+        }
+    }
+
+    /// An answer to a request that was alone under way: its head came after `wait`, and its `bytes`
+    /// in `time` behind that.
+    pub(super) fn answered(&mut self, wait: Duration, bytes: u64, time: Duration) {
+        /// Less than this says more of the buffers than of the way.
+        const BYTES_MIN: u64 = 1 << 20;
+        self.round_trip = Some(self.round_trip.map_or(wait, |before| before.min(wait)));
+        if bytes >= BYTES_MIN {
+            self.bytes_per_s = Some(bytes as f64 / time.as_secs_f64().max(1e-6));
+        }
+    }
+
+    /// The server closed a connection behind its first answer, with requests under way.
+    pub(super) fn pipeline_cut(&mut self) {
+        self.strikes += 1;
+        self.pipelines &= self.strikes < STRIKES;
+    }
+
+    /// An answer to a request that was sent before the answer before it had ended, or even came with that
+    /// one's request.
+    pub(super) fn pipeline_kept(&mut self, came_along: bool) {
+        (self.strikes, self.has_overlapped) = (0, true);
+        self.has_pipelined |= came_along;
+    }
+
+    /// The server answered a request, and left one that had come with it unanswered.
+    pub(super) fn pipeline_left(&mut self) {
+        self.pipelines &= self.has_pipelined;
+    }
+
+    /// The server answers requests that come with others, and left one unanswered until the time was up.
+    pub(super) fn pipeline_forgotten(&mut self) {
+        self.forgotten += 1;
+        self.pipelines &= self.forgotten < STRIKES;
+    }
+
+    /// Requests that so many ranges make, about.
+    pub(super) fn requests_for(&self, ranges: usize) -> usize {
+        /// Two numbers of 9 digits, a hyphen and a comma.
+        const RANGE_BYTES: usize = 20;
+        ranges.div_ceil(self.ranges_per_request.min(self.list_bytes / RANGE_BYTES).max(1))
+    }
+
+    /// Bytes between two wanted ones that cost less than another range.
+    pub(super) fn gap_bytes(&self) -> u64 {
+        /// What stands before a part, and its range in the request.
+        const PART: u64 = 192;
+        /// The heads of a request and of its answer.
+        const EXCHANGE: u64 = 768;
+        match (self.ranges_per_request, self.pipelines) {
+            _ if self.ignores_ranges => u64::MAX,
+            (2.., _) => PART,
+            (_, true) => EXCHANGE,
+            (_, false) => {
+                let wait = self.round_trip.unwrap_or(Duration::from_millis(1)).as_secs_f64();
+                // 1 Gbit/s until something was measured.
+                let bytes = wait * self.bytes_per_s.unwrap_or(125e6);
+                (bytes as u64).clamp(4 << 10, 1 << 20)
+            }
+        }
+    }
+}
+
+/// An origin, the proxy by which it is reached, and the version of HTTP: each has quirks of its own.
+type Way = (Origin, Option<String>, Version);
+
+static LEARNED: Mutex<Option<HashMap<Way, Learned>>> = Mutex::new(None);
+
+fn way(session: &Session, target: &dyn Target) -> Way {
+    let origin = target.origin();
+    (origin.clone(), session.http.proxies().name_of(origin), session.options.http)
+}
+
+/// What is known of the server of `target`; a first guess if nothing is.
+pub(super) fn about(session: &Session, target: &dyn Target) -> Learned {
+    let mut all = all();
+    match all.get_or_insert_default().get(&way(session, target)) {
+        Some(learned) => learned.clone(),
+        None => Learned::guess(target.may_know_many_ranges()),
+    }
+}
+
+/// The same for a list of ranges that must not be refused: of a server that nobody asked yet, what every server takes that
+/// takes lists at all.
+pub(super) fn about_or_careful(session: &Session, target: &dyn Target) -> Learned {
+    let known = all().get_or_insert_default().get(&way(session, target)).cloned();
+    known.unwrap_or_else(|| {
+        let mut careful = Learned::guess(target.may_know_many_ranges());
+        careful.ranges_per_request = careful.ranges_per_request.min(USUAL_LIMITS[1]);
+        careful
+    })
+}
+
+/// Notes something about the server of `target`, and returns all that is known then.
+pub(super) fn note(session: &Session, target: &dyn Target, change: impl FnOnce(&mut Learned)) -> Learned {
+    let mut all = all();
+    let known = all.get_or_insert_default();
+    let guess = || Learned::guess(target.may_know_many_ranges());
+    let learned = known.entry(way(session, target)).or_insert_with(guess);
+    let before = learned.clone();
+    change(learned);
+    if (before.ranges_per_request, before.pipelines) != (learned.ranges_per_request, learned.pipelines) {
+        tracing::debug!(origin = %target.origin(), ?learned, "learned");
+    }
+    learned.clone()
+}
+
+fn all() -> MutexGuard<'static, Option<HashMap<Way, Learned>>> {
+    LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_lower_limits_and_never_raise_them() {
+        let mut learned = Learned::guess(true);
+        for (asked, limit) in [(390, 200), (200, 10), (150, 10), (10, 1), (2, 1)] {
+            learned.list_refused(asked);
+            assert_eq!(learned.ranges_per_request, limit, "{asked}");
+        }
+        let mut learned = Learned::guess(true);
+        learned.introduced("lighttpd/1.4.69");
+        learned.introduced("Apache/2.4.62 (Debian)");
+        assert!(learned.pipelines);
+        learned.introduced("XrootD/v5.5.3");
+        assert!(!learned.pipelines);
+        assert_eq!(learned.ranges_per_request, 10);
+        learned.list_cut(10, 10);
+        learned.list_cut(10, 4);
+        assert_eq!(learned.ranges_per_request, 4);
+        learned.list_cut(4, 0);
+        assert_eq!(learned.ranges_per_request, 1);
+    }
+
+    #[test]
+    fn requests_are_counted_by_both_limits() {
+        let mut learned = Learned::guess(true);
+        assert_eq!([1, 375, 376, 4_000].map(|ranges| learned.requests_for(ranges)), [1, 1, 2, 11]);
+        learned.list_refused(11);
+        assert_eq!(learned.requests_for(15), 2);
+    }
+
+    #[test]
+    fn one_cut_may_be_chance() {
+        let mut learned = Learned::guess(true);
+        learned.pipeline_cut();
+        learned.pipeline_kept(true);
+        learned.pipeline_cut();
+        assert!(learned.pipelines);
+        learned.pipeline_cut();
+        assert!(!learned.pipelines);
+    }
+
+    #[test]
+    fn who_was_seen_to_pipeline_may_be_slow() {
+        let (mut seen, mut unknown) = (Learned::guess(true), Learned::guess(true));
+        seen.pipeline_kept(true);
+        unknown.pipeline_kept(false);
+        seen.pipeline_left();
+        unknown.pipeline_left();
+        assert_eq!([seen.pipelines, unknown.pipelines], [true, false]);
+    }
+
+    #[test]
+    fn what_is_forgotten_again_is_no_chance() {
+        let mut learned = Learned::guess(true);
+        for pipelines in [true, false] {
+            learned.pipeline_kept(true);
+            learned.pipeline_forgotten();
+            assert_eq!(learned.pipelines, pipelines);
+        }
+    }
+
+    #[test]
+    fn wider_gaps_are_read_where_requests_cost_more() {
+        let many = Learned::guess(true);
+        let single = Learned::guess(false);
+        let slow = Learned { pipelines: false, round_trip: Some(Duration::from_millis(2)), ..single.clone() };
+        assert!(many.gap_bytes() < single.gap_bytes() && single.gap_bytes() < slow.gap_bytes());
+        assert_eq!(slow.gap_bytes(), 250_000);
+        let mut measured = slow;
+        measured.answered(Duration::from_millis(1), 2_000_000, Duration::from_millis(20));
+        measured.answered(Duration::from_millis(3), 100, Duration::from_millis(1));
+        assert_eq!(measured.gap_bytes(), 100_000);
+    }
+}

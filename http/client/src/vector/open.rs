@@ -1,0 +1,223 @@
+//! Opening a file: where it is, how large it is, and which version; asked for again where a failure
+//! may pass.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
+
+use super::redirect::{Moved, Route};
+use super::session::Permit;
+use super::source::{Counts, Source};
+use super::version::FileVersion;
+use super::{Session, Target, WebFile};
+use crate::retry::retry_after;
+use crate::{Exchange, Replay, Response};
+
+/// More of what is not the file is not worth reading.
+pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// What was found at an address.
+pub(super) enum Described {
+    File(FileVersion),
+    Elsewhere(Moved),
+}
+
+/// Why nothing was found out, and when the server wants to be asked again.
+pub(super) struct Failed {
+    pub(super) error: Error,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed { error, retry_after: None }
+    }
+}
+
+/// Opens what is at a URL, or where that leads to.
+pub(super) fn open_url(session: &Arc<Session>, url: &str) -> Result<Source> {
+    open_url_by(session, url, &mut describe_alone)
+}
+
+/// How a file is asked about at one address.
+type Describe<'d> = dyn FnMut(&Session, &dyn Target, &Counts) -> Result<Described> + 'd;
+
+/// Opens what is at a URL, or where that leads to. A way that was remembered and leads nowhere is
+/// forgotten, and asked for again.
+pub(super) fn open_url_by(session: &Arc<Session>, url: &str, describe: &mut Describe) -> Result<Source> {
+    let mut route = Route::start(session, WebFile::parse(url)?)?;
+    match search(&mut route, describe) {
+        Err(_) if route.is_recalled() => {
+            route.forget();
+            search(&mut Route::start(session, WebFile::parse(url)?)?, describe)
+        }
+        found => found,
+    }
+}
+
+/// Asks from address to address.
+fn search(route: &mut Route, describe: &mut Describe) -> Result<Source> {
+    let traffic = Counts::default();
+    loop {
+        match describe(&route.session, &route.file, &traffic) {
+            Ok(Described::File(version)) => {
+                return Ok(Source::of_url(route, version, traffic));
+            }
+            Ok(Described::Elsewhere(moved)) => {
+                route.follow(&moved).map_err(|error| route.named("open", error))?;
+            }
+            Err(error) => return Err(route.named("open", error)),
+        }
+    }
+}
+
+/// Opens what is at this very target.
+pub(super) fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Source> {
+    open_target_by(session, target, &mut describe_alone)
+}
+
+/// The same by another question.
+pub(super) fn open_target_by(
+    session: &Arc<Session>,
+    target: Box<dyn Target>,
+    describe: &mut Describe,
+) -> Result<Source> {
+    let traffic = Counts::default();
+    let version = match describe(session, &*target, &traffic) {
+        Ok(Described::File(version)) => Ok(version),
+        Ok(Described::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
+        Err(error) => Err(error),
+    };
+    let version = version.map_err(|error| target.named("open", error))?;
+    Ok(Source::of_target(session, target, version, traffic))
+}
+
+/// Asks for size and version, and for what the server is.
+fn describe_alone(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described> {
+    alone(session, target, &mut |_| try_describe(session, target, traffic))
+}
+
+/// The same by asking for the first byte: of servers that answer HEAD themselves and send others for bytes.
+pub(super) fn by_first_byte_alone(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+) -> Result<Described> {
+    alone(session, target, &mut |_| by_first_byte(session, target, traffic))
+}
+
+/// Asks with the right to a connection, like any other request, which may be kept; again where a failure may pass.
+pub(super) fn alone(
+    session: &Session,
+    target: &dyn Target,
+    ask: &mut dyn FnMut(&mut Option<Permit>) -> Result<Described, Failed>,
+) -> Result<Described> {
+    let mut permit = Some(session.permit(target.origin())?);
+    let mut retries = session.retries();
+    loop {
+        match ask(&mut permit) {
+            Ok(described) => return Ok(described),
+            Err(Failed { error, retry_after }) => {
+                let is_passing = is_passing(error.kind());
+                std::thread::sleep(retries.after(error, is_passing, retry_after)?);
+            }
+        }
+    }
+}
+
+/// Whether another try may succeed.
+pub fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
+}
+
+pub(super) fn try_describe(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+) -> Result<Described, Failed> {
+    let described = ask(session, target, traffic, "HEAD", &[])?;
+    match described.status() {
+        200..=299 if described.header("content-length").is_some() => {
+            let size = described.header("content-length").and_then(digits);
+            Ok(Described::File(version_of(&described, (session, target), size)?))
+        }
+        // Apache does not say that an empty file has no bytes. Who may read need not be let ask: a URL
+        // that was signed for GET is good for nothing else.
+        200..=299 | 403 | 405 | 501 => {
+            drop(described);
+            by_first_byte(session, target, traffic)
+        }
+        _ => not_the_file(described, target),
+    }
+}
+
+/// Takes size and version from an answer that has the first byte.
+fn by_first_byte(session: &Session, target: &dyn Target, traffic: &Counts) -> Result<Described, Failed> {
+    let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
+    let content_range = answer.header("content-range").unwrap_or_default();
+    let size = match answer.status() {
+        206 => parse_content_range(content_range).and_then(|(_, size)| size),
+        416 => parse_unsatisfied_range(content_range),
+        200..=299 => answer.body_bytes(),
+        _ => return not_the_file(answer, target),
+    };
+    let version = version_of(&answer, (session, target), size)?;
+    // With it the connection is free for the next request; a whole file is not worth that.
+    if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
+        answer.read_document()?;
+    }
+    Ok(Described::File(version))
+}
+
+/// An answer that names another address, or refuses.
+pub(super) fn not_the_file(mut answer: Response, target: &dyn Target) -> Result<Described, Failed> {
+    let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
+    let (status, location) = (answer.status(), answer.header("location"));
+    if let Some(moved) = Moved::of(status, location) {
+        return Ok(Described::Elsewhere(moved));
+    }
+    let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
+    Err(Failed { error: target.refusal(status, location, &document), retry_after: wish })
+}
+
+pub(super) fn ask(
+    session: &Session,
+    target: &dyn Target,
+    traffic: &Counts,
+    method: &'static str,
+    headers: &[(&str, &str)],
+) -> Result<Response> {
+    let response = session.http.send(&Exchange {
+        origin: target.origin(),
+        method,
+        write_head: &|head| target.write_head(method, headers, head),
+        body: &[],
+        replay: Replay::Safe,
+    });
+    let response = response.map_err(|failure| failure.error)?;
+    traffic.requests.fetch_add(1, Ordering::Relaxed);
+    traffic.connections.fetch_add(u64::from(response.is_first()), Ordering::Relaxed);
+    Ok(response)
+}
+
+pub(super) fn version_of(
+    response: &Response,
+    (session, target): (&Session, &dyn Target),
+    size_bytes: Option<u64>,
+) -> Result<FileVersion> {
+    let size_bytes = size_bytes.ok_or_else(|| {
+        let detail = "the server does not say how large the file is, so its ranges are not known";
+        Error::new(ErrorKind::BadResponse, detail)
+    })?;
+    super::learned::note(session, target, |server| {
+        response.header("server").inspect(|name| server.introduced(name));
+    });
+    let links = response.headers().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
+    let links = links.map(|(_, value)| value.to_owned()).collect();
+    let mut version = FileVersion::new(size_bytes, |name| response.header(name).map(str::to_owned));
+    version.links = links;
+    Ok(version)
+}

@@ -1,0 +1,167 @@
+//! The way to a file that is somewhere else: answers that name another address are followed, within
+//! limits, and those that hold for good are remembered by the session: what one user was told, signed
+//! addresses among it, is no other's.
+
+use std::sync::Arc;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::{Session, Target, WebFile};
+
+/// Addresses behind the first one, at most.
+pub(super) const HOPS_MAX: usize = 10;
+/// Addresses that are remembered, at most.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// An answer that names another address.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    pub(crate) status: u16,
+    /// As the server writes it.
+    pub(crate) location: String,
+}
+
+impl Moved {
+    /// The answer of such a status and `Location`, if it means that.
+    pub(crate) fn of(status: u16, location: Option<&str>) -> Option<Self> {
+        let location = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))?;
+        Some(Moved { status, location: location.trim().to_owned() })
+    }
+
+    fn is_for_good(&self) -> bool {
+        matches!(self.status, 301 | 308)
+    }
+}
+
+/// Where the search for a file has come to.
+pub(crate) struct Route {
+    /// Whose search it is.
+    start: Arc<Session>,
+    /// Whose connections and credentials are used there.
+    pub(crate) session: Arc<Session>,
+    pub(crate) file: WebFile,
+    /// The addresses before this one.
+    passed: Vec<WebFile>,
+    /// Whether one of them was left by what is remembered, and not by an answer.
+    is_recalled: bool,
+}
+
+impl Route {
+    /// Starts at the address that the caller named, or where that is known to have moved for good.
+    /// Errors: as [`Route::follow`]; those of credentials that cannot be used.
+    pub(crate) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
+        let file = file.authorized(&session.options)?;
+        let mut route = Route::onwards(session, file);
+        route.follow_remembered()?;
+        Ok(route)
+    }
+
+    /// Starts where the file was found.
+    pub(super) fn onwards(session: &Arc<Session>, file: WebFile) -> Self {
+        let (start, session) = (session.clone(), session.clone());
+        Route { start, session, file, passed: Vec::new(), is_recalled: false }
+    }
+
+    /// Goes where an answer says that the file is. What credentials the session has stay behind when
+    /// that is another scheme, host or port, and are not taken up again on the way back.
+    /// Errors: `BadResponse`, with the whole way, for what is no address, leads in a circle, is too
+    /// long or leaves TLS.
+    pub(crate) fn follow(&mut self, moved: &Moved) -> Result<()> {
+        let (from, told) = (self.file.url(), self.session.clone());
+        self.step(&moved.location)?;
+        if moved.is_for_good() {
+            let mut known = told.moved();
+            if known.len() >= REMEMBERED_MAX {
+                known.clear();
+            }
+            known.insert(from, self.file.url());
+            drop(known);
+        }
+        self.follow_remembered()
+    }
+
+    fn follow_remembered(&mut self) -> Result<()> {
+        loop {
+            let next = self.session.moved().get(&self.file.url()).cloned();
+            match next {
+                Some(location) => {
+                    self.is_recalled = true;
+                    self.step(&location)?;
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn step(&mut self, location: &str) -> Result<()> {
+        let next = self.file.relative(location).map_err(|error| {
+            self.refused("it leads to what is no address of a file; tell who runs the server")
+                .caused_by(error)
+        })?;
+        let (ours, theirs) = (self.file.origin(), next.origin());
+        if ours.tls && !theirs.tls {
+            let why = format!(
+                "it leads from https to {}, where nothing is protected; name that address if you trust it",
+                next.shown()
+            );
+            return Err(self.refused(&why));
+        }
+        if ours != theirs {
+            self.session = self.session.without_credentials();
+        }
+        let next = next.authorized(&self.session.options)?;
+        let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
+        self.passed.push(std::mem::replace(&mut self.file, next));
+        if is_circle || self.passed.len() > HOPS_MAX {
+            self.forget();
+        }
+        if is_circle {
+            return Err(self.refused("it leads in a circle; tell who runs the server"));
+        }
+        if self.passed.len() > HOPS_MAX {
+            let why = format!("it is longer than {HOPS_MAX} steps; name an address further on");
+            return Err(self.refused(&why));
+        }
+        Ok(())
+    }
+
+    /// The address that it began with, and whose search it is.
+    pub(super) fn door(&self) -> (Arc<Session>, WebFile) {
+        (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
+    }
+
+    /// Whether what is remembered had a part in it.
+    pub(super) fn is_recalled(&self) -> bool {
+        self.is_recalled
+    }
+
+    /// Whether it has come to this address.
+    pub(super) fn leads_to(&self, file: Option<&WebFile>) -> bool {
+        file.is_some_and(|file| file.url() == self.file.url())
+    }
+
+    /// Has the servers on the way asked again next time.
+    pub(super) fn forget(&self) {
+        for session in [&self.start, &self.start.without_credentials()] {
+            let mut known = session.moved();
+            self.passed.iter().for_each(|passed| drop(known.remove(&passed.url())));
+        }
+    }
+
+    fn refused(&self, why: &str) -> Error {
+        Error::new(ErrorKind::BadResponse, format!("the redirection was not followed: {why}"))
+    }
+
+    /// Names the file in an error, and the way to it.
+    pub(crate) fn named(&self, operation: &'static str, error: Error) -> Error {
+        let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
+        let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFile::shown).collect();
+        let (kind, tries) = (error.kind(), error.tries());
+        let detail = format!("{} (redirected: {})", error.detail(), way.join(" -> "));
+        let mut told = Error::new(kind, detail).after_tries(tries);
+        if let Some(cause) = std::error::Error::source(&error) {
+            told = told.caused_by(cause.to_string());
+        }
+        first.named(operation, told)
+    }
+}

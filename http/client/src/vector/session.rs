@@ -1,0 +1,184 @@
+//! What reads of many files share: connections, their cap, and what to do about failures.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use crate::connection::Connection;
+use crate::retry::Retries;
+use crate::{Credentials, HttpClient, Origin, Proxies, Timeouts, TlsRoots, Version};
+
+/// How a [`Session`] behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which HTTP is spoken.
+    pub http: Version,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// Whose certificates are trusted.
+    pub tls_roots: TlsRoots,
+    /// Who we are to the servers of the files that are opened by URL.
+    pub credentials: Credentials,
+    /// By whom servers are reached.
+    pub proxies: Proxies,
+    /// How long, at least, a server that was never seen to answer two requests that came together has for
+    /// the second of them; then that one is asked for again, and no two are sent together to it any more.
+    /// 4 times as long as its first answer took, if that is more, and 4 times either if it has answered one that
+    /// was sent a little later.
+    pub patience: Duration,
+    /// Connections to one origin at the same time, at least 1.
+    pub connections_per_origin: usize,
+    /// Bytes of one file that are asked for and have not arrived, at most; a request larger than that
+    /// is sent alone.
+    pub window_bytes: u64,
+    /// How long an operation may take in all: opening, a call that waits, a batch from when it was submitted, a
+    /// copy. Tries that would begin later are not made.
+    pub deadline: Option<Duration>,
+    /// How often what is missing is asked for again with nothing arriving in between.
+    pub max_retries: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            http: Version::default(),
+            timeouts: Timeouts::default(),
+            tls_roots: TlsRoots::System,
+            credentials: Credentials::none(),
+            proxies: Proxies::none(),
+            patience: Duration::from_millis(250),
+            connections_per_origin: 8,
+            window_bytes: 64 << 20,
+            deadline: None,
+            max_retries: 4,
+        }
+    }
+}
+
+/// Connections to servers, with one set of TLS settings and one set of credentials: what was made for
+/// one session is used by no other. Shared between threads: a connection belongs to one call while it is under way, and
+/// goes to the next one that wants it.
+pub struct Session {
+    pub(crate) options: Options,
+    pub(crate) http: Arc<HttpClient>,
+    in_use: Arc<InUse>,
+    /// What has moved for good, by its address, as these credentials were told.
+    moved: Mutex<HashMap<String, String>>,
+    /// Made when a redirection leads to another host.
+    stranger: OnceLock<Arc<Session>>,
+}
+
+#[derive(Default)]
+struct InUse {
+    by_origin: Mutex<HashMap<Origin, usize>>,
+    freed: Condvar,
+}
+
+/// The right to one of an origin's connections; given back when dropped.
+pub(crate) struct Permit {
+    origin: Origin,
+    in_use: Arc<InUse>,
+}
+
+impl Session {
+    /// Without connections yet.
+    pub fn new(mut options: Options) -> Self {
+        options.timeouts = options.deadline.map_or(options.timeouts, |limit| options.timeouts.within(limit));
+        let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
+        let http = HttpClient::identified(options.http, options.timeouts, roots, who);
+        let http = http.through(options.proxies.clone());
+        Session::over(Arc::new(http), options)
+    }
+
+    /// With the connections of another; of `options`, those about TLS and proxies are not looked at, and the
+    /// version of HTTP is to be that of the connections.
+    pub fn over(http: Arc<HttpClient>, options: Options) -> Self {
+        Session { http, options, in_use: Arc::default(), moved: Mutex::default(), stranger: OnceLock::new() }
+    }
+
+    /// The same without credentials, and with other connections: none of them was ever made for
+    /// somebody. What a server sends us to is read with it.
+    pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<Session> {
+        if self.options.credentials.is_none() {
+            return self.clone();
+        }
+        let options = || Options { credentials: Credentials::none(), ..self.options.clone() };
+        self.stranger.get_or_init(|| Arc::new(Session::new(options()))).clone()
+    }
+
+    /// What is known to have moved for good.
+    pub(super) fn moved(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When an operation that begins now has to have ended.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.options.deadline.map(|deadline| Instant::now() + deadline)
+    }
+
+    /// Tries of an operation that begins now.
+    pub(crate) fn retries(&self) -> Retries {
+        Retries::new(self.options.max_retries, self.until())
+    }
+
+    /// A right to a connection, when there is one to be had at once.
+    pub(super) fn try_permit(&self, origin: &Origin) -> Option<Permit> {
+        self.take_permit(&mut self.in_use.locked(), origin)
+    }
+
+    /// A right to a connection, waited for. Errors: `Timeout`.
+    pub(crate) fn permit(&self, origin: &Origin) -> Result<Permit> {
+        let limit = self.options.timeouts.first_byte;
+        let deadline = Instant::now() + limit;
+        let mut in_use = self.in_use.locked();
+        loop {
+            if let Some(permit) = self.take_permit(&mut in_use, origin) {
+                return Ok(permit);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let detail = format!(
+                    "all {} connections to {origin} were in use for {limit:?}; wait for what was submitted, or allow more",
+                    self.options.connections_per_origin
+                );
+                return Err(Error::new(ErrorKind::Timeout, detail));
+            }
+            in_use = self.in_use.freed.wait_timeout(in_use, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn take_permit(&self, in_use: &mut HashMap<Origin, usize>, origin: &Origin) -> Option<Permit> {
+        match in_use.get_mut(origin) {
+            Some(count) if *count >= self.options.connections_per_origin.max(1) => return None,
+            Some(count) => *count += 1,
+            None => drop(in_use.insert(origin.clone(), 1)),
+        }
+        Some(Permit { origin: origin.clone(), in_use: self.in_use.clone() })
+    }
+
+    /// A connection, and whether it was made for this. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    pub(super) fn connection(&self, origin: &Origin) -> Result<(Connection, bool)> {
+        match self.http.pooled_connection(origin) {
+            Some(connection) => Ok((connection, false)),
+            None => Ok((self.http.connect(origin)?, true)),
+        }
+    }
+}
+
+impl InUse {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Origin, usize>> {
+        self.by_origin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(count) = self.in_use.locked().get_mut(&self.origin) {
+            *count -= 1;
+        }
+        // Waiters may want connections to other origins.
+        self.in_use.freed.notify_all();
+    }
+}

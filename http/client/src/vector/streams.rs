@@ -1,0 +1,248 @@
+//! One connection of HTTP/2 with several requests under way, each a stream of its own.
+//!
+//! What a stream's end says of the connection is little: only that stream's bytes are asked for again. Where the
+//! connection itself ends, all are.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind};
+use rustix::event::PollFlags;
+
+use super::batch::Batch;
+use super::line::{End, Event};
+use super::request::{BatchId, Request};
+use super::session::Permit;
+use super::sink::Sink;
+use super::stream::{State, Step, Stream};
+use super::version::FileVersion;
+use crate::Timeouts;
+use crate::connection::{Connection, io_error};
+use crate::http2::Http2;
+
+/// Streams at once, however many the server takes.
+const DEPTH_MAX: usize = 256;
+/// Streams that the server may refuse in a row before that is a failure.
+const REFUSALS_MAX: usize = 2 * DEPTH_MAX;
+/// A connection that is in use.
+pub(super) struct Streams {
+    connection: Connection,
+    /// In the order of their requests.
+    streams: VecDeque<Stream>,
+    /// What has become of streams and was not told yet.
+    events: VecDeque<Event>,
+    /// Answers received to their end since it was taken into use, and before the first of those under way was sent.
+    answered: usize,
+    answered_before: usize,
+    /// Refused since the last answer.
+    refusals: usize,
+    /// Streams at once, as far as refusals have shown.
+    depth_max: usize,
+    /// Since when the first stream is the first.
+    front_since: Instant,
+    is_closing: bool,
+    _permit: Permit,
+}
+
+impl Streams {
+    pub(super) fn new(connection: Connection, permit: Permit) -> Self {
+        Streams {
+            connection,
+            streams: VecDeque::new(),
+            events: VecDeque::new(),
+            answered: 0,
+            answered_before: 0,
+            refusals: 0,
+            depth_max: DEPTH_MAX,
+            front_since: Instant::now(),
+            is_closing: false,
+            _permit: permit,
+        }
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.streams.len() + self.events.len()
+    }
+
+    /// As many as the server takes, and one where it takes none now.
+    pub(super) fn depth_max(&self) -> usize {
+        let stated = self.connection.http2().map_or(1, Http2::streams_max);
+        self.depth_max.min(stated).max(1)
+    }
+
+    pub(super) fn was_idle(&self) -> bool {
+        let had_answers = self.connection.is_reused || self.answered_before > 0;
+        let is_begun = |stream: &Stream| matches!(stream.state, State::Receiving(..));
+        had_answers && self.answered == self.answered_before && !self.streams.iter().any(is_begun)
+    }
+
+    pub(super) fn push(&mut self, mut request: Request, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.streams.is_empty() {
+            (self.answered_before, self.front_since) = (self.answered, Instant::now());
+        }
+        request.is_pipelined = !self.streams.is_empty();
+        let mut head = Vec::with_capacity(512);
+        write(&mut head);
+        self.streams.push_back(Stream::new(request, head));
+    }
+
+    /// Begins streams as far as the server takes them, and sends.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        let Some(http2) = self.connection.as_http2() else { return Ok(()) };
+        // Where the connection has ended, that is told when what has arrived was taken.
+        let can_send = http2.end().is_none() && http2.takes_more();
+        for stream in self.streams.iter_mut().filter(|_| can_send) {
+            let State::Unsent(head) = &stream.state else { continue };
+            match http2.open_stream(head).map_err(|error| cut(error, "sending requests"))? {
+                Some(response) => stream.state = State::Waiting(response),
+                None => break,
+            }
+        }
+        http2.flush();
+        Ok(())
+    }
+
+    pub(super) fn interest(&self) -> PollFlags {
+        let is_blocked = self.connection.http2().is_some_and(Http2::has_unsent);
+        if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// The first stream has its time from when it became the first: a server that answers one behind the other
+    /// is not late for it.
+    pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
+        let front = self.streams.front()?;
+        let limit = match front.state {
+            State::Receiving(..) => timeouts.progress,
+            _ => timeouts.first_byte,
+        };
+        Some(front.moved.max(self.front_since) + limit)
+    }
+
+    pub(super) fn carries(&self, batches: &[BatchId]) -> bool {
+        self.streams.iter().any(|stream| batches.contains(&stream.request.batch))
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closing
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.connection.socket().as_fd()
+    }
+
+    pub(super) fn ignores_range(&self, version: &FileVersion) -> bool {
+        self.streams.iter().any(|Stream { request, state, .. }| {
+            let is_whole = matches!(state, State::Receiving(_, content, _) if content.is_whole());
+            is_whole && request.spans.len() == 1 && request.bytes < version.size_bytes
+        })
+    }
+
+    pub(super) fn advance<S: Sink>(
+        &mut self,
+        batches: &mut BTreeMap<BatchId, Batch<S>>,
+        version: &FileVersion,
+    ) -> Event {
+        while self.events.is_empty() {
+            let Some(http2) = self.connection.as_http2() else { return Event::Pending };
+            let has_more = http2.turn();
+            self.is_closing = !http2.takes_more();
+            let ended = http2.end().map(|end| Error::new(ErrorKind::Unavailable, end.to_string()));
+            self.take(batches, version);
+            match ended {
+                _ if !self.events.is_empty() => {}
+                Some(error) => return Event::Broken(error),
+                None if !has_more => return Event::Pending,
+                None => {}
+            }
+        }
+        self.events.pop_front().unwrap_or(Event::Pending)
+    }
+
+    /// Takes what has come on all streams.
+    fn take<S: Sink>(&mut self, batches: &mut BTreeMap<BatchId, Batch<S>>, version: &FileVersion) {
+        let (mut index, is_closing) = (0, self.is_closing);
+        while let Some(stream) = self.streams.get_mut(index) {
+            let is_too_late = is_closing && matches!(stream.state, State::Unsent(_));
+            let end = match stream.step(batches.get_mut(&stream.request.batch), version) {
+                Ok(Step::GoesOn) if is_too_late => Some(self.unseen("the server takes no more requests")),
+                Ok(Step::GoesOn) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(Step::Done) => None,
+                Ok(Step::Ended(end)) => Some(end),
+                Err(broken) => match self.broken(broken) {
+                    Some(end) => Some(end),
+                    // It ends with the connection, which is told when all that has come was taken.
+                    None => {
+                        index += 1;
+                        continue;
+                    }
+                },
+            };
+            let Some(stream) = self.streams.remove(index) else { return };
+            if index == 0 {
+                self.front_since = Instant::now();
+            }
+            let event = self.event_of(stream, end);
+            self.events.push_back(event);
+        }
+    }
+
+    /// What has become of a stream: why it ended early, if it did.
+    fn event_of(&mut self, stream: Stream, end: Option<End>) -> Event {
+        match (end, stream.state) {
+            (Some(end), _) => Event::Ended(stream.request, end),
+            (None, State::Receiving(_, content, _)) => {
+                (self.answered, self.refusals) = (self.answered + 1, 0);
+                Event::of(stream.request, content)
+            }
+            (None, _) => Event::Ended(stream.request, End::Unneeded),
+        }
+    }
+
+    /// What the end of a stream by `error` means; `None` if it is the end of the connection.
+    fn broken(&mut self, error: h2::Error) -> Option<End> {
+        let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        // A server that goes away says which streams it will not look at, and may close at once.
+        if error.is_remote() && (error.is_go_away() || is_refused) {
+            if is_refused {
+                self.depth_max = self.depth_max.min(self.streams.len() - 1).max(1);
+            }
+            return Some(self.unseen(&error.to_string()));
+        }
+        if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
+            return None;
+        }
+        let detail = "the server broke off an answer";
+        Some(End::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+    }
+
+    /// A request that the server did not look at. It is no failure where it looks at others.
+    fn unseen(&mut self, why: &str) -> End {
+        self.refusals += 1;
+        let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;
+        match is_used && self.refusals < REFUSALS_MAX {
+            true => End::Unneeded,
+            false => End::Failed(Error::new(ErrorKind::Unavailable, why)),
+        }
+    }
+
+    pub(super) fn close(mut self, keep: impl FnOnce(Connection)) -> VecDeque<Request> {
+        let is_clean = self.depth() == 0 && !self.is_closing;
+        let told = self.events.drain(..).filter_map(Event::into_request);
+        let under_way = self.streams.drain(..).map(|stream| stream.request);
+        let requests = told.chain(under_way).collect();
+        if is_clean {
+            keep(self.connection);
+        }
+        // The permit goes last: until it does, nobody makes a connection in the place of this one.
+        requests
+    }
+}
+
+fn cut(error: io::Error, doing: &str) -> Error {
+    io_error(error, doing, "nothing arrived in time")
+}

@@ -1,0 +1,223 @@
+//! A file at a web server, as something that has ranges.
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::{s3_error, uri};
+
+use super::{Options, Pin, Target};
+use crate::{Origin, USER_AGENT};
+
+/// The lane's name in messages.
+const LANE: &str = "http";
+
+/// A file at an `http(s)://` URL.
+#[derive(Clone)]
+pub struct WebFile {
+    origin: Origin,
+    authority: String,
+    /// Path and query, percent-encoded.
+    path: String,
+    shown: String,
+    /// The value of that header.
+    authorization: Option<String>,
+    /// Whether there may be one that was kept from a server without TLS.
+    is_withheld: bool,
+}
+
+impl WebFile {
+    /// Reads an address; what may not stand in a request line is percent-encoded, and a fragment is
+    /// left out. A password in it is refused. Errors: `InvalidArgument`.
+    pub fn parse(url: &str) -> Result<Self> {
+        let url = url.split('#').next().unwrap_or_default();
+        let scheme_end = url.find("://").map_or(0, |at| at + 3);
+        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
+        let (base, rest) = url.split_at(path_start);
+        if base.contains('@') {
+            // It would be seen in lists of processes, histories and logs.
+            let detail = "an address with a user or password is not taken; write them into ~/.netrc, as: \
+                          machine HOST login USER password PASSWORD";
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let (origin, _) = Origin::parse(base)?;
+        let mut path = if rest.starts_with('/') { String::new() } else { "/".to_owned() };
+        uri::push_typed(&mut path, rest);
+        let shown = format!("{origin}{}", path.split('?').next().unwrap_or_default());
+        let authority = origin.authority();
+        Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
+    }
+
+    /// The same, with what the credentials have to say to its host. Errors: those of credentials that cannot be used.
+    pub(crate) fn authorized(mut self, options: &Options) -> Result<Self> {
+        let Options { credentials, proxies, .. } = options;
+        let said = credentials.authorization(&self.origin, proxies);
+        self.authorization = said.map_err(|error| self.named("open", error))?;
+        self.is_withheld = credentials.is_withheld_from(&self.origin, proxies);
+        Ok(self)
+    }
+
+    /// Its address, with whatever secrets a query may hold.
+    pub(crate) fn url(&self) -> String {
+        format!("{}{}", self.origin, self.path)
+    }
+
+    /// Its address without the query, for messages.
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// What `reference` means on this file's page (RFC 3986 section 5.2). Errors: `InvalidArgument`.
+    pub(super) fn relative(&self, reference: &str) -> Result<Self> {
+        let path = self.path.split('?').next().unwrap_or_default();
+        let scheme_end = reference.find(':').filter(|end| !reference[..*end].contains(['/', '?', '#']));
+        match reference {
+            _ if scheme_end.is_some() => Self::parse(reference),
+            _ if reference.starts_with("//") => {
+                Self::parse(&format!("{}:{reference}", if self.origin.tls { "https" } else { "http" }))
+            }
+            _ if reference.starts_with('/') => Self::parse(&format!("{}{reference}", self.origin)),
+            _ if reference.starts_with(['?', '#']) || reference.is_empty() => {
+                Self::parse(&format!("{}{path}{reference}", self.origin))
+            }
+            _ => {
+                let (target, query) =
+                    reference.split_at(reference.find(['?', '#']).unwrap_or(reference.len()));
+                let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+                let merged = without_dots(&format!("{directory}/{target}"));
+                Self::parse(&format!("{}{merged}{query}", self.origin))
+            }
+        }
+    }
+}
+
+/// An absolute path with its `.` and `..` carried out.
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        match (segment, segments.peek().is_none()) {
+            ("..", is_last) => {
+                kept.pop();
+                kept.extend(is_last.then_some(""));
+            }
+            (".", is_last) => kept.extend(is_last.then_some("")),
+            _ => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+impl Target for WebFile {
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn named(&self, operation: &'static str, error: Error) -> Error {
+        error.during_at(operation, LANE, &self.shown)
+    }
+
+    fn pin(&self) -> Pin {
+        Pin::IfRange
+    }
+
+    fn may_know_many_ranges(&self) -> bool {
+        true
+    }
+
+    fn write_head(&self, method: &'static str, headers: &[(&str, &str)], head: &mut Vec<u8>) {
+        let mut push = |piece: &str| head.extend_from_slice(piece.as_bytes());
+        [method, " ", &self.path, " HTTP/1.1\r\nHost: ", &self.authority].into_iter().for_each(&mut push);
+        // What is compressed on its way has other ranges.
+        ["\r\nUser-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n"].into_iter().for_each(&mut push);
+        if let Some(authorization) = &self.authorization {
+            ["Authorization: ", authorization, "\r\n"].into_iter().for_each(&mut push);
+        }
+        for (name, value) in headers {
+            push_capitalised(head, name);
+            for piece in [": ", *value, "\r\n"] {
+                head.extend_from_slice(piece.as_bytes());
+            }
+        }
+        head.extend_from_slice(b"\r\n");
+    }
+
+    fn refusal(&self, status: u16, location: Option<&str>, _: &[u8]) -> Error {
+        let (kind, why) = match (status, location) {
+            (300..=399, Some(location)) => {
+                // What follows may be a signature.
+                let shown = location.split(['?', '#']).next().unwrap_or_default();
+                (ErrorKind::InvalidArgument, format!("it has moved; read {shown} instead"))
+            }
+            (404 | 410, _) => (ErrorKind::NoSuchKey, "there is no such file".to_owned()),
+            (401 | 403, _) if self.is_withheld => {
+                let why = "the server wants credentials, which are not sent without TLS; read it by https";
+                (ErrorKind::AccessDenied, why.to_owned())
+            }
+            (401 | 403 | 407, _) => {
+                (ErrorKind::AccessDenied, "the server wants other credentials".to_owned())
+            }
+            _ => (s3_error::from_s3(status, ""), "the server refused".to_owned()),
+        };
+        Error::new(kind, format!("{why} (HTTP status {status})"))
+    }
+}
+
+/// Writes `if-range` as `If-Range`: case means nothing in HTTP, but XrdHttp does not know that.
+fn push_capitalised(head: &mut Vec<u8>, name: &str) {
+    let mut is_first = true;
+    head.extend(name.bytes().map(|letter| {
+        let written = if is_first { letter.to_ascii_uppercase() } else { letter };
+        is_first = letter == b'-';
+        written
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(url: &str) -> String {
+        let (file, mut head) = (WebFile::parse(url).unwrap(), Vec::new());
+        file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
+        let text = String::from_utf8(head).unwrap();
+        assert!(text.ends_with("\r\nRange: bytes=0-0\r\nIf-Range: x\r\n\r\n"), "{text}");
+        text.lines().next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn addresses_become_request_lines() {
+        assert_eq!(line("http://h"), "GET / HTTP/1.1");
+        assert_eq!(line("http://h?q=1"), "GET /?q=1 HTTP/1.1");
+        assert_eq!(
+            line("http://h/a b/c%20d?x=%2F&y=\u{e4}#part"),
+            "GET /a%20b/c%20d?x=%2F&y=%C3%A4 HTTP/1.1"
+        );
+        assert_eq!(line("http://h/a\r\nx: y"), "GET /a%0D%0Ax:%20y HTTP/1.1");
+        assert_eq!(WebFile::parse("http://h/a?token=secret").unwrap().shown, "http://h/a");
+        for bad in ["h/a", "ftp://h/a", "http://", "http://u@h/a"] {
+            assert_eq!(
+                WebFile::parse(bad).err().map(|error| error.kind()),
+                Some(ErrorKind::InvalidArgument),
+                "{bad}"
+            );
+        }
+    }
+    #[test]
+    fn references_are_resolved_as_browsers_do() {
+        let base = WebFile::parse("https://h:8443/a/b/c?q=1").unwrap();
+        for (reference, url) in [
+            ("http://other/x", "http://other/x"),
+            ("//other:1/x?y", "https://other:1/x?y"),
+            ("/x/y", "https://h:8443/x/y"),
+            ("d?r=2", "https://h:8443/a/b/d?r=2"),
+            ("../d", "https://h:8443/a/d"),
+            ("../../../d/./e/..", "https://h:8443/d/"),
+            ("?r=2", "https://h:8443/a/b/c?r=2"),
+            ("d:e/f", ""),
+            ("./d:e", "https://h:8443/a/b/d:e"),
+            ("ftp://h/x", ""),
+            ("https://user@h/x", ""),
+        ] {
+            let found = base.relative(reference).map(|file| file.url());
+            assert_eq!(found.as_deref().unwrap_or_default(), url, "{reference}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! One request: where it leads, and again where a failure may pass.
+
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::WebDav;
+use super::failure::is_passing;
+use crate::retry::retry_after;
+use crate::streamed::{Sink, Streamed};
+use crate::vector::redirect::{Moved, Route};
+use crate::vector::{Target as _, WebFile};
+use crate::{Exchange, Failure, Replay, Response};
+
+/// Bodies of at least so many bytes are sent when the server says that it wants them.
+const ASK_FIRST_BYTES: u64 = 64 * 1024;
+
+/// Makes the content of a body, from its first byte, as often as it is asked to.
+pub(super) type Produce<'a> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'a;
+
+/// What is sent.
+pub(super) struct Call<'a> {
+    pub(super) method: &'static str,
+    /// What messages call it.
+    pub(super) operation: &'static str,
+    /// Names in small letters.
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Body<'a>,
+    /// Whether twice is the same as once.
+    pub(super) replay: Replay,
+    /// Whether the server took it amiss to be asked before a body is sent.
+    pub(super) must_not_ask: bool,
+}
+
+pub(super) enum Body<'a> {
+    Bytes(&'static str),
+    /// Of so many bytes, where that is known.
+    Made(Option<u64>, &'a mut Produce<'a>),
+}
+
+/// What was answered.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) document: Vec<u8>,
+    pub(super) is_plain_text: bool,
+    /// The `Server` header.
+    pub(super) server: Option<String>,
+    /// Who answered.
+    pub(super) file: WebFile,
+    /// Whether an earlier try may have been carried out.
+    pub(super) is_repeated: bool,
+}
+
+impl Answer {
+    /// The same answerer, with another status and no words: what a document says of one resource.
+    pub(super) fn of_status(&self, status: u16) -> Self {
+        let (document, is_plain_text, server) = (Vec::new(), false, None);
+        Answer { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
+    }
+}
+
+/// Why there is no answer.
+struct Failed {
+    error: Error,
+    retry_after: Option<Duration>,
+    may_have_acted: bool,
+}
+
+/// One answer, or the way to it.
+enum Reply {
+    Answer(Answer),
+    Elsewhere(Moved),
+}
+
+impl<'a> Call<'a> {
+    /// A request without a body, which may be sent twice.
+    pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
+        Call {
+            method,
+            operation,
+            headers: Vec::new(),
+            body: Body::Bytes(""),
+            replay: Replay::Safe,
+            must_not_ask: false,
+        }
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// The same, not sent again if the server may have acted on it.
+    pub(super) fn once(self) -> Self {
+        Call { replay: Replay::IfUnsent, ..self }
+    }
+}
+
+impl WebDav {
+    /// Sends a request to `url`, and where that leads. Answers whatever came that is final, failures too.
+    /// Errors: those of the connection, named; `BadResponse` for redirections that are not followed.
+    pub(super) fn ask(&self, url: &str, call: &mut Call<'_>) -> Result<Answer> {
+        let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
+        let session = if is_question { &self.session } else { self.patient() };
+        let mut route = Route::start(session, WebFile::parse(url)?)?;
+        loop {
+            let moved = match ask_here(&route, call) {
+                Ok(Reply::Answer(answer)) => return Ok(answer),
+                Ok(Reply::Elsewhere(moved)) => moved,
+                Err(error) => return Err(route.named(call.operation, error)),
+            };
+            route.follow(&moved).map_err(|error| route.named(call.operation, error))?;
+        }
+    }
+}
+
+/// Asks at one address; again where a failure may pass.
+fn ask_here(route: &Route, call: &mut Call<'_>) -> Result<Reply> {
+    let _permit = route.session.permit(route.file.origin())?;
+    let (mut retries, mut may_have_acted) = (route.session.retries(), false);
+    loop {
+        let failed = match try_once(route, call) {
+            // RFC 9110 section 15.5.18.
+            Ok(Reply::Answer(answer)) if answer.status == 417 && !call.must_not_ask => {
+                call.must_not_ask = true;
+                continue;
+            }
+            Ok(Reply::Answer(answer)) => {
+                return Ok(Reply::Answer(Answer { is_repeated: may_have_acted, ..answer }));
+            }
+            Ok(moved) => return Ok(moved),
+            Err(failed) => failed,
+        };
+        may_have_acted |= failed.may_have_acted;
+        let kind = failed.error.kind();
+        let may_pass = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io);
+        let may_repeat = call.replay == Replay::Safe || !failed.may_have_acted;
+        let wait = retries.after(failed.error, may_pass && may_repeat, failed.retry_after)?;
+        std::thread::sleep(wait);
+    }
+}
+
+fn try_once(route: &Route, call: &mut Call<'_>) -> Result<Reply, Failed> {
+    let mut response = send(route, call)?;
+    let sent = |error| Failed { error, retry_after: None, may_have_acted: true };
+    let moved = Moved::of(response.status(), response.header("location"));
+    // 303 names an answer, not the thing that was asked to change.
+    if let Some(moved) = moved.filter(|moved| moved.status != 303) {
+        return Ok(Reply::Elsewhere(moved));
+    }
+    let document = response.read_document().map_err(sent)?;
+    let header = |name| response.header(name).map(str::to_owned);
+    let is_plain_text = header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
+    let (status, server, file) = (response.status(), header("server"), route.file.clone());
+    let answer = Answer { status, document, is_plain_text, server, file, is_repeated: false };
+    if is_passing(status, call.method) {
+        let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
+        let may_have_acted = !matches!(status, 429 | 503);
+        let error = Error::new(ErrorKind::Unavailable, answer.refusal(call.method).detail());
+        return Err(Failed { error, retry_after: wish, may_have_acted });
+    }
+    Ok(Reply::Answer(answer))
+}
+
+fn send(route: &Route, call: &mut Call<'_>) -> Result<Response, Failed> {
+    let mut headers = call.headers.clone();
+    match &call.body {
+        Body::Bytes("") => {}
+        Body::Bytes(text) => headers.push(("content-length", text.len().to_string())),
+        Body::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
+        Body::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
+    }
+    let is_large =
+        matches!(&call.body, Body::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
+    let asks_first = is_large && !call.must_not_ask;
+    if asks_first {
+        headers.push(("expect", "100-continue".to_owned()));
+    }
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let body = if let Body::Bytes(text) = call.body { text.as_bytes() } else { &[] };
+    let exchange = Exchange {
+        origin: route.file.origin(),
+        method: call.method,
+        write_head: &|head| route.file.write_head(call.method, &headers, head),
+        body,
+        replay: call.replay,
+    };
+    let http = &route.session.http;
+    let sent = match &mut call.body {
+        Body::Bytes(_) => http.send(&exchange),
+        Body::Made(size_bytes, produce) => {
+            http.send_streamed(&exchange, &mut Streamed { size_bytes: *size_bytes, asks_first, produce })
+        }
+    };
+    sent.map_err(|Failure { error, may_have_acted }| Failed { error, retry_after: None, may_have_acted })
+}

@@ -1,0 +1,217 @@
+//! What is there: one resource, the members of a collection, and all below it.
+
+use std::collections::VecDeque;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::webdav::{Collection, Described, PROPFIND, Place, multistatus};
+
+use super::call::{Answer, Body, Call};
+use super::{Resource, WebDav, collection_url, member_url, without_query};
+use crate::vector::{RemoteFile, Target as _};
+
+/// Collections within one another, at most: a server whose links lead in a circle has no end.
+const DEPTH_MAX: usize = 256;
+
+/// A resource and, if it is a collection, its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// What was asked about.
+    pub itself: Resource,
+    /// In byte order of their names.
+    pub members: Vec<Resource>,
+    /// Members of which the server tells only that it cannot describe them: address as it writes
+    /// it, and status.
+    pub failed: Vec<(String, u16)>,
+}
+
+impl WebDav {
+    /// Describes one resource. Errors: `NoSuchKey`, `AccessDenied`, `BadResponse`, ... Cost: one request
+    /// (PROPFIND); where the server knows no WebDAV, one more (HEAD), which knows files alone.
+    pub fn stat(&self, url: &str) -> Result<Resource> {
+        let answer = self.propfind(url, "0")?;
+        match answer.status {
+            400 | 405 | 501 => self.stat_by_head(url, &answer),
+            _ => described(url, &answer),
+        }
+    }
+
+    /// The same where only WebDAV tells enough. Errors: as [`WebDav::list`].
+    pub(super) fn list_one(&self, url: &str) -> Result<Resource> {
+        described(url, &self.propfind(url, "0")?)
+    }
+
+    /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the
+    /// server knows no WebDAV. Cost: one request (PROPFIND of depth 1).
+    pub fn list(&self, url: &str) -> Result<Listing> {
+        let answer = self.propfind(url, "1")?;
+        listing(url, &answer).map_err(|error| answer.file.named("list", error))
+    }
+
+    /// Everything below a collection, each collection before its members; what cannot be listed is one
+    /// error among the others. Cost: one request for each collection: servers mostly refuse to list all
+    /// of them at once. Memory for the collections that are not listed yet and the members of one.
+    pub fn walk(&self, url: &str) -> Walk<'_> {
+        let root = Resource { is_collection: true, ..Resource::unknown(url) };
+        Walk { dav: self, open: vec![root], ready: VecDeque::new() }
+    }
+
+    fn propfind(&self, url: &str, depth: &str) -> Result<Answer> {
+        let call = Call::new("PROPFIND", if depth == "0" { "stat" } else { "list" });
+        let call = call.header("depth", depth).header("content-type", "application/xml; charset=utf-8");
+        self.ask(url, &mut Call { body: Body::Bytes(PROPFIND), ..call })
+    }
+
+    fn stat_by_head(&self, url: &str, answer: &Answer) -> Result<Resource> {
+        match RemoteFile::open(&self.session, url) {
+            Ok(file) => {
+                let version = file.version();
+                let modified = version.last_modified.as_deref().and_then(fordway_wire::date::parse_http);
+                let (size_bytes, etag) = (Some(version.size_bytes), version.etag.clone());
+                Ok(Resource { size_bytes, modified, etag, ..Resource::unknown(url) })
+            }
+            Err(error) if error.kind() == ErrorKind::BadResponse => {
+                Err(answer.file.named("stat", answer.refusal("PROPFIND")))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Resource {
+    /// A file of which nothing is known.
+    fn unknown(url: &str) -> Self {
+        Resource {
+            url: url.to_owned(),
+            relative: String::new(),
+            is_collection: false,
+            size_bytes: None,
+            modified: None,
+            etag: None,
+        }
+    }
+
+    fn of(url: String, relative: String, described: Described) -> Self {
+        let properties = described.properties;
+        Resource {
+            url: if properties.is_collection { collection_url(&url) } else { url },
+            relative,
+            is_collection: properties.is_collection,
+            // Some give collections the size of a directory's file.
+            size_bytes: properties.size_bytes.filter(|_| !properties.is_collection),
+            modified: properties.modified,
+            etag: properties.etag,
+        }
+    }
+}
+
+/// What an answer to PROPFIND says of `url` alone.
+fn described(url: &str, answer: &Answer) -> Result<Resource> {
+    let listing = listing(url, answer).map_err(|error| answer.file.named("stat", error))?;
+    Ok(listing.itself)
+}
+
+/// What an answer to PROPFIND says of `url` and its members.
+fn listing(url: &str, answer: &Answer) -> Result<Listing> {
+    if answer.status != 207 {
+        return Err(match answer.status {
+            200..=299 => {
+                let detail =
+                    format!("the server answered {} to PROPFIND: it does not speak WebDAV", answer.status);
+                Error::new(ErrorKind::BadResponse, detail)
+            }
+            _ => answer.refusal("PROPFIND"),
+        });
+    }
+    let target = answer.file.url();
+    let path = target.splitn(4, '/').nth(3).unwrap_or_default();
+    let collection = Collection::new(&answer.file.origin().host, path);
+    let (mut itself, mut members, mut failed) = (None, Vec::new(), Vec::new());
+    for described in multistatus(&answer.document)? {
+        let status = described.status.filter(|status| *status >= 400);
+        match (collection.place(&described.href)?, status) {
+            (Place::Itself, Some(status)) => return Err(answer.of_status(status).refusal("PROPFIND")),
+            (Place::Itself, None) => itself = Some(Resource::of(url.to_owned(), String::new(), described)),
+            // Removed while the server listed it.
+            (Place::Member(_), Some(404)) | (Place::Deeper, _) => {}
+            (Place::Member(_), Some(status)) => failed.push((described.href, status)),
+            (Place::Member(name), None) => {
+                members.push(Resource::of(member_url(url, &name.encoded), name.shown, described));
+            }
+        }
+    }
+    members.sort_by(|a: &Resource, b| a.relative.cmp(&b.relative));
+    members.dedup_by(|a, b| a.relative == b.relative);
+    let itself = itself.or_else(|| {
+        // Not every server describes it along with its members.
+        (!members.is_empty())
+            .then(|| Resource { is_collection: true, ..Resource::unknown(&collection_url(url)) })
+    });
+    let itself = itself.ok_or_else(|| {
+        Error::new(ErrorKind::BadResponse, "the server's listing says nothing of what it was asked about")
+    })?;
+    if !itself.is_collection && !members.is_empty() {
+        return Err(Error::new(ErrorKind::BadResponse, "the server lists members of what it says is a file"));
+    }
+    Ok(Listing { itself, members, failed })
+}
+
+/// See [`WebDav::walk`].
+pub struct Walk<'d> {
+    dav: &'d WebDav,
+    /// Collections to be listed; the next one last.
+    open: Vec<Resource>,
+    ready: VecDeque<Result<Resource>>,
+}
+
+impl Walk<'_> {
+    /// Lists a collection, names its members from the root, and opens those that are collections.
+    fn enter(&mut self, collection: &Resource) -> Result<()> {
+        if collection.relative.split('/').count() > DEPTH_MAX {
+            let detail = format!(
+                "{} is deeper than {DEPTH_MAX} collections; links may lead in a circle",
+                without_query(&collection.url)
+            );
+            return Err(Error::new(ErrorKind::BadResponse, detail));
+        }
+        let Listing { itself, members, failed } = self.dav.list(&collection.url)?;
+        let below = |name: &str| match collection.relative.as_str() {
+            "" => name.to_owned(),
+            above => format!("{above}/{name}"),
+        };
+        if collection.relative.is_empty() && !itself.is_collection {
+            let detail = format!("{} is a file, and holds nothing", without_query(&itself.url));
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let first = self.open.len();
+        for member in members {
+            let member = Resource { relative: below(&member.relative), ..member };
+            if member.is_collection {
+                self.open.push(member.clone());
+            }
+            self.ready.push_back(Ok(member));
+        }
+        self.open[first..].reverse();
+        self.ready.extend(failed.into_iter().map(|(href, status)| {
+            let detail = format!("the server cannot describe {href} (HTTP status {status})");
+            let kind = fordway_wire::s3_error::from_s3(status, "");
+            Err(Error::new(kind, detail).during_at("list", "http", without_query(&collection.url)))
+        }));
+        Ok(())
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<Resource>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(found) = self.ready.pop_front() {
+                return Some(found);
+            }
+            let collection = self.open.pop()?;
+            if let Err(error) = self.enter(&collection) {
+                return Some(Err(error));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Copies from one server to another that do not pass through us (WLCG's HTTP-TPC): one of the two is
+//! asked by COPY, and says how far it is while it works.
+
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::webdav::{CopyReport, Outcome};
+
+use super::{WebDav, without_query};
+use crate::connection::FirstWord;
+use crate::response::body_error;
+use crate::vector::redirect::{Moved, Route};
+use crate::vector::{Target as _, WebFile};
+use crate::{Exchange, HttpClient, Replay, Response, Timeouts, Version};
+
+/// How often is looked whether to go on.
+const TICK: Duration = Duration::from_millis(200);
+/// What is read of a refusal.
+const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// Which of the two does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The destination reads from the source (`Source` header). A server that knows no such thing
+    /// refuses it.
+    Pull,
+    /// The source writes to the destination (`Destination` header). A server that knows no such thing may take
+    /// it for a copy to a path of its own: Apache httpd and nginx do, and are not asked.
+    Push,
+}
+
+/// A copy of one file from server to server.
+#[derive(Clone, Copy, Debug)]
+pub struct ThirdParty<'t> {
+    /// The file.
+    pub from: &'t str,
+    /// Where it goes.
+    pub to: &'t str,
+    /// Who does it.
+    pub direction: Direction,
+    /// Whether something that is at the destination is replaced.
+    pub replaces: bool,
+    /// How long the server may say nothing at all.
+    pub silence: Duration,
+}
+
+/// Is told the bytes that were copied, and how many there are, where that is known.
+pub type Progress<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 'p;
+
+impl WebDav {
+    /// Has a file copied; answers its bytes. `progress` is called with the bytes that were copied, whenever the server says so and
+    /// several times a second; an error of it ends the copy, by closing the connection.
+    ///
+    /// The server that works is told who we are as always (`Authorization`, or a certificate); for the
+    /// other one it is given our bearer token for that (`TransferHeaderAuthorization`), never a password. What it
+    /// says at the end is held against the sizes of both files.
+    /// Errors: `NotImplemented` if the server does no such copies: nothing was done then; `Unavailable` with the
+    /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the
+    /// copy did; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
+    /// Cost: a connection and a request of its own (COPY), and one each to look at both files.
+    pub fn third_party_copy(
+        &self,
+        copy: &ThirdParty<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Option<u64>> {
+        let source = self.stat(copy.from)?;
+        if source.is_collection {
+            let detail = format!("{} is a collection; files are copied one by one", without_query(copy.from));
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let size_bytes = source.size_bytes;
+        let progress = &mut |bytes| progress(bytes, size_bytes);
+        let (active, passive) = match copy.direction {
+            Direction::Pull => (copy.to, copy.from),
+            Direction::Push => (copy.from, copy.to),
+        };
+        let passive = WebFile::parse(passive)?;
+        let mut route = Route::start(&self.session, WebFile::parse(active)?)?;
+        if copy.direction == Direction::Push {
+            self.refuse_unsafe_push(active)?;
+        }
+        let headers = self.headers(copy, &passive)?;
+        let mut response = loop {
+            let response = order(&route, &headers, copy.silence, progress);
+            let response = response.map_err(|error| route.named("copy", error))?;
+            match Moved::of(response.status(), response.header("location")) {
+                Some(moved) => route.follow(&moved).map_err(|error| route.named("copy", error))?,
+                None => break response,
+            }
+        };
+        watch(&mut response, &route, copy.silence, progress).map_err(|error| route.named("copy", error))?;
+        self.hold_against(copy.to, size_bytes).map_err(|error| route.named("copy", error))?;
+        Ok(size_bytes)
+    }
+
+    /// Errors: `Corrupt` where a file is missing, or has another size than it should.
+    fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
+        let found = match self.stat(url) {
+            Ok(found) => found.size_bytes,
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
+            // Who may write need not be let look.
+            Err(error) => {
+                tracing::debug!(%error, "a copy could not be looked at");
+                return Ok(());
+            }
+        };
+        match (size_bytes, found) {
+            (Some(size), Some(found)) if size != found => {
+                let detail = format!(
+                    "the server says that it copied all, but {found} of {size} bytes are there; copy again"
+                );
+                Err(Error::new(ErrorKind::Corrupt, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Errors: `NotImplemented` where the server is one that takes any destination for its own.
+    fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
+        let answer = self.ask(active, &mut super::call::Call::new("OPTIONS", "copy"))?;
+        let server = answer.server.unwrap_or_default();
+        if ["apache", "nginx", "lighttpd"].iter().any(|name| server.to_ascii_lowercase().starts_with(name)) {
+            let detail =
+                format!("{server} may take a destination elsewhere for a path of its own; pull instead");
+            return Err(answer.file.named("copy", Error::new(ErrorKind::NotImplemented, detail)));
+        }
+        Ok(())
+    }
+
+    fn headers(&self, copy: &ThirdParty<'_>, passive: &WebFile) -> Result<Vec<(&'static str, String)>> {
+        let name = if copy.direction == Direction::Pull { "source" } else { "destination" };
+        let overwrite = if copy.replaces { "T" } else { "F" };
+        let mut headers = vec![
+            (name, passive.url()),
+            ("overwrite", overwrite.to_owned()),
+            // Nothing is delegated: what the other server wants to see goes along.
+            ("credential", "none".to_owned()),
+            ("content-length", "0".to_owned()),
+        ];
+        let said = {
+            let options = &self.session.options;
+            options.credentials.authorization(passive.origin(), &options.proxies)?
+        };
+        if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
+            headers.push(("transferheaderauthorization", token));
+        }
+        Ok(headers)
+    }
+}
+
+/// Sends the order and waits for the head of the answer, which may take long.
+fn order(
+    route: &Route,
+    headers: &[(&str, String)],
+    silence: Duration,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<Response> {
+    let options = &route.session.options;
+    let timeouts = Timeouts { progress: TICK, ..options.timeouts };
+    let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
+    let http = HttpClient::identified(Version::Http1, timeouts, roots, who).through(options.proxies.clone());
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let exchange = Exchange {
+        origin: route.file.origin(),
+        method: "COPY",
+        write_head: &|head| route.file.write_head("COPY", &headers, head),
+        body: &[],
+        replay: Replay::IfUnsent,
+    };
+    let mut connection = http.connect(exchange.origin)?;
+    connection.request_head.clear();
+    connection.push_head(exchange.write_head);
+    connection
+        .send(&[])
+        .map_err(|error| Error::new(ErrorKind::Unavailable, "sending the request").caused_by(error))?;
+    let asked = Instant::now();
+    loop {
+        match connection.first_word(TICK)? {
+            FirstWord::Answer(head) => return http.answered(head, connection, &exchange),
+            FirstWord::GoOn | FirstWord::Nothing => progress(0)?,
+        }
+        if asked.elapsed() > silence {
+            return Err(silent(silence));
+        }
+    }
+}
+
+/// Follows the report to its end.
+fn watch(
+    response: &mut Response,
+    route: &Route,
+    silence: Duration,
+    progress: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let status = response.status();
+    if !(200..300).contains(&status) {
+        return Err(refusal(response, route));
+    }
+    // 204, and 201 without a word, are how servers answer that do not report.
+    let reports = response.body_bytes() != Some(0);
+    let (mut report, mut buffer) = (CopyReport::default(), [0; 4096]);
+    let mut heard = Instant::now();
+    loop {
+        progress(report.bytes())?;
+        match response.read(&mut buffer).map_err(body_error) {
+            Ok(0) => break,
+            Ok(got) => {
+                heard = Instant::now();
+                report.push(&buffer[..got])?;
+            }
+            Err(error) if error.kind() == ErrorKind::Timeout && heard.elapsed() <= silence => {}
+            Err(error) if error.kind() == ErrorKind::Timeout => return Err(silent(silence)),
+            Err(error) => return Err(error),
+        }
+    }
+    let bytes = report.bytes();
+    match report.finish()? {
+        Some(Outcome::Success) => progress(bytes),
+        Some(Outcome::Failure(reason)) => {
+            Err(Error::new(ErrorKind::Unavailable, format!("the server could not copy it: {reason}")))
+        }
+        None if !reports => Ok(()),
+        None => {
+            let detail = "the server's report ends without saying how the copy ended";
+            Err(Error::new(ErrorKind::IncompleteBody, detail))
+        }
+    }
+}
+
+fn refusal(response: &mut Response, route: &Route) -> Error {
+    let document = response.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
+    let is_plain_text = response.header("content-type").is_none_or(|kind| kind.starts_with("text/plain"));
+    let (status, file) = (response.status(), route.file.clone());
+    let answer =
+        super::call::Answer { status, document, is_plain_text, server: None, file, is_repeated: false };
+    let error = answer.refusal("COPY");
+    // A server that knows COPY alone misses a header; one that does not know it says so.
+    if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
+        let detail = format!("the server does no third-party copies: {}", error.detail());
+        return Error::new(ErrorKind::NotImplemented, detail);
+    }
+    error
+}
+
+fn silent(silence: Duration) -> Error {
+    let detail = format!("the server said nothing of the copy for {silence:?}; it may still be at work");
+    Error::new(ErrorKind::Timeout, detail)
+}

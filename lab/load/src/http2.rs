@@ -1,0 +1,211 @@
+//! HTTP/2: many requests at once on each of some connections (RFC 9113).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{TcpInfo, tcp_info};
+use h2::client::SendRequest;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector as AsyncTls;
+
+use super::multiplex::{Broken, Exchange, Multiplexed, Sender, failed};
+use super::{Requests, Traffic};
+use fordway_http::parts::TlsConnector;
+use fordway_http::{Timeouts, TlsRoots};
+
+/// Windows large enough that flow control is not what is measured.
+const WINDOW_BYTES: u32 = 16 << 20;
+/// The most of a body handed over at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// HTTP/2 over TCP: with prior knowledge, or TLS where the URL says `https`.
+pub type Http2 = Multiplexed<Session>;
+
+/// One connection.
+#[derive(Clone)]
+pub struct Session {
+    send: SendRequest<Bytes>,
+    requests: Arc<Requests>,
+    counted: Arc<Counted>,
+}
+
+/// What went over a connection.
+#[derive(Default)]
+struct Counted {
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+    /// Kept to ask the kernel about it.
+    socket: std::sync::OnceLock<std::os::fd::OwnedFd>,
+}
+
+impl Sender for Session {
+    async fn connect(requests: &Arc<Requests>, timeouts: Timeouts, roots: &TlsRoots) -> Result<Self> {
+        let origin = requests.origin();
+        let unreachable = |error: io::Error| {
+            Error::new(ErrorKind::Unavailable, format!("cannot connect to {origin}")).caused_by(error)
+        };
+        let tcp = TcpStream::connect((origin.host.as_str(), origin.port)).await.map_err(unreachable)?;
+        tcp.set_nodelay(true).map_err(unreachable)?;
+        let counted = Arc::new(Counted::default());
+        if let Ok(socket) = std::os::fd::AsFd::as_fd(&tcp).try_clone_to_owned() {
+            let _ = counted.socket.set(socket);
+        }
+        let send = if origin.tls {
+            let config = TlsConnector::new(roots.clone(), b"h2").config()?;
+            let name = TlsConnector::name(origin)?;
+            let tls = AsyncTls::from(config).connect(name, tcp).await.map_err(unreachable)?;
+            if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
+                let detail = format!("{origin} does not speak HTTP/2; leave 2 out of --http");
+                return Err(Error::new(ErrorKind::BadResponse, detail));
+            }
+            handshake(tls, counted.clone(), timeouts).await?
+        } else {
+            handshake(tcp, counted.clone(), timeouts).await?
+        };
+        Ok(Session { send, requests: requests.clone(), counted })
+    }
+
+    async fn exchange(&mut self, exchange: &mut Exchange) -> Result<(), Broken> {
+        let mut send = self.send.clone().ready().await.map_err(broken)?;
+        let body = self.requests.body().clone();
+        let request = self.requests.http_request()?;
+        exchange.started = Instant::now();
+        let (answer, mut upload) = send.send_request(request, body.is_empty()).map_err(broken)?;
+        if !body.is_empty() {
+            push_body(&mut upload, Bytes::from_owner(body)).await.map_err(broken)?;
+        }
+        let answer = answer.await.map_err(broken)?;
+        exchange.first_byte = Some(Instant::now());
+        exchange.status = answer.status().as_u16();
+        let mut body = answer.into_body();
+        while let Some(piece) = body.data().await {
+            let length = piece.map_err(broken)?.len();
+            exchange.body_bytes += length as u64;
+            body.flow_control().release_capacity(length).map_err(broken)?;
+        }
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            sent_bytes: self.counted.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.counted.received_bytes.load(Ordering::Relaxed),
+            connections: 1,
+        }
+    }
+
+    fn tcp(&self) -> Option<TcpInfo> {
+        tcp_info(self.counted.socket.get()?).ok()
+    }
+}
+
+/// A stream that was reset says nothing of the others, unless it was refused before it was looked at
+/// (RFC 9113 section 8.7).
+fn broken(error: h2::Error) -> Broken {
+    let ends_connection = !error.is_reset() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    Broken { error: failed("HTTP/2", error), ends_connection }
+}
+
+async fn handshake(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    counted: Arc<Counted>,
+    timeouts: Timeouts,
+) -> Result<SendRequest<Bytes>> {
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+    let handshake = builder.handshake(Counting { stream, counted });
+    let (send, connection) = tokio::time::timeout(timeouts.first_byte, handshake)
+        .await
+        .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the start of HTTP/2"))?
+        .map_err(|error| failed("HTTP/2", error))?;
+    tokio::task::spawn_local(async move {
+        // Requests on it learn of its end by themselves.
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "an HTTP/2 connection ended");
+        }
+    });
+    Ok(send)
+}
+
+async fn push_body(
+    upload: &mut h2::SendStream<Bytes>,
+    mut body: Bytes,
+) -> std::result::Result<(), h2::Error> {
+    while !body.is_empty() {
+        upload.reserve_capacity(body.len().min(PIECE_BYTES));
+        let Some(room) = std::future::poll_fn(|context| upload.poll_capacity(context)).await else {
+            return Ok(());
+        };
+        let piece = body.split_to(room?.min(body.len()));
+        upload.send_data(piece, body.is_empty())?;
+    }
+    Ok(())
+}
+
+/// A stream whose bytes are counted.
+struct Counting<S> {
+    stream: S,
+    counted: Arc<Counted>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counting<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let done = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.counted.received_bytes.fetch_add((buffer.filled().len() - before) as u64, Ordering::Relaxed);
+        done
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let done = Pin::new(&mut self.stream).poll_write(context, data);
+        self.count(&done);
+        done
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let done = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.count(&done);
+        done
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl<S> Counting<S> {
+    fn count(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(count)) = written {
+            self.counted.sent_bytes.fetch_add(*count as u64, Ordering::Relaxed);
+        }
+    }
+}

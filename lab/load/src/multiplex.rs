@@ -1,0 +1,282 @@
+//! What HTTP/2 and HTTP/3 have in common: streams as tasks on a runtime within the calling thread.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::TcpInfo;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use super::{Finished, Load, Problem, Requests, Traffic, no_answer_within};
+use fordway_http::{Timeouts, TlsRoots};
+
+/// A connection that carries many exchanges at once; clones share it.
+pub trait Sender: Clone + 'static {
+    /// Makes one. Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`.
+    fn connect(
+        requests: &Arc<Requests>,
+        timeouts: Timeouts,
+        roots: &TlsRoots,
+    ) -> impl Future<Output = Result<Self>>;
+
+    /// Sends the next request and receives the whole answer.
+    fn exchange(&mut self, exchange: &mut Exchange) -> impl Future<Output = Result<(), Broken>>;
+
+    /// Bytes so far.
+    fn traffic(&self) -> Traffic;
+
+    /// What the kernel knows of it, if it is TCP.
+    fn tcp(&self) -> Option<TcpInfo>;
+}
+
+/// What is known of an exchange.
+pub struct Exchange {
+    /// When it was sent.
+    pub started: Instant,
+    /// When the head of the answer was there.
+    pub first_byte: Option<Instant>,
+    /// The status.
+    pub status: u16,
+    /// Bytes of body received.
+    pub body_bytes: u64,
+}
+
+/// Why an exchange failed.
+pub struct Broken {
+    /// What is told.
+    pub error: Error,
+    /// Whether no request can succeed on the connection any more, or the server said that it did not
+    /// look at this one.
+    pub ends_connection: bool,
+}
+
+/// What concerns this request alone, or a connection that could not be made.
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Broken { error, ends_connection: false }
+    }
+}
+
+/// Load over connections that carry many requests at once. Slot `n` is on connection
+/// `n % connections`.
+pub struct Multiplexed<S> {
+    shared: Rc<Shared>,
+    timeouts: Timeouts,
+    roots: TlsRoots,
+    lines: Vec<Rc<Line<S>>>,
+    slots: usize,
+    timer: Rc<AsyncFd<std::os::fd::OwnedFd>>,
+    // Dropped last: what is above lives on it.
+    tasks: LocalSet,
+    runtime: Runtime,
+}
+
+/// The place of one connection, which is made anew when it is lost.
+struct Line<S> {
+    session: RefCell<Option<S>>,
+    /// Connections that were here before: a request that fails late must not take its successor away.
+    lost: Cell<u64>,
+    /// Whether the one that is here has answered.
+    has_answered: Cell<bool>,
+}
+
+struct Shared {
+    requests: Arc<Requests>,
+    finished: RefCell<Vec<Finished>>,
+    /// Of connections that are gone, and how many were made.
+    past: RefCell<Traffic>,
+    ended: Notify,
+}
+
+impl<S: Sender> Multiplexed<S> {
+    /// Makes `connections` (at least 1) with `streams` requests at once on each.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`, `BadResponse`, `Io`.
+    pub fn connect(
+        requests: Arc<Requests>,
+        (connections, streams): (usize, usize),
+        timeouts: Timeouts,
+        roots: TlsRoots,
+    ) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::new(ErrorKind::Io, "starting a runtime").caused_by(error);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let tasks = LocalSet::new();
+        let timer = {
+            let _inside = runtime.enter();
+            let fd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
+                .map_err(|errno| failed(errno.into()))?;
+            // What is deprecated is to give it types that lie about their descriptor, which this one does not.
+            #[expect(deprecated)]
+            Rc::new(AsyncFd::new(fd).map_err(failed)?)
+        };
+        let made: Result<Vec<_>> = (0..connections)
+            .map(|_| {
+                let session = tasks.block_on(&runtime, in_time::<S>(&requests, timeouts, &roots))?;
+                Ok(Rc::new(Line::new(session)))
+            })
+            .collect();
+        let past = RefCell::new(Traffic { connections: 0, ..Traffic::default() });
+        let shared = Rc::new(Shared { requests, finished: RefCell::default(), past, ended: Notify::new() });
+        let slots = connections * streams;
+        Ok(Multiplexed { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
+    }
+}
+
+impl<S: Sender> Load for Multiplexed<S> {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn start(&mut self, slot: usize) {
+        let line = self.lines[slot % self.lines.len()].clone();
+        let (shared, timeouts, roots) = (self.shared.clone(), self.timeouts, self.roots.clone());
+        self.tasks.spawn_local(async move {
+            let begun = Instant::now();
+            let mut exchange = Exchange { started: begun, first_byte: None, status: 0, body_bytes: 0 };
+            let work = shared.answered(&line, &mut exchange, timeouts, &roots);
+            let problem = match tokio::time::timeout(timeouts.first_byte, work).await {
+                Ok(Ok(())) => {
+                    Problem::of(exchange.status, exchange.body_bytes, shared.requests.expected_bytes())
+                }
+                Ok(Err(error)) => Some(Problem::Failed(error)),
+                Err(_) => Some(no_answer_within(timeouts.first_byte)),
+            };
+            let body_bytes = shared.requests.moved_bytes(exchange.body_bytes, problem.is_none());
+            let (started, first_byte, ended) = (exchange.started, exchange.first_byte, Instant::now());
+            shared.finished.borrow_mut().push(Finished {
+                slot,
+                started,
+                first_byte,
+                ended,
+                body_bytes,
+                problem,
+            });
+            shared.ended.notify_one();
+        });
+    }
+
+    fn wait(&mut self, limit: Duration, finished: &mut Vec<Finished>) -> Result<()> {
+        let (shared, timer) = (self.shared.clone(), self.timer.clone());
+        // Tokio's own timers count in milliseconds.
+        let limit = limit.max(Duration::from_nanos(1));
+        let value = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
+        rustix::time::timerfd_settime(&*timer, TimerfdTimerFlags::empty(), &once).map_err(|errno| {
+            Error::new(ErrorKind::Io, "setting a timer").caused_by(std::io::Error::from(errno))
+        })?;
+        self.tasks.block_on(&self.runtime, async {
+            if shared.finished.borrow().is_empty() {
+                tokio::select! {
+                    () = shared.ended.notified() => {}
+                    ready = timer.readable() => {
+                        if let Ok(mut ready) = ready {
+                            ready.clear_ready();
+                        }
+                    }
+                }
+            }
+        });
+        finished.append(&mut self.shared.finished.borrow_mut());
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        let mut total = *self.shared.past.borrow();
+        for session in self.lines.iter().filter_map(|line| line.session.borrow().clone()) {
+            let traffic = session.traffic();
+            total.sent_bytes += traffic.sent_bytes;
+            total.received_bytes += traffic.received_bytes;
+            total.connections += traffic.connections;
+        }
+        total
+    }
+
+    fn tcp(&self) -> Vec<TcpInfo> {
+        self.lines.iter().filter_map(|line| line.session.borrow().as_ref()?.tcp()).collect()
+    }
+}
+
+impl<S> Line<S> {
+    fn new(session: S) -> Self {
+        Line { session: RefCell::new(Some(session)), lost: Cell::default(), has_answered: Cell::default() }
+    }
+}
+
+impl Shared {
+    /// One request, sent again where the server had closed the connection before it came: no byte was
+    /// answered, and others were answered before.
+    async fn answered<S: Sender>(
+        &self,
+        line: &Line<S>,
+        exchange: &mut Exchange,
+        timeouts: Timeouts,
+        roots: &TlsRoots,
+    ) -> Result<()> {
+        let was_in_use = line.has_answered.get();
+        match self.exchange(line, exchange, timeouts, roots).await {
+            Err(broken) if was_in_use && broken.ends_connection && exchange.first_byte.is_none() => {
+                let started = exchange.started;
+                let done = self.exchange(line, exchange, timeouts, roots).await;
+                exchange.started = started;
+                done.map_err(|broken| broken.error)
+            }
+            done => done.map_err(|broken| broken.error),
+        }
+    }
+
+    /// One exchange on `line`, whose connection is made anew if the one before failed.
+    async fn exchange<S: Sender>(
+        &self,
+        line: &Line<S>,
+        exchange: &mut Exchange,
+        timeouts: Timeouts,
+        roots: &TlsRoots,
+    ) -> Result<(), Broken> {
+        let known = line.session.borrow().clone();
+        let mut session = match known {
+            Some(session) => session,
+            None => {
+                let made = in_time::<S>(&self.requests, timeouts, roots).await?;
+                line.session.borrow_mut().get_or_insert(made).clone()
+            }
+        };
+        let number = line.lost.get();
+        let done = session.exchange(exchange).await;
+        match &done {
+            Ok(()) if number == line.lost.get() => line.has_answered.set(true),
+            Err(broken) if broken.ends_connection && number == line.lost.get() => self.lose(line),
+            _ => {}
+        }
+        done
+    }
+
+    /// Gives up the connection of `line`.
+    fn lose<S: Sender>(&self, line: &Line<S>) {
+        line.has_answered.set(false);
+        line.lost.set(line.lost.get() + 1);
+        let Some(lost) = line.session.borrow_mut().take() else { return };
+        let traffic = lost.traffic();
+        let mut past = self.past.borrow_mut();
+        past.sent_bytes += traffic.sent_bytes;
+        past.received_bytes += traffic.received_bytes;
+        past.connections += traffic.connections;
+    }
+}
+
+async fn in_time<S: Sender>(requests: &Arc<Requests>, timeouts: Timeouts, roots: &TlsRoots) -> Result<S> {
+    let late = |_| {
+        let detail = format!("{} accepted no connection within {:?}", requests.origin(), timeouts.connect);
+        Error::new(ErrorKind::Timeout, detail)
+    };
+    tokio::time::timeout(timeouts.connect, S::connect(requests, timeouts, roots)).await.map_err(late)?
+}
+
+/// What a protocol's implementation says went wrong.
+pub(super) fn failed(protocol: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the {protocol} exchange was cut off")).caused_by(error)
+}

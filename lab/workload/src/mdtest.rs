@@ -1,0 +1,213 @@
+//! mdtest's pattern: every rank creates many small files, then looks at each, reads and removes it.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fordway_store::{DeleteOptions, Entry, Error, ErrorKind, Key, ListQuery, Result};
+use fordway_wire::size_text::parse_bytes;
+use serde::Serialize;
+
+use crate::pattern::Pattern;
+use crate::phase::{Crew, Recorder};
+use crate::site::Means;
+use crate::{PhaseResult, Site, Target};
+
+/// Bytes of a file in the hard shape, as IO500 has it.
+pub(crate) const HARD_BYTES: u64 = 3901;
+/// The most bytes of a file, which is held in memory whole.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// How mdtest works.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct MdtestPlan {
+    /// What the other options start from
+    #[arg(long, short, value_enum, default_value_t = MdtestMode::Easy)]
+    pub mode: MdtestMode,
+    /// Files of each rank
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
+    pub items: u64,
+    /// Bytes of a file [easy: 0, hard: 3901]
+    #[arg(long, short = 'w', value_name = "SIZE", value_parser = parse_bytes)]
+    pub file_size: Option<u64>,
+    /// Look at, read and remove the files of the rank so many further on
+    #[arg(long, short = 'N', value_name = "RANKS", default_value_t = 0)]
+    pub shift: usize,
+    /// Stop creating after so many seconds; then all ranks go on to where the fastest stood
+    #[arg(long, short = 'W', value_name = "SECONDS")]
+    pub stonewall: Option<u64>,
+    /// How a file is removed on S3; plain files are always removed directly
+    #[arg(long, value_enum, default_value_t = Removal::Direct)]
+    pub delete: Removal,
+}
+
+/// The two shapes of IO500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MdtestMode {
+    /// Empty files, a directory for each rank
+    Easy,
+    /// Files of 3,901 bytes in one directory
+    Hard,
+}
+
+/// How a file is removed where it may have fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Removal {
+    /// List what begins with its name and remove that: right whatever lies there
+    List,
+    /// Remove the one object of its name
+    Direct,
+}
+
+/// The plan with every choice made.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) items: u64,
+    pub(crate) unique_dirs: bool,
+    pub(crate) shift: usize,
+    pub(crate) wall: Option<Duration>,
+    pub(crate) removal: Removal,
+}
+
+impl MdtestPlan {
+    /// Makes every choice. Errors: `InvalidArgument`.
+    pub(crate) fn files(&self) -> Result<Files> {
+        let (bytes, unique_dirs) = match self.mode {
+            MdtestMode::Easy => (0, true),
+            MdtestMode::Hard => (HARD_BYTES, false),
+        };
+        let bytes = self.file_size.unwrap_or(bytes);
+        if bytes > MAX_BYTES {
+            let why =
+                format!("files of {bytes} bytes are held in memory whole; use at most {MAX_BYTES}, or ior");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        if self.items == 0 {
+            return Err(Error::new(ErrorKind::InvalidArgument, "--items must be at least 1"));
+        }
+        Ok(Files {
+            name: "mdtest".into(),
+            bytes,
+            items: self.items,
+            unique_dirs,
+            shift: self.shift,
+            wall: self.stonewall.map(Duration::from_secs),
+            removal: self.delete,
+        })
+    }
+
+    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+        let files = self.files()?;
+        let (created, items) = files.create(crew, site, "create")?;
+        let stat = files.stat(crew, site, items)?;
+        let read = files.read(crew, site, items)?;
+        Ok(vec![created, stat, read, files.delete(crew, site, items)?])
+    }
+}
+
+impl Files {
+    /// What the keys of the files of `rank` begin with.
+    pub(crate) fn prefix(&self, rank: usize) -> String {
+        match self.unique_dirs {
+            true => format!("{}/dir.{rank:08}/file.", self.name),
+            false => format!("{}/shared/file.{rank:08}.", self.name),
+        }
+    }
+
+    fn key(&self, rank: usize, item: u64) -> Result<Key> {
+        Key::new(format!("{}{item:010}", self.prefix(rank)))
+    }
+
+    fn phase_name(&self, what: &str) -> String {
+        format!("{}-{what}", self.name)
+    }
+
+    /// Creates the files. Answers how many each rank did.
+    pub(crate) fn create(&self, crew: &Crew, site: &Site, what: &str) -> Result<(PhaseResult, u64)> {
+        let (rank, target) = (crew.team.rank(), site.target());
+        let mut pattern = Pattern::new(self.bytes as usize);
+        let (mut results, items) = crew.phase(&[&self.phase_name(what)], site, |recorder| {
+            recorder.repeat(self.items, self.wall, |recorder, item| {
+                let (key, content) = (self.key(rank, item), pattern.stamped(rank as u64, item));
+                recorder.operation(0, self.bytes, || target.put(&key?, content), Ok);
+            })
+        })?;
+        Ok((results.remove(0), items))
+    }
+
+    /// Asks for the size of each file.
+    pub(crate) fn stat(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
+        self.each(crew, site, "stat", items, |recorder, target, owner, item| {
+            let key = self.key(owner, item);
+            let check = |size| match size == self.bytes {
+                true => Ok(()),
+                false => Err(self.wrong(owner, item, site)),
+            };
+            recorder.operation(0, 0, || target.head(&key?), check);
+        })
+    }
+
+    /// Reads each file whole and verifies it.
+    pub(crate) fn read(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
+        let mut pattern = Pattern::new(self.bytes as usize);
+        let mut buffer = Vec::with_capacity(self.bytes as usize);
+        self.each(crew, site, "read", items, |recorder, target, owner, item| {
+            let key = self.key(owner, item);
+            let read = || target.get(&key?, &mut buffer).map(|()| &buffer);
+            let check = |found: &Vec<u8>| match pattern.is(owner as u64, item, found) {
+                true => Ok(()),
+                false => Err(self.wrong(owner, item, site)),
+            };
+            recorder.operation(0, self.bytes, read, check);
+        })
+    }
+
+    /// Removes each file.
+    pub(crate) fn delete(&self, crew: &Crew, site: &Site, items: u64) -> Result<PhaseResult> {
+        self.each(crew, site, "delete", items, |recorder, target, owner, item| {
+            let key = self.key(owner, item);
+            let remove = || match (self.removal, site.means()) {
+                (Removal::List, Means::Objects(..)) => list_and_delete(site, key?.as_str()),
+                _ => target.delete(&key?),
+            };
+            recorder.operation(0, 0, remove, Ok);
+        })
+    }
+
+    fn each(
+        &self,
+        crew: &Crew,
+        site: &Site,
+        what: &str,
+        items: u64,
+        mut act: impl FnMut(&mut Recorder, &dyn Target, usize, u64),
+    ) -> Result<PhaseResult> {
+        let owner = (crew.team.rank() + self.shift) % crew.team.size();
+        let target = site.target();
+        let work = |recorder: &mut Recorder| {
+            recorder.repeat(items, None, |recorder, item| act(recorder, &*target, owner, item))
+        };
+        Ok(crew.phase(&[&self.phase_name(what)], site, work)?.0.remove(0))
+    }
+
+    fn wrong(&self, owner: usize, item: u64, site: &Site) -> Error {
+        let what = format!("file {item} of rank {owner} has other content than was written");
+        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name))
+    }
+}
+
+/// Removes whatever begins with `prefix`.
+fn list_and_delete(site: &Site, prefix: &str) -> Result<()> {
+    let Means::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+    let page = store.list(bucket, &ListQuery::prefix(prefix))?;
+    if page.entries.is_empty() {
+        return Err(Error::new(ErrorKind::NoSuchKey, format!("nothing begins with {prefix}")));
+    }
+    for object in page.entries.iter().filter_map(Entry::object) {
+        store.delete(bucket, &Key::new(&*object.key)?, &DeleteOptions::default())?;
+    }
+    Ok(())
+}

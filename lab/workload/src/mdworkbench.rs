@@ -1,0 +1,296 @@
+//! md-workbench's pattern: data sets of constant size, from which every rank takes the oldest object
+//! (looks at it, reads it, removes it) and to which it adds a newest one. The objects a rank takes
+//! were made by another rank, and it makes those of a third.
+//!
+//! The three phases may be runs of their own: what the last one left is described by an object.
+
+use clap::{Args, ValueEnum};
+use fordway_store::{Error, ErrorKind, Key, Result};
+use fordway_wire::size_text::parse_bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::pattern::Pattern;
+use crate::phase::{Crew, Recorder, decoded, encoded};
+use crate::{PhaseResult, Site, Target};
+
+const PRECREATE: &str = "precreate";
+/// The operations of the benchmark, told apart.
+const STEPS: [&str; 4] = ["benchmark-stat", "benchmark-read", "benchmark-delete", "benchmark-create"];
+const STATE_KEY: &str = "mdworkbench-state.json";
+
+/// How md-workbench works.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct MdworkbenchPlan {
+    /// What is done; leave parts out to use a set that another run left, or to leave one
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Precreate, Part::Benchmark, Part::Cleanup])]
+    pub phases: Vec<Part>,
+    /// Data sets of each rank
+    #[arg(long, short = 'D', value_name = "N", default_value_t = 10)]
+    pub datasets: u64,
+    /// Objects of a data set: the working set
+    #[arg(long, short = 'P', value_name = "N", default_value_t = 100)]
+    pub objects: u64,
+    /// Objects of each data set that the benchmark replaces, at most all of them [default: all]
+    #[arg(long, short = 'I', value_name = "N")]
+    pub iterations: Option<u64>,
+    /// Bytes of an object
+    #[arg(long, short = 'S', value_name = "SIZE", default_value = "3901", value_parser = parse_bytes)]
+    pub object_size: u64,
+    /// How many ranks away the data sets are that a rank works on
+    #[arg(long, short = 'o', value_name = "RANKS", default_value_t = 1)]
+    pub offset: usize,
+    /// Where data sets lie
+    #[arg(long, value_enum, default_value_t = Buckets::One)]
+    pub buckets: Buckets,
+}
+
+/// A part of md-workbench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Make the data sets
+    Precreate,
+    /// Replace the oldest objects by new ones
+    Benchmark,
+    /// Remove what is left
+    Cleanup,
+}
+
+/// Where data sets lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Buckets {
+    /// All in one bucket or directory
+    One,
+    /// Each in one of its own
+    Dataset,
+}
+
+/// What a run leaves to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
+    ranks: usize,
+    datasets: u64,
+    objects: u64,
+    object_bytes: u64,
+    buckets: Buckets,
+    /// The number of the oldest object of each data set.
+    oldest: u64,
+}
+
+impl MdworkbenchPlan {
+    fn has(&self, part: Part) -> bool {
+        self.phases.contains(&part)
+    }
+
+    /// Whether the site is made anew.
+    pub(crate) fn begins(&self) -> bool {
+        self.has(Part::Precreate)
+    }
+
+    /// Whether nothing is to be left.
+    pub(crate) fn ends(&self) -> bool {
+        self.has(Part::Cleanup)
+    }
+
+    /// Errors: `InvalidArgument`.
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |why: &str| Err(Error::new(ErrorKind::InvalidArgument, why));
+        if self.datasets == 0 || self.objects == 0 {
+            return invalid("--datasets and --objects must be at least 1");
+        }
+        if self.iterations.is_some_and(|iterations| iterations > self.objects) {
+            return invalid("--iterations may be at most --objects: a rank would take what is not made yet");
+        }
+        if self.object_size > 1 << 30 {
+            return invalid("objects are held in memory whole; use an --object-size of at most 1 GiB");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+        let sets = Sets { plan: self, crew, site };
+        let mut results = Vec::new();
+        let mut state = match self.begins() {
+            true => sets.new_state(),
+            false => sets.read_state()?,
+        };
+        if self.has(Part::Precreate) {
+            results.push(sets.precreate()?);
+        }
+        if self.has(Part::Benchmark) {
+            results.extend(sets.benchmark(&mut state)?);
+        }
+        if self.has(Part::Cleanup) {
+            results.push(sets.remove(&state)?);
+        } else {
+            crew.first_does(|| site.target().put(&Key::new(STATE_KEY)?, &encoded(&state)?))?;
+        }
+        Ok(results)
+    }
+
+    /// Removes the buckets of data sets that have their own.
+    pub(crate) fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
+        let sets = Sets { plan: self, crew, site };
+        let mut own = (0..self.datasets).filter(|_| self.buckets == Buckets::Dataset);
+        crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
+    }
+}
+
+/// The data sets, seen from one rank.
+struct Sets<'s> {
+    plan: &'s MdworkbenchPlan,
+    crew: &'s Crew<'s>,
+    site: &'s Site,
+}
+
+/// The data sets of the rank that one works on, as targets.
+type Targets = Vec<(usize, Box<dyn Target>)>;
+
+impl Sets<'_> {
+    fn new_state(&self) -> State {
+        let MdworkbenchPlan { datasets, objects, object_size, buckets, .. } = *self.plan;
+        State {
+            ranks: self.crew.team.size(),
+            datasets,
+            objects,
+            object_bytes: object_size,
+            buckets,
+            oldest: 0,
+        }
+    }
+
+    /// What another run left, which must be what this one works on.
+    fn read_state(&self) -> Result<State> {
+        let mut text = Vec::new();
+        self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
+            let why = "there is no set to reuse; make one with --phases precreate, under the same --name";
+            Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
+        })?;
+        let found: State = decoded(&text)?;
+        let wanted = State { oldest: found.oldest, ..self.new_state() };
+        match found == wanted {
+            true => Ok(found),
+            false => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the set that is there is another one: {found:?} is not {wanted:?}; give the options it was made with"
+                ),
+            )),
+        }
+    }
+
+    fn site_of(&self, owner: usize, set: u64) -> Result<Site> {
+        match self.plan.buckets {
+            Buckets::One => Ok(self.site.clone()),
+            Buckets::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
+        }
+    }
+
+    fn key(&self, owner: usize, set: u64, number: u64) -> Result<Key> {
+        match self.plan.buckets {
+            Buckets::One => Key::new(format!("set.{owner}.{set}/{number:010}")),
+            Buckets::Dataset => Key::new(format!("{number:010}")),
+        }
+    }
+
+    /// The owner of each data set, when each is `away` times further on.
+    fn targets(&self, away: impl Fn(u64) -> isize) -> Result<Targets> {
+        let (rank, ranks) = (self.crew.team.rank() as isize, self.crew.team.size() as isize);
+        let owner = |set| (rank + away(set)).rem_euclid(ranks) as usize;
+        (0..self.plan.datasets).map(|set| Ok((owner(set), self.site_of(owner(set), set)?.target()))).collect()
+    }
+
+    /// The content of an object says where it is.
+    fn writer(owner: usize, set: u64) -> u64 {
+        (owner as u64) << 32 | set
+    }
+
+    fn precreate(&self) -> Result<PhaseResult> {
+        let targets = self.targets(|_| 0)?;
+        let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == Buckets::Dataset);
+        let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
+        self.crew.agree(made)?;
+        let mut pattern = Pattern::new(self.plan.object_size as usize);
+        let work = |recorder: &mut Recorder| {
+            recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
+                let (number, set) = (turn / self.plan.datasets, turn % self.plan.datasets);
+                self.write(recorder, 0, &targets, (set, number), &mut pattern);
+            })
+        };
+        Ok(self.crew.phase(&[PRECREATE], self.site, work)?.0.remove(0))
+    }
+
+    fn benchmark(&self, state: &mut State) -> Result<Vec<PhaseResult>> {
+        let step = self.plan.offset as isize;
+        let taken = self.targets(|set| -(set as isize + 1) * step)?;
+        let made = self.targets(|set| (set as isize + 1) * step)?;
+        let mut pattern = Pattern::new(self.plan.object_size as usize);
+        let mut buffer = Vec::with_capacity(self.plan.object_size as usize);
+        let (oldest, iterations) = (state.oldest, self.plan.iterations.unwrap_or(self.plan.objects));
+        let work = |recorder: &mut Recorder| {
+            recorder.repeat(iterations * self.plan.datasets, None, |recorder, turn| {
+                let (number, set) = (oldest + turn / self.plan.datasets, turn % self.plan.datasets);
+                self.take(recorder, &taken, (set, number), &mut pattern, &mut buffer);
+                self.write(recorder, 3, &made, (set, number + self.plan.objects), &mut pattern);
+            })
+        };
+        let (mut results, _) = self.crew.phase(&STEPS, self.site, work)?;
+        results.push(PhaseResult::sum("benchmark", &results));
+        state.oldest += iterations;
+        Ok(results)
+    }
+
+    /// Looks at the oldest object, reads it and removes it.
+    fn take(
+        &self,
+        recorder: &mut Recorder,
+        targets: &Targets,
+        (set, number): (u64, u64),
+        pattern: &mut Pattern,
+        buffer: &mut Vec<u8>,
+    ) {
+        let (owner, target) = &targets[set as usize];
+        let bytes = self.plan.object_size;
+        let Ok(key) = self.key(*owner, set, number) else { return };
+        let wrong = || {
+            let what = format!("has other content than was written, on lane {}", self.site.lane().name);
+            Err(Error::new(ErrorKind::Corrupt, format!("{key} {what}")))
+        };
+        let has_size = |size| if size == bytes { Ok(()) } else { wrong() };
+        recorder.operation(0, 0, || target.head(&key), has_size);
+        let is_right = |found: &Vec<u8>| match pattern.is(Sets::writer(*owner, set), number, found) {
+            true => Ok(()),
+            false => wrong(),
+        };
+        recorder.operation(1, bytes, || target.get(&key, buffer).map(|()| &*buffer), is_right);
+        recorder.operation(2, 0, || target.delete(&key), Ok);
+    }
+
+    fn write(
+        &self,
+        recorder: &mut Recorder,
+        track: usize,
+        targets: &Targets,
+        (set, number): (u64, u64),
+        pattern: &mut Pattern,
+    ) {
+        let (owner, target) = &targets[set as usize];
+        let key = self.key(*owner, set, number);
+        let content = pattern.stamped(Sets::writer(*owner, set), number);
+        recorder.operation(track, self.plan.object_size, || target.put(&key?, content), Ok);
+    }
+
+    fn remove(&self, state: &State) -> Result<PhaseResult> {
+        let targets = self.targets(|_| 0)?;
+        let work = |recorder: &mut Recorder| {
+            recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
+                let (number, set) = (state.oldest + turn / self.plan.datasets, turn % self.plan.datasets);
+                let (owner, target) = &targets[set as usize];
+                let key = self.key(*owner, set, number);
+                recorder.operation(0, 0, || target.delete(&key?), Ok);
+            })
+        };
+        Ok(self.crew.phase(&["cleanup"], self.site, work)?.0.remove(0))
+    }
+}

@@ -1,0 +1,195 @@
+//! Connections at rest, and what is done when one breaks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Errno, Process};
+use fordway_wire::node::{Request, Take};
+
+use super::LANE;
+use super::address::NodeAddress;
+use super::connection::{Connection, Failure};
+use fordway_http::retry::backoff;
+
+/// The most connections kept at rest.
+const IDLE_MAX: usize = 64;
+/// How often a request is tried: together with the waits in between about 2 s, in which a gateway
+/// that was restarted is back.
+const TRIES_MAX: u32 = 6;
+
+/// What is asked for, and whether it may be asked for twice.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'c> {
+    pub(super) operation: &'static str,
+    pub(super) bucket: &'c str,
+    pub(super) key: &'c str,
+    /// Whether doing it twice is as good as doing it once.
+    pub(super) is_idempotent: bool,
+}
+
+impl Call<'_> {
+    pub(super) fn named(&self, error: Error) -> Error {
+        error.during(self.operation, LANE, self.bucket, self.key)
+    }
+}
+
+/// Connections at rest, and whose they are.
+struct Idle {
+    opened_by: Process,
+    connections: Vec<Connection>,
+}
+
+/// A gateway, and the connections to it.
+pub(super) struct Session {
+    pub(super) address: NodeAddress,
+    idle: Mutex<Idle>,
+    /// Whether it was ever there.
+    was_reached: AtomicBool,
+}
+
+/// A connection that is in use; it goes back when dropped, if nothing is under way on it.
+pub(super) struct Lease {
+    session: Arc<Session>,
+    /// `None` once it is broken.
+    connection: Option<Connection>,
+}
+
+impl Session {
+    pub(super) fn new(address: NodeAddress) -> Self {
+        let idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+        Session { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
+    }
+
+    /// Asks for what one message answers, without content.
+    pub(super) fn ask<T: Take>(self: &Arc<Self>, call: &Call<'_>, request: &Request<'_>) -> Result<T> {
+        let asked = self.run(call, |connection| {
+            let (answer, header) = connection.call(request, &[])?;
+            connection.finish(&header);
+            Ok(answer)
+        });
+        asked.map(|(answer, _)| answer)
+    }
+
+    /// Does `act` on a connection; again on another one where that broke and it can do no harm. The
+    /// connection comes back with the answer. Errors: those that `act` was answered; `Unavailable`,
+    /// which says whether it was done if that is known.
+    pub(super) fn run<T>(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        mut act: impl FnMut(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<(T, Lease)> {
+        let mut tries = 1;
+        loop {
+            let (error, may_retry) = match self.lease() {
+                Ok(mut lease) => match lease.act(&mut act) {
+                    Ok(done) => return Ok((done, lease)),
+                    Err(failure) => self.judge(failure, call),
+                },
+                Err(error) => {
+                    let may_retry =
+                        error.kind() == ErrorKind::Unavailable && self.was_reached.load(Ordering::Relaxed);
+                    (error, may_retry)
+                }
+            };
+            if !may_retry || tries >= TRIES_MAX {
+                return Err(call.named(error.after_tries(tries)));
+            }
+            // The first time it may just be that the connection had rested for too long.
+            std::thread::sleep(if tries == 1 { Duration::ZERO } else { backoff(tries) });
+            tries += 1;
+        }
+    }
+
+    /// What a failure means, and whether the request may be sent again.
+    fn judge(&self, failure: Failure, call: &Call<'_>) -> (Error, bool) {
+        let broke = |why: &str, errno: Errno| {
+            let why = format!("the connection to {} broke {why}", self.address);
+            Error::new(ErrorKind::Unavailable, why).caused_by(errno)
+        };
+        match failure {
+            Failure::Answered(error) | Failure::Unusable(error) => (error, false),
+            Failure::NotSent(errno) => {
+                self.locked().connections.clear();
+                (broke("before the request was sent: it was not done", errno), true)
+            }
+            Failure::Unknown(errno) => {
+                // The others lead to the same gateway.
+                self.locked().connections.clear();
+                let why = match call.is_idempotent {
+                    true => "before the answer came",
+                    false => {
+                        "before the answer came: whether it was done is not known; look before you do it again"
+                    }
+                };
+                (broke(why, errno), call.is_idempotent)
+            }
+        }
+    }
+
+    /// A connection at rest, or a new one.
+    fn lease(self: &Arc<Self>) -> Result<Lease> {
+        let idle = self.locked().connections.pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let opened = Connection::open(&self.address)?;
+                self.was_reached.store(true, Ordering::Relaxed);
+                opened
+            }
+        };
+        Ok(Lease { session: self.clone(), connection: Some(connection) })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Idle> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !idle.opened_by.is_current() {
+            // After a fork the parent uses them too: two requests on one would be mixed up.
+            *idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+        }
+        idle
+    }
+}
+
+impl Lease {
+    /// Does `act` on the connection, which is given up unless that ends with an answer.
+    pub(super) fn act<T>(
+        &mut self,
+        act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let done = match &mut self.connection {
+            Some(connection) => act(connection),
+            None => Err(Failure::NotSent(Errno::NOTCONN)),
+        };
+        if !matches!(done, Ok(_) | Err(Failure::Answered(_))) {
+            self.give_up();
+        }
+        done
+    }
+
+    /// As [`Lease::act`], of something that only this connection can do. Errors: as [`Session::run`].
+    pub(super) fn act_here<T>(
+        &mut self,
+        call: &Call<'_>,
+        act: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T> {
+        self.act(act).map_err(|failure| call.named(self.session.judge(failure, call).0))
+    }
+
+    /// Closes the connection.
+    pub(super) fn give_up(&mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(Connection::is_at_rest) {
+            let idle = &mut self.session.locked().connections;
+            if idle.len() < IDLE_MAX {
+                idle.push(connection);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Which service, in whose name, and how patiently.
+
+use std::time::Duration;
+
+use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
+
+use super::Credentials;
+use super::profile::Profile;
+use fordway_http::{Proxies, Timeouts, TlsRoots, Version};
+
+const DEFAULT_REGION: &str = "us-east-1";
+const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
+
+/// Where a bucket's name goes in a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addressing {
+    /// Into the host name at AWS, into the path everywhere else.
+    #[default]
+    Auto,
+    /// Into the path.
+    Path,
+    /// Into the host name.
+    VirtualHost,
+}
+
+/// How requests are signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signature {
+    /// [`fordway_wire::sigv4`].
+    #[default]
+    V4,
+    /// [`fordway_wire::sigv2`], for services that know no other.
+    V2,
+}
+
+impl Signature {
+    /// By the names that the AWS configuration file has for them. Errors: `InvalidArgument`.
+    fn named(name: &str) -> Result<Self> {
+        match name {
+            "s3v4" => Ok(Signature::V4),
+            "s3" => Ok(Signature::V2),
+            other => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("the signature version {other:?} is none; say s3v4, or s3 for version 2"),
+            )),
+        }
+    }
+}
+
+/// Everything an [`super::S3Store`] needs to know.
+#[derive(Clone, Debug)]
+pub struct S3Config {
+    /// `http(s)://host[:port][/path]`.
+    pub endpoint: String,
+    /// The region that requests are signed for.
+    pub region: String,
+    /// Who signs.
+    pub credentials: Credentials,
+    /// How; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
+    pub signature: Signature,
+    /// Where the bucket's name goes.
+    pub addressing: Addressing,
+    /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
+    pub http: Version,
+    /// How long to wait.
+    pub timeouts: Timeouts,
+    /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
+    /// that keeps moving is not cut.
+    pub timeout: Option<Duration>,
+    /// How often a request is sent again after a failure that may pass (0 is never).
+    pub max_retries: u32,
+    /// Sent with every upload unless its options name another, and checked by the server.
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// Whether the checksum that a server states is held against what is read.
+    pub verify_reads: bool,
+    /// Whether signatures cover bodies (a SHA-256 of each: 0.6 ms per MiB).
+    pub sign_payload: bool,
+    /// Bytes of one part of a streamed upload, at least 5 MiB.
+    pub part_bytes: usize,
+    /// Whose certificates are trusted.
+    pub tls_roots: TlsRoots,
+    /// Connections at once for many ranges of objects.
+    pub connections: usize,
+    /// By whom the service is reached.
+    pub proxies: Proxies,
+}
+
+impl S3Config {
+    /// The defaults for a service.
+    pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: Credentials) -> Self {
+        S3Config {
+            endpoint: endpoint.into(),
+            region: region.into(),
+            credentials,
+            signature: Signature::V4,
+            addressing: Addressing::Auto,
+            http: Version::default(),
+            timeouts: Timeouts::default(),
+            timeout: None,
+            max_retries: 4,
+            checksum: Some(ChecksumAlgorithm::Crc64Nvme),
+            verify_reads: true,
+            sign_payload: false,
+            part_bytes: DEFAULT_PART_BYTES,
+            tls_roots: TlsRoots::System,
+            connections: 8,
+            proxies: Proxies::none(),
+        }
+    }
+
+    /// What the environment and the shared configuration files say. The endpoint is `endpoint` if
+    /// given, else `AWS_ENDPOINT_URL_S3`, else `AWS_ENDPOINT_URL`, else the profile's, else AWS.
+    /// Errors: `InvalidArgument`, `Io`.
+    pub fn from_environment(endpoint: Option<&str>) -> Result<Self> {
+        Self::resolve(endpoint, &|name| std::env::var(name).ok())
+    }
+
+    /// The endpoint asked for: `endpoint` if given, else `AWS_ENDPOINT_URL_S3`, else
+    /// `AWS_ENDPOINT_URL`, else the profile's; `None` means AWS itself. The files are read only if
+    /// nothing nearer says it. Errors: `InvalidArgument`, `Io`.
+    pub fn find_endpoint(
+        endpoint: Option<&str>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>> {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let ignored = get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+            .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        if endpoint.is_some() || ignored {
+            return Ok(endpoint.map(str::to_owned));
+        }
+        if let Some(found) = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL")) {
+            return Ok(Some(found));
+        }
+        let profile = Profile::load(variable)?;
+        let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
+    }
+
+    /// As [`S3Config::from_environment`], with `variable` in the place of the environment.
+    pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let profile = Profile::load(variable)?;
+        let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        let region = get("AWS_REGION")
+            .or_else(|| get("AWS_DEFAULT_REGION"))
+            .or_else(|| setting("region"))
+            .unwrap_or_else(|| DEFAULT_REGION.to_owned());
+        let endpoint = Self::find_endpoint(endpoint, variable)?
+            .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let credentials = Credentials::find(variable, &profile)?;
+        let addressing = match setting("s3.addressing_style").as_deref() {
+            Some("path") => Addressing::Path,
+            Some("virtual") => Addressing::VirtualHost,
+            _ => Addressing::Auto,
+        };
+        let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
+        let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
+        let http = get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(Version::default()), Version::named)?;
+        let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
+        let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
+        Ok(S3Config {
+            signature,
+            addressing,
+            http,
+            tls_roots,
+            proxies: Proxies::resolve(variable),
+            ..S3Config::new(endpoint, region, credentials)
+        })
+    }
+
+    /// Errors: `InvalidArgument` for what no service takes.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.part_bytes < fordway_store::MIN_PART_BYTES as usize {
+            let detail = format!("parts of {} bytes are too small; S3 wants 5 MiB", self.part_bytes);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn resolve(endpoint: Option<&str>, variables: &[(&str, &str)]) -> Result<S3Config> {
+        let variables: HashMap<_, _> = variables.iter().copied().collect();
+        S3Config::resolve(endpoint, &|name| variables.get(name).map(|value| (*value).to_owned()))
+    }
+
+    #[test]
+    fn the_nearer_setting_wins() {
+        let files = tempfile::tempdir().unwrap();
+        let (config, secrets) = (files.path().join("config"), files.path().join("credentials"));
+        let text = "[default]\nregion=eu-west-1\nservices=mine\n[services mine]\ns3 =\n  endpoint_url = http://file:1\n";
+        std::fs::write(&config, text).unwrap();
+        std::fs::write(&secrets, "[default]\naws_access_key_id = AK\naws_secret_access_key = SECRET\n")
+            .unwrap();
+        let paths = [
+            ("AWS_CONFIG_FILE", config.to_str().unwrap()),
+            ("AWS_SHARED_CREDENTIALS_FILE", secrets.to_str().unwrap()),
+        ];
+        let from_files = resolve(None, &paths).unwrap();
+        assert_eq!(
+            (from_files.endpoint.as_str(), from_files.region.as_str()),
+            ("http://file:1", "eu-west-1")
+        );
+        assert!(from_files.credentials.described().contains("profile `default` of "));
+        assert!(!format!("{from_files:?}").contains("SECRET"));
+
+        let mut variables = paths.to_vec();
+        variables.extend([("AWS_ENDPOINT_URL", "http://any:1"), ("AWS_REGION", "r")]);
+        variables.extend([("AWS_ACCESS_KEY_ID", "EK"), ("AWS_SECRET_ACCESS_KEY", "S")]);
+        let found = resolve(None, &variables).unwrap();
+        assert_eq!((found.endpoint.as_str(), found.region.as_str()), ("http://any:1", "r"));
+        assert!(found.credentials.described().contains("AWS_ACCESS_KEY_ID in the environment"));
+        variables.push(("AWS_ENDPOINT_URL_S3", "http://s3:1"));
+        assert_eq!(resolve(None, &variables).unwrap().endpoint, "http://s3:1");
+        assert_eq!(resolve(Some("http://flag:1"), &variables).unwrap().endpoint, "http://flag:1");
+    }
+
+    #[test]
+    fn without_any_setting_it_is_aws_and_anonymous() {
+        let found = resolve(None, &[("HOME", "/nonexistent")]).unwrap();
+        assert_eq!(found.endpoint, "https://s3.us-east-1.amazonaws.com");
+        assert_eq!(found.credentials, Credentials::Anonymous);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let missing = resolve(None, &[("HOME", "/nonexistent"), ("AWS_PROFILE", "gone")]).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::InvalidArgument);
+        let half = resolve(None, &[("HOME", "/nonexistent"), ("AWS_ACCESS_KEY_ID", "AK")]).unwrap_err();
+        assert!(half.to_string().contains("no secret key"), "{half}");
+    }
+}

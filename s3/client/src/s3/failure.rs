@@ -1,0 +1,211 @@
+//! What an answer that is no success means.
+
+use std::time::{Duration, SystemTime};
+
+use fordway_store::{Error, ErrorKind};
+use fordway_wire::s3_xml::{ErrorDocument, error_document};
+use fordway_wire::{date, s3_error};
+
+use super::S3Config;
+use super::request::Call;
+use fordway_http::retry::retry_after;
+use fordway_http::{Replay, Response};
+
+/// More of an error document is not worth reading.
+const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
+
+/// The code of a failure whose answer has no body (HEAD), as gateways state it in a header.
+const CODE_HEADERS: [&str; 2] = ["x-fordway-error-code", "x-minio-error-code"];
+
+/// A try that failed.
+pub(super) struct Attempt {
+    pub(super) error: Error,
+    /// Whether another try is allowed and may succeed.
+    pub(super) may_pass: bool,
+    /// When the server wants to see it.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Attempt {
+    /// A failure after the head was received.
+    pub(super) fn while_receiving(error: Error, call: &Call) -> Self {
+        let may_pass = call.replay == Replay::Safe
+            && (is_passing(error.kind())
+                || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
+        Attempt { error, may_pass, retry_after: None }
+    }
+}
+
+/// Whether a failure of the connection or the service may pass by itself.
+pub(super) fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
+}
+
+/// The failure that an answer states.
+pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, sent: SystemTime) -> Attempt {
+    let document = response.read_rest(MAX_DOCUMENT_BYTES).unwrap_or_default();
+    let mut said = error_document(&document).ok().flatten().unwrap_or_default();
+    if said.code.is_empty() {
+        let header = CODE_HEADERS.iter().find_map(|name| response.header(name));
+        said.code = header.unwrap_or_default().to_owned();
+    }
+    if said.region.is_empty() {
+        said.region = response.header("x-amz-bucket-region").unwrap_or_default().to_owned();
+    }
+    if said.request_id.is_empty() {
+        said.request_id = response.header("x-amz-request-id").unwrap_or_default().to_owned();
+    }
+    let status = response.status();
+    let kind = kind_of(status, &said, call);
+    let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
+    let error = Error::new(kind, detail(&response, &said, kind, config, sent));
+    Attempt {
+        error: match response.header("x-amz-delete-marker") {
+            Some("true") => error.at_delete_marker(),
+            _ => error,
+        },
+        may_pass: match call.replay {
+            Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            Replay::IfUnsent => matches!(status, 429 | 503),
+        },
+        retry_after: wish,
+    }
+}
+
+/// The failure that an answer of this status states in its document.
+pub(super) fn of_status(status: u16, document: &[u8], call: &Call) -> Error {
+    let said = error_document(document).ok().flatten().unwrap_or_default();
+    let kind = kind_of(status, &said, call);
+    Error::new(kind, sentence(status, &said, kind))
+}
+
+/// The failure of a call that was answered with status 200 and an error document.
+pub(super) fn of_document(said: &ErrorDocument) -> Error {
+    let kind = s3_error::from_s3(500, &said.code);
+    Error::new(kind, sentence(200, said, kind))
+}
+
+fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
+    if is_elsewhere(status, said) {
+        return ErrorKind::InvalidArgument;
+    }
+    match s3_error::from_s3(status, &said.code) {
+        // Without a code, 404 speaks of what was asked for. With one that nobody knows it may be a
+        // configuration that is missing, and the bucket be there.
+        ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
+            ErrorKind::NoSuchBucket
+        }
+        ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::InvalidArgument,
+        ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
+        kind => kind,
+    }
+}
+
+/// Whether the code of a 404 says no more than that.
+fn speaks_of_bucket(code: &str) -> bool {
+    ["", "NotFound", "NoSuchKey", "404"].contains(&code)
+}
+
+/// Whether the bucket is to be found in another region or at another endpoint.
+fn is_elsewhere(status: u16, said: &ErrorDocument) -> bool {
+    matches!(status, 301 | 302 | 307 | 308) || said.code == "AuthorizationHeaderMalformed"
+}
+
+fn detail(
+    response: &Response,
+    said: &ErrorDocument,
+    kind: ErrorKind,
+    config: &S3Config,
+    sent: SystemTime,
+) -> String {
+    let mut detail = sentence(response.status(), said, kind);
+    if is_elsewhere(response.status(), said) {
+        detail.push_str(&direction(response, said, config));
+    }
+    if kind == ErrorKind::RequestTimeTooSkewed {
+        let server = [said.server_time.as_str(), response.header("date").unwrap_or("an unknown time")];
+        let server = server.into_iter().find(|time| !time.is_empty()).unwrap_or_default();
+        let ours = date::format_http(sent);
+        detail.push_str(&format!("; this machine's clock says {ours}, the server's says {server}"));
+    }
+    if matches!(response.status(), 401 | 403) {
+        detail.push_str(&format!("; the request was made with {}", config.credentials.described()));
+    }
+    detail
+}
+
+fn direction(response: &Response, said: &ErrorDocument, config: &S3Config) -> String {
+    if !said.region.is_empty() {
+        let (right, asked) = (&said.region, &config.region);
+        return format!(
+            "; the bucket is in region {right}, the request was for {asked}: set AWS_REGION={right}"
+        );
+    }
+    let elsewhere =
+        if said.endpoint.is_empty() { response.header("location") } else { Some(&*said.endpoint) };
+    elsewhere.map_or_else(String::new, |endpoint| format!("; use the endpoint {endpoint}"))
+}
+
+/// The server's own words, or the bare status.
+fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
+    let id = match said.request_id.as_str() {
+        "" => String::new(),
+        id => format!(", request {id}"),
+    };
+    match (own_words(said.message.trim_end_matches('.'), kind), said.code.as_str()) {
+        ("", "") => format!("HTTP status {status}{id}"),
+        ("", code) => format!("{code} (HTTP status {status}{id})"),
+        (message, code) => format!("{message} ({code}, HTTP status {status}{id})"),
+    }
+}
+
+/// What a server's message says that our own error does not: a gateway of ours begins with the address
+/// and ends with the advice, which are said once each, and has no more than the kind between them
+/// where there is no more to say.
+fn own_words(message: &str, kind: ErrorKind) -> &str {
+    let ending = match kind.advice() {
+        "" => String::new(),
+        advice => format!("; {advice}"),
+    };
+    let Some(words) = message.strip_suffix(&ending) else { return message };
+    let words = match words.strip_prefix("s3://").and_then(|rest| rest.split_once(": ")) {
+        Some((_, words)) => words,
+        None => words,
+    };
+    if words == kind.name() { "" } else { words }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(message: &str) -> String {
+        let said = ErrorDocument {
+            code: "NoSuchKey".to_owned(),
+            message: message.to_owned(),
+            ..ErrorDocument::default()
+        };
+        sentence(404, &said, ErrorKind::NoSuchKey)
+    }
+
+    #[test]
+    fn what_a_gateway_of_ours_says_is_not_said_twice() {
+        let advice = ErrorKind::NoSuchKey.advice();
+        assert_eq!(said(&format!("s3://b/k: NoSuchKey; {advice}")), "NoSuchKey (HTTP status 404)");
+        let whole = said(&format!("s3://b/k: it went away: just now; {advice}"));
+        assert_eq!(whole, "it went away: just now (NoSuchKey, HTTP status 404)");
+        assert_eq!(said(&format!("gone; {advice}")), "gone (NoSuchKey, HTTP status 404)");
+    }
+
+    #[test]
+    fn a_kind_without_advice_has_just_its_place_before_it() {
+        let kind = ErrorKind::BucketAlreadyOwnedByYou;
+        assert_eq!(own_words("s3://b: BucketAlreadyOwnedByYou", kind), "");
+    }
+
+    #[test]
+    fn what_others_say_is_theirs() {
+        assert_eq!(said("s3://b/k: gone."), "s3://b/k: gone (NoSuchKey, HTTP status 404)");
+        assert_eq!(said(""), "NoSuchKey (HTTP status 404)");
+    }
+}

@@ -1,0 +1,168 @@
+//! Metadata, conditions and checksums as headers, both ways.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, Conditions, ETag, ETagMatch, Error, ErrorKind, Metadata, ObjectInfo,
+    PutResult, Result, Tags, VersionId,
+};
+use fordway_wire::range::digits;
+use fordway_wire::{date, header_text, tagging};
+
+use super::request::Call;
+use fordway_http::Response;
+
+const USER_PREFIX: &str = "x-amz-meta-";
+
+/// Adds the headers of `metadata`. Errors: `InvalidArgument` for what no header can carry.
+pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> Result<()> {
+    let standard = [
+        ("content-type", &metadata.content_type),
+        ("content-encoding", &metadata.content_encoding),
+        ("content-language", &metadata.content_language),
+        ("content-disposition", &metadata.content_disposition),
+        ("cache-control", &metadata.cache_control),
+        ("expires", &metadata.expires),
+    ];
+    for (name, value) in standard {
+        if let Some(value) = value {
+            call.header(name, value.as_str());
+        }
+    }
+    for (name, value) in &metadata.user {
+        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if name.is_empty() || !name.bytes().all(is_token) {
+            return Err(call.named(refused(format!("the metadata name {name:?} cannot be a header's"))));
+        }
+        call.header(format!("{USER_PREFIX}{}", name.to_ascii_lowercase()), header_text::encode(value));
+    }
+    Ok(())
+}
+
+/// Adds the header of `tags`, if there are any.
+pub(super) fn add_tags(call: &mut Call, tags: &Tags) {
+    if !tags.is_empty() {
+        call.header("x-amz-tagging", tagging::encode(tags));
+    }
+}
+
+/// The names that conditions have on requests and on the sources of copies.
+pub(super) struct ConditionNames([&'static str; 4]);
+
+/// Conditions on the object that the request is for.
+pub(super) const OF_OBJECT: ConditionNames =
+    ConditionNames(["if-match", "if-none-match", "if-modified-since", "if-unmodified-since"]);
+
+/// Conditions on the source of a copy.
+pub(super) const OF_COPY_SOURCE: ConditionNames = ConditionNames([
+    "x-amz-copy-source-if-match",
+    "x-amz-copy-source-if-none-match",
+    "x-amz-copy-source-if-modified-since",
+    "x-amz-copy-source-if-unmodified-since",
+]);
+
+/// Adds the headers of `conditions`.
+pub(super) fn add_conditions(call: &mut Call, conditions: &Conditions, names: &ConditionNames) {
+    let ConditionNames([if_match, if_none_match, modified_since, unmodified_since]) = names;
+    for (name, tags) in [(if_match, &conditions.if_match), (if_none_match, &conditions.if_none_match)] {
+        if let Some(tags) = tags {
+            call.header(*name, tag_list(tags));
+        }
+    }
+    let times =
+        [(modified_since, conditions.if_modified_since), (unmodified_since, conditions.if_unmodified_since)];
+    for (name, time) in times {
+        if let Some(time) = time {
+            call.header(*name, date::format_http(time));
+        }
+    }
+}
+
+fn tag_list(tags: &ETagMatch) -> String {
+    match tags {
+        ETagMatch::Any => "*".to_owned(),
+        ETagMatch::Tags(tags) => {
+            let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
+            quoted.join(", ")
+        }
+    }
+}
+
+/// Adds a checksum for the server to check.
+pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
+    call.header(checksum.algorithm.header(), checksum.to_base64());
+}
+
+/// What an answer says about an object of `size` bytes.
+pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
+    let mut info = ObjectInfo::new(size, etag(response));
+    info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
+    info.metadata = metadata(response).into();
+    info.checksum = checksum(response);
+    info.version = version(response).filter(|version| !version.is_null());
+    let count = |name| response.header(name).and_then(digits);
+    info.tag_count = count("x-amz-tagging-count").map_or(0, |count| count as usize);
+    info.part_count = count("x-amz-mp-parts-count").and_then(|count| u16::try_from(count).ok());
+    info
+}
+
+/// The version that an answer names.
+pub(super) fn version(response: &Response) -> Option<VersionId> {
+    VersionId::new(response.header("x-amz-version-id")?).ok()
+}
+
+/// What an answer says that a write made.
+pub(super) fn put_result(response: &Response) -> PutResult {
+    PutResult {
+        etag: etag(response),
+        modified: answered_at(response),
+        checksum: checksum(response),
+        version: version(response),
+    }
+}
+
+/// The tag that an answer states, or an empty one.
+pub(super) fn etag(response: &Response) -> ETag {
+    ETag::new(response.header("etag").unwrap_or_default())
+}
+
+/// The server's clock, which is when it published what it answers for.
+pub(super) fn answered_at(response: &Response) -> SystemTime {
+    response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
+}
+
+/// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
+/// would be held against the bytes.
+fn checksum(response: &Response) -> Option<Checksum> {
+    let found = |algorithm: ChecksumAlgorithm| {
+        let value = response.header(algorithm.header())?;
+        Checksum::from_base64(algorithm, value).ok()
+    };
+    let is_composite = response.header("x-amz-checksum-type") == Some("COMPOSITE");
+    let stated = ChecksumAlgorithm::ALL.into_iter().find_map(found);
+    stated.filter(|checksum| checksum.parts.is_some() || !is_composite)
+}
+
+fn metadata(response: &Response) -> Metadata {
+    let own = |name| response.header(name).map(str::to_owned);
+    Metadata {
+        // What S3 answers where the writer said nothing is nothing.
+        content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
+        content_encoding: own("content-encoding"),
+        content_language: own("content-language"),
+        content_disposition: own("content-disposition"),
+        cache_control: own("cache-control"),
+        expires: own("expires"),
+        user: response.headers().filter_map(user_metadata).collect(),
+    }
+}
+
+fn user_metadata((name, value): (&str, &str)) -> Option<(String, String)> {
+    let (prefix, rest) = name.split_at_checked(USER_PREFIX.len())?;
+    let text = || header_text::decode(value).into_owned();
+    prefix.eq_ignore_ascii_case(USER_PREFIX).then(|| (rest.to_ascii_lowercase(), text()))
+}
+
+fn refused(detail: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, detail)
+}

@@ -1,0 +1,228 @@
+//! The calls of multipart uploads.
+
+use fordway_store::{
+    Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
+    ErrorKind, GetOptions, Key, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    UploadListing, UploadsQuery, checked_part_number,
+};
+use fordway_wire::range::format_range;
+use fordway_wire::s3_xml::{self, CompletedUpload, Copied};
+
+use super::headers::{
+    OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
+    version,
+};
+use super::pages::{Pages, next_of};
+use super::request::{Call, base64_digest, base64_md5};
+use super::session::Session;
+use super::{failure, parts, store};
+
+/// The most entries of one page.
+const MAX_PAGE: usize = 1000;
+
+/// Starts an upload, declared to have the checksum that `options` ask for.
+pub(super) fn create(
+    session: &Session,
+    (bucket, key): (&Bucket, &Key),
+    options: &PutOptions,
+) -> Result<UploadId> {
+    let mut call = Call::on_object("POST", "create upload", bucket, key).query("uploads", "").once();
+    options.check_upload().map_err(|error| call.named(error))?;
+    add_metadata(&mut call, &options.metadata)?;
+    add_tags(&mut call, &options.tags);
+    if let Some(algorithm) = options.checksum {
+        let kind = options.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
+        call.header("x-amz-checksum-algorithm", algorithm.name());
+        call.header("x-amz-checksum-type", kind.name());
+    }
+    session.run(&call, |mut response| s3_xml::initiate_multipart_upload(&response.read_document()?))
+}
+
+/// One part of an upload.
+pub(super) struct Part<'a> {
+    pub(super) bucket: &'a Bucket,
+    pub(super) key: &'a Key,
+    pub(super) upload: &'a UploadId,
+    pub(super) number: u16,
+}
+
+/// How the server is to check a part.
+pub(super) enum PartCheck {
+    /// By the algorithm that the upload was declared with.
+    Checksum(ChecksumAlgorithm),
+    /// By a checksum that is known.
+    Known(Checksum),
+    /// By an MD5 that is known, or is computed.
+    Md5(Option<[u8; 16]>),
+}
+
+impl<'a> Part<'a> {
+    fn call(&self, operation: &'static str) -> Result<Call<'a>> {
+        let call = Call::on_object("PUT", operation, self.bucket, self.key);
+        checked_part_number(self.number).map_err(|error| call.named(error))?;
+        Ok(call.query("partNumber", self.number.to_string()).query("uploadId", self.upload.as_str()))
+    }
+
+    /// Sends the part's bytes; sending them twice is the same as once.
+    pub(super) fn put(&self, session: &Session, body: &'a [u8], check: PartCheck) -> Result<PutResult> {
+        let mut call = self.call("put part")?.body(body);
+        let sent = match check {
+            PartCheck::Checksum(algorithm) => Some(Checksum::of(algorithm, body)),
+            PartCheck::Known(checksum) => Some(checksum),
+            PartCheck::Md5(md5) => {
+                call.header("content-md5", md5.map_or_else(|| base64_md5(body), base64_digest));
+                None
+            }
+        };
+        if let Some(checksum) = &sent {
+            add_checksum(&mut call, checksum);
+        }
+        session.run(&call, |mut response| {
+            response.read_document()?;
+            let made = put_result(&response);
+            Ok(PutResult { checksum: made.checksum.or_else(|| sent.clone()), ..made })
+        })
+    }
+
+    /// Has the server fill the part from (a range of) an object.
+    pub(super) fn copy(
+        &self,
+        session: &Session,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+    ) -> Result<PutResult> {
+        let mut call = self.call("copy part")?;
+        call.header("x-amz-copy-source", store::copy_source(from, options.version.as_ref()));
+        add_conditions(&mut call, &options.conditions, &OF_COPY_SOURCE);
+        if let Some(range) = closed(session, from, options)? {
+            call.header("x-amz-copy-source-range", format_range(range));
+        }
+        session.run(&call, copied)
+    }
+}
+
+/// The range or part wanted with both ends, as copies want it. Cost: a HEAD, unless both are there,
+/// and for a part a request for where the parts lie.
+fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Result<Option<ByteRange>> {
+    let parts = match (options.range, options.part) {
+        (None, None) => return Ok(None),
+        (Some(range @ ByteRange::Inclusive(..)), None) => return Ok(Some(range)),
+        (_, None) => Vec::new(),
+        (_, Some(_)) => parts::object_parts(session, from, options)?,
+    };
+    let plain = GetOptions { version: options.version.clone(), ..Default::default() };
+    let wanted = options.wanted(store::head(session, from, &plain)?.size, &parts)?;
+    match wanted.is_empty() {
+        true => {
+            Err(Error::new(ErrorKind::InvalidRange, "the part has no bytes, and a copy cannot ask for none"))
+        }
+        false => Ok(Some(ByteRange::Inclusive(wanted.start, wanted.end - 1))),
+    }
+}
+
+/// Reads the answer to a copy, which may be a failure under status 200.
+pub(super) fn copied(mut response: fordway_http::Response) -> Result<PutResult> {
+    match s3_xml::copied(&response.read_document()?)? {
+        Copied::Done(etag, modified, checksum) => {
+            Ok(PutResult { etag, modified, checksum, version: version(&response) })
+        }
+        Copied::Failed(said) => Err(failure::of_document(&said)),
+    }
+}
+
+pub(super) fn complete(
+    session: &Session,
+    (bucket, key, upload): (&Bucket, &Key, &UploadId),
+    parts: &[CompletedPart],
+    options: &CompleteOptions,
+) -> Result<PutResult> {
+    let document = s3_xml::complete_multipart_upload(parts);
+    let mut call = Call::on_object("POST", "complete upload", bucket, key)
+        .query("uploadId", upload.as_str())
+        .document(&document)
+        .once();
+    add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    if let Some(checksum) = &options.checksum {
+        add_checksum(&mut call, checksum);
+    }
+    if let Some(size) = options.size {
+        call.header("x-amz-mp-object-size", size.to_string());
+    }
+    session.run(&call, |mut response| {
+        match s3_xml::complete_multipart_upload_result(&response.read_document()?)? {
+            CompletedUpload::Published(etag, checksum) => {
+                let (modified, version) = (answered_at(&response), version(&response));
+                Ok(PutResult { etag, modified, checksum, version })
+            }
+            CompletedUpload::Failed(said) => Err(failure::of_document(&said)),
+        }
+    })
+}
+
+pub(super) fn abort(session: &Session, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+    let call =
+        Call::on_object("DELETE", "abort upload", bucket, key).query("uploadId", upload.as_str()).once();
+    session.run_for_status(&call)
+}
+
+pub(super) fn list_parts(
+    session: &Session,
+    (bucket, key, upload): (&Bucket, &Key, &UploadId),
+    query: &PartsQuery,
+) -> Result<PartListing> {
+    let mut found = PartListing::default();
+    loop {
+        let after = found.parts.last().map_or(query.after, |part| part.number);
+        let wanted = query.max_parts.saturating_sub(found.parts.len()).clamp(1, MAX_PAGE);
+        let call = Call::on_object("GET", "list parts", bucket, key)
+            .query("uploadId", upload.as_str())
+            .query("part-number-marker", after.to_string())
+            .query("max-parts", wanted.to_string());
+        let document = session.run_for_document(&call)?;
+        let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
+        page.parts.retain(|part| part.number > after);
+        // Parts are asked for by number: a page that has none behind the last would be asked for again for ever.
+        let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
+        let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
+        found.parts.append(&mut page.parts);
+        if is_last || found.parts.len() >= query.max_parts {
+            found.truncated = !is_last || found.parts.len() > query.max_parts;
+            found.parts.truncate(query.max_parts);
+            return Ok(found);
+        }
+    }
+}
+
+pub(super) fn list_uploads(
+    session: &Session,
+    bucket: &Bucket,
+    query: &UploadsQuery,
+) -> Result<UploadListing> {
+    let mut found = UploadListing::default();
+    let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
+    let mut pages = Pages::default();
+    loop {
+        let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
+        let mut call = Call::on_bucket("GET", "list uploads", bucket)
+            .query("uploads", "")
+            .query("encoding-type", "url")
+            .query("max-uploads", wanted.to_string())
+            .query("prefix", query.prefix.as_str());
+        if let Some(key) = key_after.take() {
+            call = call.query("key-marker", key);
+            call = upload_after.take().into_iter().fold(call, |call, id| call.query("upload-id-marker", id));
+        }
+        let document = session.run_for_document(&call)?;
+        let mut page = s3_xml::list_uploads(&document).map_err(|error| call.named(error))?;
+        key_after = next_of(page.listing.truncated, page.next_key).map_err(|error| call.named(error))?;
+        upload_after = page.next_upload;
+        let (is_last, count) = (key_after.is_none(), page.listing.uploads.len());
+        found.uploads.append(&mut page.listing.uploads);
+        if is_last || found.uploads.len() >= query.max_uploads {
+            found.truncated = !is_last || found.uploads.len() > query.max_uploads;
+            found.uploads.truncate(query.max_uploads);
+            return Ok(found);
+        }
+        pages.go_on(&(&key_after, &upload_after), count).map_err(|error| call.named(error))?;
+    }
+}

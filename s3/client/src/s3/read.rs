@@ -1,0 +1,264 @@
+//! Reading objects: where the wanted bytes lie in an answer, and getting them out without a copy.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use bytes::Bytes;
+use fordway_store::{
+    Bucket, ByteRange, Checksum, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key,
+    Object, ObjectInfo, Result, receive_exact,
+};
+use fordway_wire::range::{digits, format_range, parse_content_range};
+
+use super::headers::{OF_OBJECT, add_conditions, object_info};
+use super::request::Call;
+use super::session::Session;
+use fordway_http::Response;
+
+/// An object of unknown length is buffered up to here: only servers that make content up as they go
+/// answer so.
+const MAX_UNSIZED_BYTES: usize = 1 << 30;
+
+/// The request for an object or its description.
+pub(super) fn call<'a>(
+    session: &Session,
+    method: &'static str,
+    operation: &'static str,
+    (bucket, key): (&'a Bucket, &'a Key),
+    options: &GetOptions,
+) -> Call<'a> {
+    let mut call = Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
+    if session.config.verify_reads {
+        call.header("x-amz-checksum-mode", "ENABLED");
+    }
+    if let Some(range) = options.range.filter(|_| method == "GET") {
+        call.header("range", format_range(range));
+    }
+    if let Some(part) = options.part.filter(|_| method == "GET") {
+        call = call.query("partNumber", part.to_string());
+    }
+    add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+    call
+}
+
+/// What is known once the head has arrived.
+struct Opened {
+    info: ObjectInfo,
+    range: Range<u64>,
+    /// Held against the bytes, if they are the whole object.
+    checksum: Option<Checksum>,
+    response: Response,
+    body: Body,
+}
+
+enum Body {
+    /// The wanted bytes come next: their number, and whether the body ends after them.
+    Streaming { ends: bool },
+    /// The server did not say how many there are, so they were fetched.
+    Buffered(Vec<u8>),
+}
+
+impl Opened {
+    /// Errors: `InvalidRange`, `BadResponse`.
+    fn new(mut response: Response, options: &GetOptions, verify: bool) -> Result<Self> {
+        let wanted = options.range;
+        let (range, size, body) = match (response.status(), response.body_bytes()) {
+            (206, length) => {
+                let (range, size) = match options.part {
+                    Some(_) => part(&response, length)?,
+                    None => partial(&response, wanted, length)?,
+                };
+                (range, size, Body::Streaming { ends: true })
+            }
+            (_, _) if options.part.is_some_and(|number| number > 1) => {
+                let detail = "the server answered a whole object where a part was asked for";
+                return Err(Error::new(ErrorKind::BadResponse, detail));
+            }
+            (_, Some(size)) => {
+                let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
+                skip(&mut response, range.start)?;
+                let ends = range.end == size;
+                (range, size, Body::Streaming { ends })
+            }
+            (_, None) => {
+                let mut all = response.read_rest(MAX_UNSIZED_BYTES)?;
+                let size = all.len() as u64;
+                let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
+                all.truncate(range.end as usize);
+                all.drain(..range.start as usize);
+                (range, size, Body::Buffered(all))
+            }
+        };
+        let info = object_info(&response, size);
+        let is_whole = range == (0..size);
+        let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
+        Ok(Opened { info, range, checksum, response, body })
+    }
+
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// The range and size of a partial answer, which must be what was asked for.
+fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+    let bad = |detail: String| Error::new(ErrorKind::BadResponse, detail);
+    let stated = response.header("content-range").unwrap_or_default();
+    let Some((range, Some(size))) = parse_content_range(stated) else {
+        return Err(bad(format!("the partial answer has the Content-Range {stated:?}")));
+    };
+    let asked = wanted.and_then(|wanted| wanted.resolve(size).ok());
+    if asked.as_ref() != Some(&range) {
+        return Err(bad(format!("bytes {range:?} were sent where {asked:?} were asked for")));
+    }
+    if length.is_some_and(|length| length != range.end - range.start) {
+        return Err(bad(format!("{length:?} bytes were announced for the range {stated:?}")));
+    }
+    Ok((range, size))
+}
+
+/// Where a part lies, which only the server knows. One without bytes has no place to state.
+fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+    let stated = response.header("content-range").unwrap_or_default();
+    if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
+        return Ok((size..size, size));
+    }
+    match parse_content_range(stated) {
+        Some((range, Some(size))) if length.is_none_or(|length| length == range.end - range.start) => {
+            Ok((range, size))
+        }
+        _ => {
+            let detail = format!("the part came with the Content-Range {stated:?}");
+            Err(Error::new(ErrorKind::BadResponse, detail))
+        }
+    }
+}
+
+/// Passes over what a server sent before the wanted bytes because it knows no ranges.
+fn skip(response: &mut Response, count: u64) -> Result<()> {
+    let mut rest = vec![0; count.min(64 * 1024) as usize];
+    let mut left = count;
+    while left > 0 {
+        let step = left.min(rest.len() as u64);
+        response.read_into(&mut rest[..step as usize])?;
+        left -= step;
+    }
+    Ok(())
+}
+
+/// Opens an object as a stream. A connection that breaks later is an error of the stream.
+pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    let call = call(session, "GET", "get", (bucket, key), options);
+    session.run(&call, |response| {
+        let opened = Opened::new(response, options, session.config.verify_reads)?;
+        let len = opened.len();
+        let Opened { info, range, checksum, response, body } = opened;
+        let content = match body {
+            Body::Buffered(bytes) => {
+                verify(checksum.as_ref(), &bytes)?;
+                Content::Bytes(Bytes::from(bytes))
+            }
+            Body::Streaming { ends } => {
+                let check = checksum.map(Check::new);
+                Content::Stream(Box::new(Stream { response, left: len, ends, check }), len)
+            }
+        };
+        Ok(Object { info, range, content })
+    })
+}
+
+/// Reads an object into `buffer`: from the socket straight into place.
+pub(super) fn read(
+    session: &Session,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+    buffer: &mut Vec<u8>,
+) -> Result<u64> {
+    let call = call(session, "GET", "get", (bucket, key), options);
+    let done = session.run(&call, |response| {
+        let mut opened = Opened::new(response, options, session.config.verify_reads)?;
+        let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
+        match opened.body {
+            Body::Buffered(bytes) => *buffer = bytes,
+            Body::Streaming { ends } => {
+                receive_exact(buffer, len, |piece| opened.response.read_into(piece))?;
+                if ends {
+                    opened.response.check_end()?;
+                }
+            }
+        }
+        verify(opened.checksum.as_ref(), buffer)?;
+        Ok(opened.info.size)
+    });
+    if done.is_err() {
+        buffer.clear();
+    }
+    done
+}
+
+fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
+    match checksum {
+        Some(stated) if Checksum::of(stated.algorithm, bytes) != *stated => {
+            let detail = format!("the {} of what arrived is not the one stated", stated.algorithm.name());
+            Err(Error::new(ErrorKind::BadDigest, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A checksum on its way.
+struct Check {
+    hasher: Hasher,
+    stated: Checksum,
+}
+
+impl Check {
+    fn new(stated: Checksum) -> Self {
+        Check { hasher: Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
+    }
+
+    fn finish(self) -> Result<()> {
+        let expected = Expected { checksum: Some(self.stated), ..Default::default() };
+        self.hasher.finish(&expected).map(|_| ())
+    }
+}
+
+/// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
+struct Stream {
+    response: Response,
+    left: u64,
+    /// Whether the body ends with them.
+    ends: bool,
+    check: Option<Check>,
+}
+
+impl Stream {
+    fn check_end(&mut self) -> Result<()> {
+        if self.ends {
+            self.response.check_end()?;
+        }
+        self.check.take().map_or(Ok(()), Check::finish)
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let wanted = target.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let got = self.response.read(&mut target[..wanted])?;
+        if got == 0 {
+            let detail = format!("the body ended {} bytes early", self.left);
+            return Err(io::Error::other(Error::new(ErrorKind::IncompleteBody, detail)));
+        }
+        self.left -= got as u64;
+        if let Some(check) = &mut self.check {
+            check.hasher.update(&target[..got]);
+        }
+        if self.left == 0 {
+            self.check_end().map_err(io::Error::other)?;
+        }
+        Ok(got)
+    }
+}

@@ -1,0 +1,276 @@
+//! Addresses, signs, sends and retries calls.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
+use fordway_wire::{date, sigv2, uri};
+
+use super::config::Signature;
+use super::failure::{self, Attempt};
+use super::request::Call;
+use super::signer::{Signer, Unsigned};
+use super::{Addressing, Credentials, S3Config};
+use fordway_http::retry::Retries;
+use fordway_http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, vector};
+
+/// A service with the connections to it. Shared between threads.
+pub(super) struct Session {
+    pub(super) config: S3Config,
+    http: Arc<HttpClient>,
+    /// Reads many ranges.
+    pub(super) vector: Arc<vector::Session>,
+    origin: Origin,
+    base_path: String,
+    signer: Signer,
+}
+
+/// Where a call goes: all of it that does not depend on the time.
+pub(super) struct Address {
+    pub(super) origin: Origin,
+    host: String,
+    path: String,
+    query: String,
+}
+
+impl Session {
+    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    pub(super) fn new(config: S3Config) -> Result<Self> {
+        config.check()?;
+        let (origin, base_path) = Origin::parse(&config.endpoint)?;
+        let timeouts = config.timeout.map_or(config.timeouts, |timeout| config.timeouts.within(timeout));
+        let http =
+            HttpClient::new(config.http, timeouts, config.tls_roots.clone()).through(config.proxies.clone());
+        let http = Arc::new(http);
+        let vector = Arc::new(vector_session(&config, timeouts, &http));
+        let signer = Signer::new(config.credentials.clone(), &config.region);
+        Ok(Session { config, http, vector, origin, base_path, signer })
+    }
+
+    /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
+    /// are done again where a failure may pass and the call allows it.
+    /// Errors: those of the service, with the number of tries, and those of `receive`.
+    pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
+        call.check_headers()?;
+        let address = self.address(call);
+        let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
+        let mut retries = Retries::new(self.config.max_retries, until);
+        loop {
+            let failed = match self.attempt(call, &address) {
+                Ok(response) => match receive(response) {
+                    Ok(done) => return Ok(done),
+                    Err(error) => Attempt::while_receiving(error, call),
+                },
+                Err(failed) => failed,
+            };
+            let wait = retries.after(failed.error, failed.may_pass, failed.retry_after);
+            std::thread::sleep(wait.map_err(|error| call.named(error))?);
+        }
+    }
+
+    /// A call whose answer has no body worth reading.
+    pub(super) fn run_for_status(&self, call: &Call) -> Result<()> {
+        self.run(call, |mut response| response.read_document().map(|_| ()))
+    }
+
+    /// A call whose answer is a document.
+    pub(super) fn run_for_document(&self, call: &Call) -> Result<Vec<u8>> {
+        self.run(call, |mut response| response.read_document())
+    }
+
+    fn attempt(&self, call: &Call, address: &Address) -> Result<Response, Attempt> {
+        let now = SystemTime::now();
+        let exchange = Exchange {
+            origin: &address.origin,
+            method: call.method,
+            write_head: &|head| self.write_head(head, call, address, now),
+            body: call.body,
+            replay: call.replay,
+        };
+        let response = self.http.send(&exchange).map_err(|failure| Attempt {
+            may_pass: failure::is_passing(failure.error.kind())
+                && (call.replay == Replay::Safe || !failure.may_have_acted),
+            retry_after: None,
+            error: failure.error,
+        })?;
+        match response.status() {
+            200..=299 => Ok(response),
+            _ => Err(failure::of_answer(response, call, &self.config, now)),
+        }
+    }
+
+    pub(super) fn write_head(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        let length = call.body.len().to_string();
+        let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
+        push_all(head, &[call.method, " ", &address.path]);
+        if !address.query.is_empty() {
+            push_all(head, &["?", &address.query]);
+        }
+        push_all(head, &[" HTTP/1.1\r\nhost: ", &address.host, "\r\nuser-agent: ", USER_AGENT, "\r\n"]);
+        for (name, value) in &call.headers {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        if sends_length {
+            push_all(head, &["content-length: ", &length, "\r\n"]);
+        }
+        self.write_signature(head, call, address, now);
+        head.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends the signature and the headers that only it needs; every other header is covered too.
+    fn write_signature(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        if self.config.credentials == Credentials::Anonymous {
+            return;
+        }
+        if self.config.signature == Signature::V2 {
+            return self.write_signature_v2(head, call, address, now);
+        }
+        let hash =
+            if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
+        let headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let request = Unsigned {
+            method: call.method,
+            path: &address.path,
+            query: &address.query,
+            host: &address.host,
+            headers: &headers,
+            payload_hash: &hash,
+        };
+        self.signer.sign(&request, now, |name, value| push_all(head, &[name, ": ", value, "\r\n"]));
+    }
+
+    fn write_signature_v2(&self, head: &mut Vec<u8>, call: &Call, address: &Address, now: SystemTime) {
+        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+            return;
+        };
+        let date = date::format_http(now);
+        let mut added = vec![("x-amz-date", date.as_str())];
+        added.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
+        let mut headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        headers.extend_from_slice(&added);
+        headers.sort_unstable_by_key(|(name, _)| *name);
+        let query: Vec<_> = call.query.iter().map(|(name, value)| (*name, &**value)).collect();
+        let request = sigv2::SignedRequest {
+            method: call.method,
+            host_bucket: Some(call.bucket).filter(|bucket| self.is_virtual(bucket)),
+            path: &address.path,
+            query: &query,
+            headers: &headers,
+        };
+        for (name, value) in added {
+            push_all(head, &[name, ": ", value, "\r\n"]);
+        }
+        push_all(head, &["authorization: ", &request.authorization(access_key, secret_key), "\r\n"]);
+    }
+
+    pub(super) fn address(&self, call: &Call) -> Address {
+        let mut path = self.base_path.clone();
+        let is_virtual = self.is_virtual(call.bucket);
+        if !is_virtual && !call.bucket.is_empty() {
+            path.push('/');
+            uri::push_path(&mut path, call.bucket);
+        }
+        if is_virtual || call.bucket.is_empty() || !call.key.is_empty() {
+            path.push('/');
+            uri::push_path(&mut path, call.key);
+        }
+        let origin = if is_virtual { self.origin.subdomain(call.bucket) } else { self.origin.clone() };
+        let query = match call.query.is_empty() {
+            true => String::new(),
+            false => uri::canonical_query(call.query.iter().map(|(name, value)| (*name, &**value))),
+        };
+        Address { host: origin.authority(), origin, path, query }
+    }
+
+    /// Whether the bucket's name goes into the host's. One with dots does not where a certificate
+    /// has to fit.
+    fn is_virtual(&self, bucket: &str) -> bool {
+        if bucket.is_empty() {
+            return false;
+        }
+        match self.config.addressing {
+            Addressing::Path => false,
+            Addressing::VirtualHost => !self.origin.is_numeric_or_local(),
+            Addressing::Auto => {
+                let is_aws =
+                    [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|d| self.origin.host.ends_with(d));
+                let is_label =
+                    bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+                is_aws && is_label
+            }
+        }
+    }
+
+    /// A URL that carries its own signature. Errors: `InvalidArgument`.
+    pub(super) fn presign(&self, call: &Call, expires_s: u64, now: SystemTime) -> Result<String> {
+        let refused = |detail: String| call.named(Error::new(ErrorKind::InvalidArgument, detail));
+        if !(1..=MAX_EXPIRES_S).contains(&expires_s) {
+            return Err(refused(format!("a URL lives 1 to {MAX_EXPIRES_S} seconds, not {expires_s}")));
+        }
+        let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials else {
+            return Err(refused(format!(
+                "a URL cannot be signed with {}",
+                self.config.credentials.described()
+            )));
+        };
+        let Address { origin, host, path, .. } = self.address(call);
+        let request = PresignedRequest { method: call.method, host: &host, path: &path, parameters: &[] };
+        let key = self.signer.key(secret_key, now);
+        let query = key.presigned_query(access_key, session_token.as_deref(), now, expires_s, &request);
+        Ok(format!("{origin}{path}?{query}"))
+    }
+}
+
+/// A reader of many ranges, on the same connections.
+fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
+    let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
+    let proxies = config.proxies.clone();
+    let options = vector::Options {
+        http: config.http,
+        timeouts,
+        deadline: config.timeout,
+        connections_per_origin: config.connections,
+        max_retries,
+        tls_roots,
+        proxies,
+        ..Default::default()
+    };
+    vector::Session::over(http.clone(), options)
+}
+
+fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
+    for piece in pieces {
+        head.extend_from_slice(piece.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::{Bucket, Key};
+
+    use super::*;
+
+    fn address(endpoint: &str, addressing: Addressing, bucket: &str) -> String {
+        let config = S3Config { addressing, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+        let (bucket, key) = (Bucket::new(bucket).unwrap(), Key::new("a b/c").unwrap());
+        let call = Call::on_object("GET", "get", &bucket, &key);
+        let address = Session::new(config).unwrap().address(&call);
+        format!("{}{}", address.origin, address.path)
+    }
+
+    #[test]
+    fn the_bucket_goes_where_the_service_looks_for_it() {
+        let aws = "https://s3.eu-west-1.amazonaws.com";
+        let auto = Addressing::Auto;
+        assert_eq!(address(aws, auto, "b"), "https://b.s3.eu-west-1.amazonaws.com/a%20b/c");
+        assert_eq!(address(aws, auto, "b.c"), "https://s3.eu-west-1.amazonaws.com/b.c/a%20b/c");
+        assert_eq!(address(aws, Addressing::Path, "b"), "https://s3.eu-west-1.amazonaws.com/b/a%20b/c");
+        assert_eq!(address("http://h:9/base/", auto, "b"), "http://h:9/base/b/a%20b/c");
+        assert_eq!(address("http://h:9", Addressing::VirtualHost, "b"), "http://b.h:9/a%20b/c");
+        assert_eq!(
+            address("http://127.0.0.1:9", Addressing::VirtualHost, "b"),
+            "http://127.0.0.1:9/b/a%20b/c"
+        );
+    }
+}

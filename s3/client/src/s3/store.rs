@@ -1,0 +1,279 @@
+//! [`S3Store`]: the calls of [`Store`], each handed to the module that knows how.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_store::{
+    Bucket, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
+    Deleted, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
+    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+};
+use fordway_wire::{range, s3_xml, uri};
+
+use super::S3Config;
+use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
+use super::multipart::{self, Part};
+use super::request::Call;
+use super::session::Session;
+use super::writer::{self, ObjectWriter, PartWriter};
+use super::{delete, list, parts, ranges, read, versions};
+use fordway_http::vector::RemoteFile;
+
+/// The lane's name.
+pub(super) const LANE: &str = "http";
+
+/// An S3 service. Clones share connections and configuration.
+#[derive(Clone)]
+pub struct S3Store {
+    session: Arc<Session>,
+}
+
+impl S3Store {
+    /// A store at the endpoint of `config`; nothing is sent yet.
+    /// Errors: `InvalidArgument` for an endpoint or setting that cannot be.
+    pub fn new(config: S3Config) -> Result<Self> {
+        Ok(S3Store { session: Arc::new(Session::new(config)?) })
+    }
+
+    /// A URL by which anybody may `method` the object for `expires_s` seconds (1 to 604,800) from
+    /// `now`, in the name of this store's credentials. Nothing is sent.
+    /// Errors: `InvalidArgument`, also where there are no credentials.
+    pub fn presign(
+        &self,
+        method: &'static str,
+        bucket: &Bucket,
+        key: &Key,
+        expires_s: u64,
+        now: SystemTime,
+    ) -> Result<String> {
+        self.session.presign(&Call::on_object(method, "presign", bucket, key), expires_s, now)
+    }
+
+    /// The version of an object that is there now, for vectored reads and read-ahead.
+    /// Errors: as of `head`. Cost: one HEAD.
+    pub fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
+        ranges::open(&self.session, (bucket, key))
+    }
+}
+
+/// The value of `x-amz-copy-source`.
+pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&VersionId>) -> String {
+    let mut source = format!("/{bucket}/");
+    uri::push_path(&mut source, key.as_str());
+    if let Some(version) = version {
+        source.push_str("?versionId=");
+        uri::push_query(&mut source, version.as_str());
+    }
+    source
+}
+
+/// Describes an object.
+pub(super) fn head(session: &Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
+    let call = read::call(session, "HEAD", "head", target, options);
+    session.run(&call, |response| {
+        let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
+        Ok(object_info(&response, size))
+    })
+}
+
+impl Store for S3Store {
+    fn lane(&self) -> &'static str {
+        LANE
+    }
+
+    fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
+        list::list_buckets(&self.session)
+    }
+
+    fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
+        let call = Call::on_bucket("PUT", "create bucket", bucket).once();
+        bucket.for_creation().map_err(|error| call.named(error))?;
+        match self.session.config.region.as_str() {
+            // The one region that S3 does not want named.
+            "us-east-1" => self.session.run_for_status(&call),
+            region => {
+                let document = s3_xml::create_bucket_configuration(region);
+                self.session.run_for_status(&call.document(&document))
+            }
+        }
+    }
+
+    /// S3 does not say when the bucket was made: `created` is the epoch.
+    fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
+        self.session.run_for_status(&Call::on_bucket("HEAD", "head bucket", bucket))?;
+        Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
+    }
+
+    fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.session.run_for_status(&Call::on_bucket("DELETE", "delete bucket", bucket).once())
+    }
+
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        versions::versioning(&self.session, bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        versions::set_versioning(&self.session, bucket, versioning)
+    }
+
+    /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
+    /// most 64 MiB. A missing bucket is found when the first bytes are sent.
+    fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
+        Ok(Box::new(ObjectWriter::new(&self.session, bucket, key, options)))
+    }
+
+    /// One request, without a copy of `body`.
+    fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
+        let algorithm = options.checksum.or(self.session.config.checksum);
+        let checksum = algorithm.map(|algorithm| Checksum::of(algorithm, body));
+        let md5 = options.check_md5.then(|| fast_md5::digest(body));
+        writer::put(&self.session, (bucket, key), body, options, (checksum.as_ref(), md5))
+    }
+
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        read::get(&self.session, bucket, key, options)
+    }
+
+    fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
+        read::read(&self.session, (bucket, key), options, buffer)
+    }
+
+    fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        wanted: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        match wanted {
+            [] => Ok(Vec::new()),
+            _ => ranges::read_ranges(&self.session, (bucket, key), wanted, options),
+        }
+    }
+
+    fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        head(&self.session, (bucket, key), options)
+    }
+
+    /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
+    /// were sent without checksums), one per part.
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        parts::object_parts(&self.session, (bucket, key), options)
+    }
+
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        let call = Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
+        let document = self.session.run_for_document(&call)?;
+        s3_xml::object_tags(&document).map_err(|error| call.named(error))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        let document = s3_xml::tagging(tags);
+        let call = Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
+        check_tags(tags).map_err(|error| call.named(error))?;
+        self.session.run_for_status(&call.document(&document))
+    }
+
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+        delete::delete(&self.session, bucket, key, options)
+    }
+
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+        delete::delete_many(&self.session, bucket, keys)
+    }
+
+    fn copy(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        let mut call = Call::on_object("PUT", "copy", bucket, key);
+        if !options.conditions.is_empty() {
+            call = call.once();
+        }
+        call.header("x-amz-copy-source", copy_source(from, options.source_version.as_ref()));
+        if let Some(metadata) = &options.metadata {
+            call.header("x-amz-metadata-directive", "REPLACE");
+            add_metadata(&mut call, metadata)?;
+        }
+        if let Some(tags) = &options.tags {
+            check_tags(tags).map_err(|error| call.named(error))?;
+            call.header("x-amz-tagging-directive", "REPLACE");
+            add_tags(&mut call, tags);
+        }
+        if let Some(algorithm) = options.checksum {
+            call.header("x-amz-checksum-algorithm", algorithm.name());
+        }
+        add_conditions(&mut call, &options.source_conditions, &OF_COPY_SOURCE);
+        add_conditions(&mut call, &options.conditions, &OF_OBJECT);
+        self.session.run(&call, multipart::copied)
+    }
+
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+        list::list(&self.session, bucket, query)
+    }
+
+    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        versions::list(&self.session, bucket, query)
+    }
+
+    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
+        multipart::create(&self.session, (bucket, key), options)
+    }
+
+    /// Holds the part in memory until it is committed; a missing upload is found then. To an upload
+    /// with a checksum S3 itself takes only parts of which the caller asks for the same one.
+    fn part_writer(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        number: u16,
+        options: &PartOptions,
+    ) -> Result<Box<dyn Writer>> {
+        checked_part_number(number)
+            .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
+        Ok(Box::new(PartWriter::new(&self.session, Part { bucket, key, upload, number }, options)))
+    }
+
+    fn copy_part(
+        &self,
+        from: (&Bucket, &Key),
+        options: &GetOptions,
+        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
+    ) -> Result<PutResult> {
+        Part { bucket, key, upload, number }.copy(&self.session, from, options)
+    }
+
+    fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        multipart::list_parts(&self.session, (bucket, key, upload), query)
+    }
+
+    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
+        multipart::list_uploads(&self.session, bucket, query)
+    }
+
+    fn complete_upload(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        parts: &[CompletedPart],
+        options: &CompleteOptions,
+    ) -> Result<PutResult> {
+        multipart::complete(&self.session, (bucket, key, upload), parts, options)
+    }
+
+    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
+        multipart::abort(&self.session, bucket, key, upload)
+    }
+}

@@ -1,0 +1,173 @@
+//! A server on the loopback interface that does what it is told, right or wrong, and notes what it
+//! was asked.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_http::Timeouts;
+use fordway_store::{Bucket, Key};
+
+/// What the server does next on a connection; after the last step it closes.
+pub(crate) enum Step {
+    /// Receives a whole request.
+    Request,
+    /// Receives a head, and leaves the body where it is.
+    Head,
+    Send(Vec<u8>),
+    /// Sends one byte at a time, this long apart.
+    Drip(Vec<u8>, Duration),
+    Pause(Duration),
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// Which connection it came on, from 0.
+    pub(crate) connection: usize,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Seen {
+    pub(crate) fn line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        headers.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) url: String,
+    thread: JoinHandle<Vec<Seen>>,
+}
+
+impl Server {
+    /// Serves one script per connection, one connection after the other.
+    pub(crate) fn start(scripts: Vec<Vec<Step>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        listener.set_nonblocking(true).unwrap();
+        Server { url, thread: std::thread::spawn(move || serve(&listener, scripts)) }
+    }
+
+    /// Every request on one connection gets the next of `answers`.
+    pub(crate) fn answering(answers: Vec<Vec<u8>>) -> Self {
+        Self::start(vec![
+            answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect(),
+        ])
+    }
+
+    /// A store at this server.
+    pub(crate) fn store(&self, change: impl FnOnce(&mut S3Config)) -> S3Store {
+        let keys = Credentials::keys("AK", "SK", "a test");
+        let mut config = S3Config::new(&self.url, "us-east-1", keys);
+        // Longer than a busy machine leaves the server's thread without a processor.
+        let long = Duration::from_secs(20);
+        config.timeouts = Timeouts { connect: long, first_byte: long, progress: long, idle: long };
+        config.max_retries = 2;
+        change(&mut config);
+        S3Store::new(config).unwrap()
+    }
+
+    /// Ends the server and returns what it was asked.
+    pub(crate) fn seen(self) -> Vec<Seen> {
+        self.thread.join().unwrap()
+    }
+}
+
+fn serve(listener: &TcpListener, scripts: Vec<Vec<Step>>) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    for (connection, script) in scripts.into_iter().enumerate() {
+        let Some(mut stream) = accept(listener) else { break };
+        for step in script {
+            if !act(&mut stream, step, connection, &mut seen) {
+                break;
+            }
+        }
+    }
+    seen
+}
+
+/// A client that needs fewer connections than were scripted must not keep the test waiting.
+fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            return Some(stream);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+/// Returns whether the client is still there.
+fn act(stream: &mut TcpStream, step: Step, connection: usize, seen: &mut Vec<Seen>) -> bool {
+    match step {
+        Step::Request | Step::Head => {
+            let Some(head) = read_head(stream) else { return false };
+            let mut request = Seen { connection, head, body: Vec::new() };
+            let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+            if matches!(step, Step::Request) {
+                request.body = vec![0; length];
+                stream.read_exact(&mut request.body).unwrap();
+            }
+            seen.push(request);
+            true
+        }
+        Step::Send(bytes) => stream.write_all(&bytes).is_ok(),
+        Step::Drip(bytes, wait) => bytes.iter().all(|byte| {
+            std::thread::sleep(wait);
+            stream.write_all(&[*byte]).is_ok()
+        }),
+        Step::Pause(wait) => {
+            std::thread::sleep(wait);
+            true
+        }
+    }
+}
+
+pub(crate) fn read_head(stream: &mut impl Read) -> Option<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        if stream.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+/// An answer with a length, `headers` each ending in a line break.
+pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut bytes =
+        format!("HTTP/1.1 {status} Status\r\ncontent-length: {}\r\n{headers}\r\n", body.len()).into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+pub(crate) fn object(body: impl AsRef<[u8]>) -> Vec<u8> {
+    answer(200, "etag: \"t\"\r\nlast-modified: Fri, 24 May 2013 00:00:00 GMT\r\n", body)
+}
+
+pub(crate) fn error(status: u16, code: &str, more: &str) -> Vec<u8> {
+    let body = format!("<Error><Code>{code}</Code><Message>it says so.</Message>{more}</Error>");
+    answer(status, "content-type: application/xml\r\n", body)
+}
+
+pub(crate) fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}

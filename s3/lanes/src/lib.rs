@@ -1,0 +1,271 @@
+//! From an endpoint to the lane behind it. Every leaf (command line, Python, C, ...) asks here, so
+//! that the same endpoint means the same everywhere.
+//!
+//! | endpoint | lane |
+//! |---|---|
+//! | `file:///DIRECTORY[?OPTION=VALUE&...]`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
+//! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
+//! | none | `http`: AWS |
+//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or that of another |
+//!
+//! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`)
+//! and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
+
+mod embedded;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fordway_client::node::{NodeAddress, NodeStore, Secret};
+use fordway_client::s3::{Addressing, Credentials, S3Config, S3Store};
+use fordway_http::TlsRoots;
+use fordway_http::vector::RemoteFile;
+use fordway_posix::PosixStore;
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
+
+use embedded::Embedded;
+
+/// From this size on, objects go over HTTP in parts, several at once.
+const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
+
+/// Makes URLs that carry their own signature; only lanes that speak HTTP have one.
+pub trait Presigner: Send + Sync {
+    /// A URL by which anybody may do `method` on the object until `lifetime` (1 s to 7 days) has
+    /// passed. Errors: `InvalidArgument`.
+    fn presign(&self, method: &'static str, bucket: &Bucket, key: &Key, lifetime: Duration)
+    -> Result<String>;
+}
+
+impl Presigner for S3Store {
+    fn presign(
+        &self,
+        method: &'static str,
+        bucket: &Bucket,
+        key: &Key,
+        lifetime: Duration,
+    ) -> Result<String> {
+        S3Store::presign(self, method, bucket, key, lifetime.as_secs(), SystemTime::now())
+    }
+}
+
+/// Opens objects for reads of many ranges, and ahead of who reads; only lanes where a request is worth
+/// saving have one.
+pub trait FileOpener: Send + Sync {
+    /// The version of an object that is there now. Errors: as of [`Store::head`].
+    fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
+}
+
+impl FileOpener for S3Store {
+    fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
+        S3Store::open_file(self, bucket, key)
+    }
+}
+
+/// An opened endpoint.
+#[derive(Clone)]
+pub struct Lane {
+    /// The objects behind it.
+    pub store: Arc<dyn Store>,
+    /// Signs URLs, where the lane has URLs.
+    pub presigner: Option<Arc<dyn Presigner>>,
+    /// Opens objects, where that is more than a name for calls of the store.
+    pub opener: Option<Arc<dyn FileOpener>>,
+    /// Objects of at least so many bytes go in parts, several at once; `None` where one stream is fastest.
+    pub multipart_threshold_bytes: Option<u64>,
+}
+
+impl Lane {
+    /// A lane within this process or node, where one stream is as fast as many.
+    pub fn local(store: Arc<dyn Store>) -> Self {
+        Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
+    }
+}
+
+/// What a caller says beside the environment; `None` leaves it to that.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The endpoint, which wins over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS
+    /// configuration file.
+    pub endpoint: Option<String>,
+    /// The profile of the AWS files.
+    pub profile: Option<String>,
+    /// The region to sign for.
+    pub region: Option<String>,
+    /// The keys to sign with, on lanes that sign.
+    pub credentials: Option<Credentials>,
+    /// Where a bucket's name goes, on lanes that have URLs.
+    pub addressing: Option<Addressing>,
+    /// How long a request may wait for another machine, retries included.
+    pub timeout: Option<Duration>,
+    /// Connections for the ranges of objects at once, on the `http` lane.
+    pub connections: Option<usize>,
+    /// A PEM file of the certificates to trust, and no others, on the `http` lane.
+    pub ca_bundle: Option<PathBuf>,
+}
+
+/// Opens the lane that `options` and the environment ask for.
+/// Errors: `InvalidArgument` for an endpoint or profile that is none, `NotImplemented`, and those
+/// of the lane.
+pub fn open(options: &Options) -> Result<Lane> {
+    let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
+    let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
+    tracing::debug!(?endpoint, "opening the lane");
+    match endpoint.as_deref().map(Endpoint::parse).transpose()? {
+        Some(Endpoint::Embedded(embedded)) => open_embedded(embedded),
+        Some(Endpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
+        Some(Endpoint::Tcp(host)) => {
+            let secret = secret(&host, options.adjust(S3Config::resolve(Some(&host), &variable)?))?;
+            Ok(open_node(NodeAddress::Tcp(host, secret)))
+        }
+        Some(Endpoint::Http(url)) => open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?)),
+        None => open_http(options.adjust(S3Config::resolve(None, &variable)?)),
+    }
+}
+
+impl Options {
+    /// What the options put in the place of an environment variable.
+    fn variable(&self, name: &str) -> Option<String> {
+        match name {
+            "AWS_PROFILE" => self.profile.clone(),
+            "AWS_REGION" => self.region.clone(),
+            _ => None,
+        }
+    }
+
+    /// `config`, with what the options say of signing and addressing.
+    fn adjust(&self, config: S3Config) -> S3Config {
+        S3Config {
+            credentials: self.credentials.clone().unwrap_or(config.credentials),
+            addressing: self.addressing.unwrap_or(config.addressing),
+            timeout: self.timeout.or(config.timeout),
+            connections: self.connections.unwrap_or(config.connections),
+            tls_roots: self.ca_bundle.clone().map_or(config.tls_roots, TlsRoots::File),
+            ..config
+        }
+    }
+}
+
+fn open_embedded(embedded: Embedded) -> Result<Lane> {
+    Ok(Lane::local(Arc::new(PosixStore::open(&embedded.root, embedded.config)?)))
+}
+
+fn open_node(address: NodeAddress) -> Lane {
+    Lane::local(Arc::new(NodeStore::new(address)))
+}
+
+/// The keys to prove oneself with by TCP. Errors: `InvalidArgument` without any.
+fn secret(host: &str, config: S3Config) -> Result<Secret> {
+    match config.credentials {
+        Credentials::Keys { access_key, secret_key, .. } => Ok(Secret { access_key, secret_key }),
+        Credentials::Anonymous => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "tcp://{host} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed"
+            ),
+        )),
+    }
+}
+
+fn open_http(config: S3Config) -> Result<Lane> {
+    let store = Arc::new(S3Store::new(config)?);
+    let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
+    Ok(Lane { presigner: Some(store.clone()), opener: Some(store.clone()), store, multipart_threshold_bytes })
+}
+
+/// An endpoint, read but not opened.
+#[derive(Clone, Debug)]
+enum Endpoint {
+    Embedded(Embedded),
+    Http(String),
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+impl Endpoint {
+    fn parse(text: &str) -> Result<Self> {
+        let invalid = |why: &str| {
+            let why = format!(
+                "the endpoint {text:?} {why}; use file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT or https://HOST"
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        };
+        if text.starts_with('/') {
+            return Ok(Endpoint::Embedded(Embedded::at(text)));
+        }
+        match text.split_once("://") {
+            Some(("file", path)) if path.starts_with('/') => Embedded::parse(path).map(Endpoint::Embedded),
+            Some(("file", _)) => invalid("does not name an absolute path"),
+            Some(("http" | "https", "")) => invalid("has no host"),
+            Some(("http" | "https", _)) => Ok(Endpoint::Http(text.trim_end_matches('/').to_owned())),
+            Some(("unix", path)) if path.starts_with('/') => Ok(Endpoint::Unix(path.into())),
+            Some(("unix", _)) => invalid("does not name an absolute path"),
+            Some(("tcp", host)) if host.contains(':') => {
+                Ok(Endpoint::Tcp(host.trim_end_matches('/').to_owned()))
+            }
+            Some(("tcp", _)) => invalid("has no port"),
+            Some(_) => invalid("has a scheme that is not known"),
+            None => invalid("is neither a URL nor an absolute path"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_pick_the_lane() {
+        let root = |text: &str| match Endpoint::parse(text) {
+            Ok(Endpoint::Embedded(embedded)) => embedded.root.display().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(root("/a b/c?d"), "/a b/c?d");
+        assert_eq!(root("file:///a b/c"), "/a b/c");
+        assert_eq!(root("file:///a b/c?durability=data"), "/a b/c");
+        let http = Endpoint::parse("http://h:1/").unwrap();
+        assert!(matches!(http, Endpoint::Http(url) if url == "http://h:1"));
+        let unix = Endpoint::parse("unix:///run/a b").unwrap();
+        assert!(matches!(unix, Endpoint::Unix(path) if path.as_os_str() == "/run/a b"));
+        let tcp = Endpoint::parse("tcp://[::1]:7/").unwrap();
+        assert!(matches!(tcp, Endpoint::Tcp(host) if host == "[::1]:7"));
+        for (text, kind) in [
+            ("file://relative", ErrorKind::InvalidArgument),
+            ("file:///a?durabilty=full", ErrorKind::InvalidArgument),
+            ("relative", ErrorKind::InvalidArgument),
+            ("ftp://h", ErrorKind::InvalidArgument),
+            ("https://", ErrorKind::InvalidArgument),
+            ("unix://run/s", ErrorKind::InvalidArgument),
+            ("tcp://h", ErrorKind::InvalidArgument),
+        ] {
+            assert_eq!(Endpoint::parse(text).unwrap_err().kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_root_is_named() {
+        let options = Options { endpoint: Some("/does/not/exist".into()), ..Default::default() };
+        let error = open(&options).err().expect("there is no such directory");
+        assert!(error.to_string().contains("/does/not/exist does not exist"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_gateway_is_named_when_it_is_asked() {
+        let options = Options { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
+        let store = open(&options).unwrap().store;
+        assert_eq!(store.lane(), "node");
+        let error = store.list_buckets().expect_err("there is no such socket");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("fordway node ROOT --socket /does/not/exist"), "{error}");
+    }
+
+    #[test]
+    fn http_lanes_sign_urls_and_local_ones_do_not() {
+        let at = |endpoint: &str| {
+            open(&Options { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
+        };
+        let (http, local) = (at("http://127.0.0.1:9"), at("/"));
+        assert_eq!((http.store.lane(), local.store.lane()), ("http", "embedded"));
+        assert!(http.presigner.is_some() && local.presigner.is_none());
+    }
+}
