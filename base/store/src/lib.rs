@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 mod conditions;
 mod digest;
+mod documents;
 mod error;
 mod etag;
+mod extensions;
 mod list;
 mod memory;
 mod multipart;
@@ -24,8 +26,10 @@ mod version;
 
 pub use conditions::{Conditions, ETagMatch};
 pub use digest::{Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Digests, Expected, Hasher};
+pub use documents::{BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, check_document};
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
+pub use extensions::{MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions};
 pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};
 pub use memory::MemoryStore;
 pub use multipart::{
@@ -44,7 +48,16 @@ pub use version::{
     Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
 
-/// An S3 object store, on any lane.
+/// An S3 object store, on any lane: [`Objects`] and all that S3 has beyond them.
+pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
+    /// The same store in which no symbolic link leads out of the bucket that is asked for, for a user who is
+    /// given some buckets only; `None` where there are no links. Errors: those of opening it.
+    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
+        Ok(None)
+    }
+}
+
+/// Buckets, and the objects in them: what every store has.
 ///
 /// Calls block until they are done; an implementation is shared between threads. Every object that
 /// a call publishes appears whole or not at all, and the last writer wins unless
@@ -53,15 +66,9 @@ pub use version::{
 /// Errors carry an [`ErrorKind`] from the one list that all bindings map. Each method names the
 /// kinds a caller is expected to handle; any of them may also fail with the kinds of a broken
 /// machine (`Io`, `NoSpace`, `AccessDenied`, `Unavailable`, ...).
-pub trait Store: Send + Sync {
+pub trait Objects: Send + Sync {
     /// The lane's name as tables and messages show it: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
-
-    /// The same store in which no symbolic link leads out of the bucket that is asked for, for a user who is
-    /// given some buckets only; `None` where there are no links. Errors: those of opening it.
-    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
-        Ok(None)
-    }
 
     /// All buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
@@ -75,14 +82,6 @@ pub trait Store: Send + Sync {
     /// Removes an empty bucket: one without objects, versions and delete markers.
     /// Errors: `NoSuchBucket`, `BucketNotEmpty`.
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
-
-    /// Whether the bucket keeps old versions. Errors: `NoSuchBucket`.
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning>;
-
-    /// Has the bucket keep old versions from now on, or no longer.
-    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`Versioning::Unversioned`], to which there is no
-    /// way back; `NotImplemented` where the store cannot keep them.
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()>;
 
     /// Starts an object that is fed piece by piece; nothing is visible before [`Writer::commit`].
     /// Errors: `NoSuchBucket`, `PreconditionFailed` (perhaps only at commit).
@@ -134,48 +133,11 @@ pub trait Store: Send + Sync {
     /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Store::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
-    /// The parts that an object was completed of, by number; none for one that was put whole.
-    /// Errors: as [`Store::get`].
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
-
-    /// The tags of an object, or of a `version` of it. Errors: as [`Store::get`].
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
-
-    /// Replaces the tags of an object, or of a `version` of it; its modification time stays.
-    /// Errors: as [`Store::get`], and `InvalidTag`.
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
-
     /// Removes an object; removing what is not there succeeds, as in S3. Where the bucket keeps
     /// versions, the object becomes one and a delete marker the latest; a delete of a version removes
     /// just that, and what is then the newest becomes the latest.
     /// Errors: `NoSuchBucket`, `PreconditionFailed`.
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted>;
-
-    /// Removes many objects; one result per key, in order.
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
-        keys.iter().map(|key| self.delete(bucket, key, &DeleteOptions::default())).collect()
-    }
-
-    /// Reads many objects whole; one result per key, in order.
-    fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
-        keys.iter().map(|key| get_whole(self, bucket, key)).collect()
-    }
-
-    /// Describes many objects; one result per key, in order.
-    fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
-        keys.iter().map(|key| self.head(bucket, key, &GetOptions::default())).collect()
-    }
-
-    /// Stores many objects, each as [`Store::put`] does; one result per object, in order. Of several
-    /// under one key any may be the last.
-    fn put_many(
-        &self,
-        bucket: &Bucket,
-        objects: &[(Key, &[u8])],
-        options: &PutOptions,
-    ) -> Vec<Result<PutResult>> {
-        objects.iter().map(|(key, body)| self.put(bucket, key, body, options)).collect()
-    }
 
     /// Copies an object within the store.
     /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
@@ -190,74 +152,6 @@ pub trait Store: Send + Sync {
 
     /// One page of a bucket in byte order of the keys. Errors: `NoSuchBucket`.
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing>;
-
-    /// One page of all versions and delete markers, by key and then from the newest to the oldest.
-    /// Errors: `NoSuchBucket`.
-    fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
-
-    /// Starts a multipart upload. Errors: `NoSuchBucket`.
-    fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
-
-    /// Starts one part (`number` 1 to 10,000); a later part of the same number replaces an earlier.
-    /// Errors: `NoSuchUpload`, `InvalidArgument`.
-    fn part_writer(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        upload: &UploadId,
-        number: u16,
-        options: &PartOptions,
-    ) -> Result<Box<dyn Writer>>;
-
-    /// Fills a part from (a range of) an object that exists. Errors: `NoSuchUpload`, `NoSuchKey`,
-    /// `InvalidRange`.
-    fn copy_part(
-        &self,
-        from: (&Bucket, &Key),
-        options: &GetOptions,
-        (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
-    ) -> Result<PutResult> {
-        let object = self.get(from.0, from.1, options)?;
-        let part = PartOptions { size_hint: Some(object.content.len()), ..Default::default() };
-        let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
-        object.content.for_each_chunk(|chunk| writer.write(chunk))?;
-        writer.commit(&Expected::default())
-    }
-
-    /// The parts an upload has so far, by number. Errors: `NoSuchUpload`.
-    fn list_parts(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        upload: &UploadId,
-        query: &PartsQuery,
-    ) -> Result<PartListing>;
-
-    /// Uploads in progress, by key and then by start. Errors: `NoSuchBucket`.
-    fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing>;
-
-    /// Publishes the object made of `parts`, which must rise in number and match what was sent. Sent again
-    /// with as many parts it answers the same, while the object is the one at `key`.
-    /// Errors: `NoSuchUpload`, `InvalidPart`, `InvalidPartOrder`, `EntityTooSmall`, `BadDigest`,
-    /// `IncompleteBody`, `PreconditionFailed`.
-    fn complete_upload(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        upload: &UploadId,
-        parts: &[CompletedPart],
-        options: &CompleteOptions,
-    ) -> Result<PutResult>;
-
-    /// Forgets an upload and its parts. Errors: `NoSuchUpload`.
-    fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
-}
-
-/// One object of a batch, into memory of its own.
-fn get_whole<S: Store + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result<Vec<u8>> {
-    let mut body = Vec::new();
-    store.read(bucket, key, &GetOptions::default(), &mut body)?;
-    Ok(body)
 }
 
 /// An object or part being written. Dropping it without a commit leaves nothing behind.

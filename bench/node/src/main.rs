@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
-use fordway_store::{Bucket, Key, PutOptions, Store};
+use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
 
 /// Objects of 4 KiB that are got.
 const SMALL: usize = 64;

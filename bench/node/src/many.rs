@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fordway_measure::{median, median_interval};
-use fordway_store::{GetOptions, Key, Store};
+use fordway_store::{GetOptions, Key, Objects};
 
 use crate::bare::{Ask, Client};
 use crate::{SMALL, bucket, is_wanted, node_store, small};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use fordway_measure::{Shuffle, median, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{GetOptions, Key, PutOptions, Store};
+use fordway_store::{GetOptions, Key, ObjectBatches, Objects, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 
 use crate::bare::{Ask, Client};

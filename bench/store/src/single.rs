@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use fordway_measure::{Interval, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Expected, Key, ListQuery, MIN_PART_BYTES, PartOptions,
-    PutOptions, Store,
+    Bucket, CompleteOptions, CompletedPart, Expected, Key, ListQuery, MIN_PART_BYTES, MultipartUploads,
+    ObjectBatches, Objects, PartOptions, PutOptions,
 };
 
 const OBJECTS: usize = 200;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_store::{Bucket, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{Bucket, ErrorKind, Expected, GetOptions, Key, ListQuery, Objects, PutOptions};
 use fordway_wire::node::{Hello, Request, VERSION, WELCOME_BYTES};
 
 /// A gateway; killed when dropped.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_http::TlsRoots;
-use fordway_store::{Bucket, GetOptions, Key, PutOptions, Store};
+use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
 
 const KEYS: [&str; 2] = ["me", "my-secret-my-secret"];
 

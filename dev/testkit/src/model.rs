@@ -2,7 +2,8 @@
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
-    MemoryStore, PutOptions, Result, Store, Tags, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    MemoryStore, Objects, PutOptions, Result, Store, Tags, VersionListing, VersionSummary, Versioning,
+    VersionsQuery,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

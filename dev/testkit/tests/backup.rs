@@ -7,8 +7,8 @@ use std::process::Command;
 use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore, Severity};
 use fordway_store::{
     Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected,
-    GetOptions, Key, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadId, Versioning,
-    VersionsQuery,
+    GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, ObjectVersions, Objects,
+    PartOptions, PutOptions, Tags, UploadId, Versioning, VersionsQuery,
 };
 
 fn bucket(name: &str) -> Bucket {

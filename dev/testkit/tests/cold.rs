@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
-use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store};
+use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_sys::fault::{self, Plan};
 use fordway_sys::without_waiting;
 

@@ -4,7 +4,7 @@
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, CopyOptions, Expected, Key, MAX_TAGS, MIN_PART_BYTES,
-    PartOptions, PutOptions, Result, Store, Tags, Versioning,
+    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, Versioning,
 };
 use fordway_sys::fault::{self, Plan};
 

@@ -13,7 +13,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions, Store,
+    Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
 /// A tmpfs of 2 MiB; unmounted when dropped.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
-use fordway_store::{Bucket, ETagPolicy, Key, Store};
+use fordway_store::{Bucket, ETagPolicy, Key, Objects};
 use fordway_sys::usage_of;
 
 const CLIENTS: usize = 16;

@@ -9,7 +9,7 @@ use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
 use fordway_http::{TlsRoots, Version};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
-use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, PutOptions, Store as _};
+use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, MultipartUploads, Objects, PutOptions};
 use fordway_testkit::conformance::Fixture;
 use fordway_testkit::model;
 use proptest::prelude::*;

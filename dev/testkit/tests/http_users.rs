@@ -12,8 +12,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETagPolicy, ErrorKind, Expected,
-    GetOptions, Key, ListQuery, PartOptions, PutOptions, Result, Store, Tags, VersionId, Versioning,
-    VersionsQuery,
+    GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions, Objects,
+    PartOptions, PutOptions, Result, Tags, VersionId, Versioning, VersionsQuery,
 };
 use fordway_testkit::conformance::Fixture;
 

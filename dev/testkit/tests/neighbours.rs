@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
-use fordway_store::{Bucket, Expected, GetOptions, Key, PartOptions, PutOptions, Store, UploadId};
+use fordway_store::{
+    Bucket, Expected, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
+};
 use fordway_wire::sigv4::{PresignedRequest, SigningKey};
 
 const PARTS: u16 = 1_500;

@@ -13,8 +13,8 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{
-    Bucket, ByteRange, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, PutOptions,
-    PutResult, Store,
+    Bucket, ByteRange, Content, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery,
+    ObjectBatches, Objects, PutOptions, PutResult, Store,
 };
 use fordway_sys::{Wait, receive_with_descriptor};
 use fordway_testkit::model;

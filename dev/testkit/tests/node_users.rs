@@ -10,8 +10,8 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_store::{
-    Bucket, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Result,
-    Store, VersionId, Versioning, VersionsQuery,
+    Bucket, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectBatches,
+    ObjectTags, ObjectVersions, Objects, PutOptions, Result, Store, VersionId, Versioning, VersionsQuery,
 };
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};

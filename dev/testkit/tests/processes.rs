@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use fordway_store::{Conditions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{
+    Conditions, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
+};
 use fordway_testkit::history::{Event, Timed, is_linearizable};
 use fordway_testkit::model::{self, Follower};
 

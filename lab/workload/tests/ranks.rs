@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, FromArgMatches};
 use fordway_measure::{Clock, Lane};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, PutOptions, Result, Store,
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ListQuery, MemoryStore, Objects, PutOptions, Result,
 };
 use fordway_workload::bench::Workload;
 use fordway_workload::io500::{Io500Plan, score};

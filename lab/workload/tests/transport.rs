@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fordway_measure::{Lane, Machine, Run, Summary};
-use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions, Store};
+use fordway_store::Objects as _;
+use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::Header;
 use fordway_workload::transport::{
     Done, Exchange, Hello, Linked, Objects, Order, Plan, Remote, Side, TcpLink, Transport, answer, describe,

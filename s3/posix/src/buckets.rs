@@ -13,8 +13,8 @@ use crate::area::{names_of, remove_if_file, remove_staged};
 use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, is_hidden_name,
-    is_private_name, upload_of,
+    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, is_document_name,
+    is_hidden_name, is_private_name, upload_of,
 };
 use crate::parts::remove_upload_dir;
 use crate::read::system_time;
@@ -158,7 +158,9 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
             errno => failed(errno),
         })?;
     }
-    for name in [LOCKS, VERSIONING, MARKERS] {
+    let documents = names_of(private).map_err(failed)?;
+    let documents = documents.iter().map(String::as_str).filter(|name| is_document_name(name));
+    for name in [LOCKS, VERSIONING, MARKERS].into_iter().chain(documents) {
         remove_if_file(private, name).map_err(failed)?;
     }
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);

@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use fordway_store::{Bucket, Key, UploadId};
+use fordway_store::{Bucket, DocumentKind, Key, UploadId};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
 /// What Fordway keeps in a bucket's directory beside its objects. Never listed, never a key.
@@ -35,6 +35,8 @@ pub(crate) const LOCKS: &str = "locks";
 pub(crate) const MARKERS: &str = "markers";
 /// The file in it that says whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
+/// What the names of files with documents of the bucket begin with in it.
+const DOCUMENT: &str = "document-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute of directories that a put made, and a delete may remove again.
@@ -203,7 +205,17 @@ pub(crate) fn is_private(path: &str) -> bool {
 
 /// Whether `name` is one that we write in a bucket's private directory.
 pub(crate) fn is_private_name(name: &str) -> bool {
-    is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name)
+    is_private_dir_name(name) || [LOCKS, MARKERS, VERSIONING].contains(&name) || is_document_name(name)
+}
+
+/// The name of the file there that holds a document of the bucket.
+pub(crate) fn document_name(kind: &DocumentKind) -> String {
+    format!("{DOCUMENT}{kind}")
+}
+
+/// Whether `name` is one that we give a document there.
+pub(crate) fn is_document_name(name: &str) -> bool {
+    name.strip_prefix(DOCUMENT).is_some_and(|kind| DocumentKind::new(kind).is_ok())
 }
 
 /// Whether `name` is one that we give a directory there.

@@ -28,6 +28,7 @@ mod buckets;
 mod copy;
 mod delete;
 mod dirs;
+mod documents;
 mod errors;
 mod format;
 mod fsck;

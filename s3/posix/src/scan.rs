@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Result, Store};
+use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Objects, Result};
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat};
 
 use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    Error, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, Deleted, DocumentKind, Error, GetOptions, Key, ListQuery, Listing, MultipartUploads,
+    Object, ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 
 use crate::batch::{SHARED_FROM, each};
@@ -19,14 +20,9 @@ fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnO
     move |error| error.during(operation, LANE, bucket.as_str(), key)
 }
 
-impl Store for PosixStore {
+impl Objects for PosixStore {
     fn lane(&self) -> &'static str {
         LANE
-    }
-
-    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
-        let config = PosixConfig { links: LinkRule::BeneathBucket, ..self.config().clone() };
-        Ok(Some(Arc::new(PosixStore::open(self.path(), config)?)))
     }
 
     fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
@@ -43,14 +39,6 @@ impl Store for PosixStore {
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
         self.inner.delete_bucket(bucket).map_err(at("delete bucket", bucket, ""))
-    }
-
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        self.inner.versioning(bucket).map_err(at("get versioning", bucket, ""))
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        self.inner.set_versioning(bucket, versioning).map_err(at("set versioning", bucket, ""))
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
@@ -85,29 +73,8 @@ impl Store for PosixStore {
         self.inner.read_ranges(bucket, key, ranges, options).map_err(at("get", bucket, key.as_str()))
     }
 
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        self.inner.set_tags(bucket, key, version, tags).map_err(at("set tags", bucket, key.as_str()))
-    }
-
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         self.inner.delete(bucket, key, options).map_err(at("delete", bucket, key.as_str()))
-    }
-
-    fn put_many(
-        &self,
-        bucket: &Bucket,
-        objects: &[(Key, &[u8])],
-        options: &PutOptions,
-    ) -> Vec<Result<PutResult>> {
-        each(objects, SHARED_FROM, |(key, body)| self.put(bucket, key, body, options))
     }
 
     fn copy(
@@ -123,9 +90,60 @@ impl Store for PosixStore {
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.inner.list(bucket, query).map_err(at("list", bucket, ""))
     }
+}
+
+impl ObjectBatches for PosixStore {
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        each(objects, SHARED_FROM, |(key, body)| self.put(bucket, key, body, options))
+    }
+}
+
+impl ObjectTags for PosixStore {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.inner.set_tags(bucket, key, version, tags).map_err(at("set tags", bucket, key.as_str()))
+    }
+}
+
+impl ObjectVersions for PosixStore {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.inner.versioning(bucket).map_err(at("get versioning", bucket, ""))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.inner.set_versioning(bucket, versioning).map_err(at("set versioning", bucket, ""))
+    }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.inner.list_versions(bucket, query).map_err(at("list versions", bucket, ""))
+    }
+}
+
+impl BucketDocuments for PosixStore {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        self.inner.document(bucket, kind).map_err(at("get document", bucket, kind.as_str()))
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        self.inner.set_document(bucket, kind, document).map_err(at("set document", bucket, kind.as_str()))
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.inner.delete_document(bucket, kind).map_err(at("delete document", bucket, kind.as_str()))
+    }
+}
+
+impl MultipartUploads for PosixStore {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -182,5 +200,12 @@ impl Store for PosixStore {
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
         self.inner.abort_upload(bucket, key, upload).map_err(at("abort upload", bucket, key.as_str()))
+    }
+}
+
+impl Store for PosixStore {
+    fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
+        let config = PosixConfig { links: LinkRule::BeneathBucket, ..self.config().clone() };
+        Ok(Some(Arc::new(PosixStore::open(self.path(), config)?)))
     }
 }

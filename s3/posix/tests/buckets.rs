@@ -7,7 +7,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Store, UploadsQuery, Versioning,
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, MultipartUploads, ObjectVersions, Objects,
+    PutOptions, UploadsQuery, Versioning,
 };
 use tempfile::TempDir;
 

@@ -5,7 +5,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Expected, Key, ListQuery, PartOptions, PartsQuery, PutOptions, Store, UploadId,
+    Bucket, DeleteOptions, Expected, Key, ListQuery, MultipartUploads, Objects, PartOptions, PartsQuery,
+    PutOptions, UploadId,
 };
 
 /// Says that it is over when it goes out of scope, also by a panic.

@@ -11,7 +11,8 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected,
-    GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, PartOptions, PutOptions, Store, Tags, UploadsQuery,
+    GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, Objects, PartOptions,
+    PutOptions, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 

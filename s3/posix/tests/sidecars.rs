@@ -3,7 +3,7 @@
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, PutOptions, Store};
+use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Objects, PutOptions};
 
 /// Four stores put over their own objects, and take the inodes that the others have just given up. Where
 /// inodes are not used again (tmpfs) there is nothing to be seen.

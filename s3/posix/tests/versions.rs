@@ -7,8 +7,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, PutOptions, Result, Store, VersionId, Versioning,
-    VersionsQuery,
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ObjectVersions, Objects, PutOptions, Result,
+    VersionId, Versioning, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;

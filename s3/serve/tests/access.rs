@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Bucket, Store as _};
+use fordway_store::{Bucket, Objects};
 use fordway_wire::date;
 use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};

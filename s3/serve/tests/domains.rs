@@ -3,7 +3,7 @@
 mod client;
 
 use client::{Call, Fixture, key, serve_with};
-use fordway_store::{Bucket, Store};
+use fordway_store::{Bucket, Objects};
 
 fn serve() -> Fixture {
     let fixture = serve_with(|config| config.domains = vec!["s3.example.org".to_owned()]);

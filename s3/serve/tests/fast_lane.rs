@@ -7,7 +7,7 @@ mod client;
 use std::io::Write as _;
 
 use client::{Answer, BUCKET, Call, Client, Fixture, read_answer, serve};
-use fordway_store::Store;
+use fordway_store::Objects;
 
 /// Not signed, without a meaning, and enough to be unusual.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";

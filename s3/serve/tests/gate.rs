@@ -6,7 +6,7 @@ mod client;
 use client::http2::{Http2, run};
 use client::tls::Certificate;
 use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
-use fordway_store::{Bucket, GetOptions, ListQuery, Store, VersionsQuery};
+use fordway_store::{Bucket, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery};
 
 /// Requests that a lenient router takes for a plain put, delete or creation.
 fn traps() -> Vec<Call<'static>> {

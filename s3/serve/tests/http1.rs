@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use client::{BUCKET, Call, bucket, key, lasting, next_answer, read_answer, serve, serve_with};
-use fordway_store::{GetOptions, PutOptions, Store};
+use fordway_store::{GetOptions, Objects, PutOptions};
 
 #[test]
 fn requests_sent_at_once_are_answered_in_turn() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use client::http2::{Http2, push, run, take};
 use client::tls::Certificate;
 use client::{BUCKET, Call, bucket, key, serve, serve_with};
-use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, PutOptions, Store};
+use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions};
 
 const WAIT: Duration = Duration::from_millis(300);
 

@@ -12,7 +12,7 @@ use client::http3::{Http3, take};
 use client::tls::Certificate;
 use client::{BUCKET, Call, Fixture, bucket, key, serve_with};
 use fordway_serve::GatewayConfig;
-use fordway_store::{ErrorKind, GetOptions, Store};
+use fordway_store::{ErrorKind, GetOptions, Objects};
 
 fn serve_http3(change: impl FnOnce(&mut GatewayConfig)) -> (Fixture, Certificate) {
     let certificate = Certificate::new();

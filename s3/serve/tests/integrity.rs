@@ -3,7 +3,7 @@
 mod client;
 
 use client::{BUCKET, Call, Fixture, bucket, key, serve};
-use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Store};
+use fordway_store::{Checksum, ChecksumAlgorithm, ErrorKind, GetOptions, Objects};
 
 /// Of "hello", computed with Python's hashlib and zlib.
 const MD5: &str = "XUFAKrxLKna5cZ2REBfFkg==";

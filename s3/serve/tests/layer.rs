@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fordway_serve::{Identity, S3Layer, Users};
-use fordway_store::{Bucket, ETagPolicy, MemoryStore, Store};
+use fordway_store::{Bucket, ETagPolicy, MemoryStore, Objects};
 use http::{Request, StatusCode};
 
 #[tokio::test]

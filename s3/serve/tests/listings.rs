@@ -3,7 +3,7 @@
 mod client;
 
 use client::{BUCKET, Call, Fixture, bucket, key, serve};
-use fordway_store::{MIN_PART_BYTES, PutOptions, Store};
+use fordway_store::{MIN_PART_BYTES, Objects, PutOptions};
 
 fn with_keys(keys: &[&str]) -> Fixture {
     let fixture = serve();

@@ -3,7 +3,7 @@
 mod client;
 
 use client::{BUCKET, Call, bucket, key, serve};
-use fordway_store::{GetOptions, ListQuery, Store};
+use fordway_store::{GetOptions, ListQuery, Objects};
 
 #[test]
 fn an_object_comes_back_with_all_that_was_said_about_it() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use client::{Call, bucket, key, read_answer, serve, serve_with};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
-use fordway_store::{ErrorKind, GetOptions, MemoryStore, PutOptions, Store};
+use fordway_store::{ErrorKind, GetOptions, MemoryStore, Objects, PutOptions};
 
 fn nobody() -> Users {
     Users::one(Identity::generate().unwrap(), Arc::new(MemoryStore::default()))

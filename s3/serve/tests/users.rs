@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use client::{Answer, Call, Client};
 use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, RunningGateway, Users};
-use fordway_store::{Bucket, MemoryStore, PutOptions, Store};
+use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const DENIED: (u16, &str) = (403, "AccessDenied");
 

@@ -3,7 +3,7 @@
 mod client;
 
 use client::{Answer, BUCKET, Call, Fixture, bucket, serve};
-use fordway_store::{Bucket, Store, Versioning};
+use fordway_store::{Bucket, ObjectVersions, Objects, Versioning};
 
 const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Conditions, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo, PutOptions,
-    PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing, VersionSummary,
-    Versioning, VersionsQuery,
+    Conditions, Deleted, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo,
+    PutOptions, PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing,
+    VersionSummary, Versioning, VersionsQuery,
 };
 
 pub(super) struct BucketState {
@@ -20,6 +20,7 @@ pub(super) struct BucketState {
     /// `objects` ends with a delete marker.
     older: BTreeMap<String, Vec<Version>>,
     pub(super) uploads: BTreeMap<UploadId, Upload>,
+    pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,
 }
 
 #[derive(Clone)]
@@ -90,6 +91,7 @@ impl BucketState {
             objects: BTreeMap::new(),
             older: BTreeMap::new(),
             uploads: BTreeMap::new(),
+            documents: BTreeMap::new(),
         }
     }
 

@@ -9,12 +9,13 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Bucket, BucketInfo, ChecksumType, Collector, CompleteOptions, CompletedPart, Content, CopyOptions,
-    DeleteOptions, Deleted, ETag, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ListQuery,
-    Listing, Object, ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, Result, Step, Store, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery,
-    VersionId, VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
-    multipart_checksum, multipart_etag,
+    Bucket, BucketDocuments, BucketInfo, ChecksumType, Collector, CompleteOptions, CompletedPart, Content,
+    CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag, ETagPolicy, Error, ErrorKind, Expected,
+    GetOptions, Hasher, Key, ListQuery, Listing, MultipartUploads, Object, ObjectBatches, ObjectInfo,
+    ObjectPart, ObjectSummary, ObjectTags, ObjectVersions, Objects, PartInfo, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Step, Store, Tags, UploadId, UploadListing, UploadSummary,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer, check_document, check_tags,
+    checked_part_number, multipart_checksum, multipart_etag,
 };
 use bucket::{BucketState, Stored, Upload};
 
@@ -134,7 +135,7 @@ impl Writer for MemoryWriter {
     }
 }
 
-impl Store for MemoryStore {
+impl Objects for MemoryStore {
     fn lane(&self) -> &'static str {
         "memory"
     }
@@ -173,18 +174,6 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        self.on("get versioning", bucket, "", |state| Ok(state.versioning))
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        self.on("set versioning", bucket, "", |state| {
-            versioning.check_settable()?;
-            state.versioning = versioning;
-            Ok(())
-        })
-    }
-
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.on("put", bucket, key.as_str(), |_| check_tags(&options.tags))?;
         Ok(self.new_writer(bucket, key, options.clone(), Publish::Object))
@@ -201,21 +190,6 @@ impl Store for MemoryStore {
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
         self.on("head", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.info.clone()))
-    }
-
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        self.on("get parts", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.parts.clone()))
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        self.on("get tags", bucket, key.as_str(), |state| Ok(state.object(key, version)?.tags.clone()))
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        self.on("set tags", bucket, key.as_str(), |state| {
-            check_tags(tags)?;
-            state.set_tags(key, version, tags)
-        })
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
@@ -287,9 +261,65 @@ impl Store for MemoryStore {
             Ok(page.finish())
         })
     }
+}
+
+impl ObjectBatches for MemoryStore {}
+
+impl ObjectTags for MemoryStore {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.on("get tags", bucket, key.as_str(), |state| Ok(state.object(key, version)?.tags.clone()))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.on("set tags", bucket, key.as_str(), |state| {
+            check_tags(tags)?;
+            state.set_tags(key, version, tags)
+        })
+    }
+}
+
+impl ObjectVersions for MemoryStore {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.on("get versioning", bucket, "", |state| Ok(state.versioning))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.on("set versioning", bucket, "", |state| {
+            versioning.check_settable()?;
+            state.versioning = versioning;
+            Ok(())
+        })
+    }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.on("list versions", bucket, "", |state| state.list_versions(query))
+    }
+}
+
+impl BucketDocuments for MemoryStore {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        self.on("get document", bucket, "", |state| Ok(state.documents.get(kind).cloned()))
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        self.on("set document", bucket, "", |state| {
+            check_document(document)?;
+            state.documents.insert(kind.clone(), document.to_vec());
+            Ok(())
+        })
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.on("delete document", bucket, "", |state| {
+            state.documents.remove(kind);
+            Ok(())
+        })
+    }
+}
+
+impl MultipartUploads for MemoryStore {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.on("get parts", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.parts.clone()))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -388,6 +418,8 @@ impl Store for MemoryStore {
         })
     }
 }
+
+impl Store for MemoryStore {}
 
 impl Upload {
     /// The object made of the parts that are `wanted`.

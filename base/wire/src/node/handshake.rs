@@ -9,7 +9,7 @@ use super::fields::{Input, Put, Take};
 /// What both sides begin with. No request of HTTP begins so.
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The length of a [`Hello`].
 pub const HELLO_BYTES: usize = 8;
 /// The length of a [`Welcome`].

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use fordway_store::{
-    Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Expected, GetOptions, Key,
-    ListQuery, PartOptions, PartsQuery, PutOptions, Result, Tags, UploadId, UploadsQuery, VersionId,
-    Versioning, VersionsQuery,
+    Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, Expected,
+    GetOptions, Key, ListQuery, PartOptions, PartsQuery, PutOptions, Result, Tags, UploadId, UploadsQuery,
+    VersionId, Versioning, VersionsQuery,
 };
 
 use super::fields::{Input, Put, Take, malformed};
@@ -127,6 +127,12 @@ requests! {
     /// An object whose `filled` bytes were written to the spare file, by a thread on processor `core`. Reply: [`super::Committed`] as for
     /// `Commit`, or none if the file is of no use for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
+    /// `document`. Reply: the document, if there is one.
+    37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
+    /// `set_document`.
+    38 SetDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind>, document: Cow<'a, [u8]> }
+    /// `delete_document`.
+    39 DeleteDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
 }
 
 impl Request<'_> {

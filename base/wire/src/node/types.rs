@@ -2,11 +2,11 @@
 
 use fordway_store::{
     BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch,
-    ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo,
-    ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
-    UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
-    Versioning, VersionsQuery,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag,
+    ETagMatch, ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata,
+    ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing,
+    VersionSummary, Versioning, VersionsQuery,
 };
 
 use super::fields::{Input, Put, Take, malformed};
@@ -143,6 +143,7 @@ names! {
     ETag = |text| Ok(ETag::new(text));
     UploadId = |text| UploadId::new(text);
     VersionId = |text| VersionId::new(text);
+    DocumentKind = |text| DocumentKind::new(text);
 }
 
 /// By the name of its kind, which says the same in every version of either side; where and by how

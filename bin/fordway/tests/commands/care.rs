@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fordway_command::Exit;
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{ChecksumAlgorithm, PutOptions, Store};
+use fordway_store::{ChecksumAlgorithm, MultipartUploads, Objects, PutOptions};
 
 use crate::support::{Rig, bucket, name};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{Exit, Interrupt};
-use fordway_store::{ErrorKind, GetOptions, Store, UploadsQuery};
+use fordway_store::{ErrorKind, GetOptions, MultipartUploads, Objects, UploadsQuery};
 
 fn faulty(fault: Fault) -> Rig {
     Rig::over(|inner| Arc::new(FaultyStore { inner, fault }))

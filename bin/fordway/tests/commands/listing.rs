@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
 use fordway_command::Exit;
-use fordway_store::{ErrorKind, PutOptions, Store};
+use fordway_store::{ErrorKind, MultipartUploads, Objects, PutOptions};
 
 /// The listing without its dates and times.
 fn columns(text: &str) -> Vec<String> {

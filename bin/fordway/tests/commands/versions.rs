@@ -2,7 +2,7 @@
 
 use crate::support::{Rig, bucket, name};
 use fordway_command::Exit;
-use fordway_store::{GetOptions, Store, VersionsQuery};
+use fordway_store::{GetOptions, ObjectVersions, Objects, VersionsQuery};
 
 /// A bucket that keeps versions, with two of `d/k`, and their names from the older to the newer.
 fn versioned() -> (Rig, [String; 2]) {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::S3Store;
-use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
 
 use process::{Process, bucket, place};
 

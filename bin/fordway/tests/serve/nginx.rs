@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store};
+use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
 
 use crate::process::{KEYS, Process, bucket, client, place};
 use crate::{ask, wait_for};

@@ -9,8 +9,8 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, PartOptions,
-    PutOptions, Store, UploadId, Versioning, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, MultipartUploads,
+    ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId, Versioning, VersionsQuery,
 };
 
 use crate::ground::{

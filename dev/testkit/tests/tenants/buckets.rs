@@ -1,6 +1,6 @@
 //! Names of buckets and keys.
 
-use fordway_store::{CopyOptions, Store};
+use fordway_store::{CopyOptions, MultipartUploads, Objects};
 
 use crate::ground::{ALICE, BOB, Ground, bucket, is_root, key, put, read};
 

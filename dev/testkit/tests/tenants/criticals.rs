@@ -9,8 +9,8 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{
-    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, PartOptions,
-    PutOptions, Store, Tags,
+    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, ObjectTags,
+    Objects, PartOptions, PutOptions, Store, Tags,
 };
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fordway_client::s3::{self, S3Config, S3Store};
 use fordway_http::vector::{Options, RemoteFile, Session};
 use fordway_http::{Credentials, Proxies, TlsRoots, Version};
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store as _};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Objects};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 

@@ -11,7 +11,7 @@ use fordway_http::vector::RemoteFile;
 use fordway_http::{Credentials as HttpCredentials, Proxies, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
-use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store as _};
+use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_testkit::proxy::{ProxyRules, ProxyServer};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -9,7 +9,7 @@ use fordway_http::vector::{Advice, ReadAhead, Reader, RemoteFile};
 use fordway_http::{TlsRoots, Version};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Tls, Users};
-use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, PutOptions, Store as _};
+use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
 use fordway_testkit::hostile::{HostileServer, Lie, Script};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
-    GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
+    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
     PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
     VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
@@ -63,7 +64,7 @@ fn of<T: ToOwned + ?Sized>(operand: &T) -> Cow<'_, T> {
     Cow::Borrowed(operand)
 }
 
-impl Store for NodeStore {
+impl Objects for NodeStore {
     fn lane(&self) -> &'static str {
         LANE
     }
@@ -84,15 +85,6 @@ impl Store for NodeStore {
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
         let call = on_bucket("delete bucket", bucket).once();
         self.session.ask(&call, &Request::DeleteBucket { bucket: of(bucket) })
-    }
-
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        let request = Request::SetVersioning { bucket: of(bucket), versioning };
-        self.session.ask(&on_bucket("set versioning", bucket), &request)
     }
 
     /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
@@ -136,47 +128,10 @@ impl Store for NodeStore {
         self.session.ask(&on_object("head", bucket, key), &request)
     }
 
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        let request = Request::ObjectParts { bucket: of(bucket), key: of(key), options: of(options) };
-        self.session.ask(&on_object("get parts", bucket, key), &request)
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        let request = Request::Tags { bucket: of(bucket), key: of(key), version: version.map(of) };
-        self.session.ask(&on_object("get tags", bucket, key), &request)
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        let (version, tags) = (version.map(of), of(tags));
-        let request = Request::SetTags { bucket: of(bucket), key: of(key), version, tags };
-        self.session.ask(&on_object("set tags", bucket, key), &request)
-    }
-
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         let call = on_object("delete", bucket, key).once_if(!options.conditions.is_empty());
         let request = Request::Delete { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)
-    }
-
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
-        batch::delete_many(&self.session, bucket, keys)
-    }
-
-    fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
-        batch::get_many(&self.session, bucket, keys)
-    }
-
-    fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
-        batch::head_many(&self.session, bucket, keys)
-    }
-
-    fn put_many(
-        &self,
-        bucket: &Bucket,
-        objects: &[(Key, &[u8])],
-        options: &PutOptions,
-    ) -> Vec<Result<PutResult>> {
-        batch::put_many(&self.session, bucket, objects, options)
     }
 
     fn copy(
@@ -208,6 +163,53 @@ impl Store for NodeStore {
             page.max_keys = query.max_keys - found.entries.len();
         }
     }
+}
+
+impl ObjectBatches for NodeStore {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+        batch::delete_many(&self.session, bucket, keys)
+    }
+
+    fn get_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
+        batch::get_many(&self.session, bucket, keys)
+    }
+
+    fn head_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>> {
+        batch::head_many(&self.session, bucket, keys)
+    }
+
+    fn put_many(
+        &self,
+        bucket: &Bucket,
+        objects: &[(Key, &[u8])],
+        options: &PutOptions,
+    ) -> Vec<Result<PutResult>> {
+        batch::put_many(&self.session, bucket, objects, options)
+    }
+}
+
+impl ObjectTags for NodeStore {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        let request = Request::Tags { bucket: of(bucket), key: of(key), version: version.map(of) };
+        self.session.ask(&on_object("get tags", bucket, key), &request)
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        let (version, tags) = (version.map(of), of(tags));
+        let request = Request::SetTags { bucket: of(bucket), key: of(key), version, tags };
+        self.session.ask(&on_object("set tags", bucket, key), &request)
+    }
+}
+
+impl ObjectVersions for NodeStore {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        let request = Request::SetVersioning { bucket: of(bucket), versioning };
+        self.session.ask(&on_bucket("set versioning", bucket), &request)
+    }
 
     /// Cost: a message per 4,096 entries.
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
@@ -227,6 +229,30 @@ impl Store for NodeStore {
                 next => return Ok(VersionListing { next, ..found }),
             }
         }
+    }
+}
+
+impl BucketDocuments for NodeStore {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        let request = Request::Document { bucket: of(bucket), kind: of(kind) };
+        self.session.ask(&on_bucket("get document", bucket), &request)
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        let request = Request::SetDocument { bucket: of(bucket), kind: of(kind), document: of(document) };
+        self.session.ask(&on_bucket("set document", bucket), &request)
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        let request = Request::DeleteDocument { bucket: of(bucket), kind: of(kind) };
+        self.session.ask(&on_bucket("delete document", bucket), &request)
+    }
+}
+
+impl MultipartUploads for NodeStore {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        let request = Request::ObjectParts { bucket: of(bucket), key: of(key), options: of(options) };
+        self.session.ask(&on_object("get parts", bucket, key), &request)
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -313,3 +339,5 @@ impl Store for NodeStore {
         self.session.ask(&call, &request)
     }
 }
+
+impl Store for NodeStore {}

@@ -95,7 +95,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
         ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
             ErrorKind::NoSuchBucket
         }
-        ErrorKind::NoSuchKey if call.key.is_empty() => ErrorKind::InvalidArgument,
+        ErrorKind::NoSuchKey if call.key.is_empty() && !call.is_for_document => ErrorKind::InvalidArgument,
         ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
         kind => kind,
     }

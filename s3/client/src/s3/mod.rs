@@ -4,6 +4,7 @@
 mod config;
 mod credentials;
 mod delete;
+mod documents;
 mod failure;
 mod headers;
 mod list;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{Bucket, Error, ErrorKind, Key, Result, VersionId};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Key, Result, VersionId};
 
 use fordway_http::Replay;
 
@@ -17,7 +17,9 @@ pub(super) struct Call<'a> {
     pub(super) bucket: &'a str,
     /// Empty for the bucket itself.
     pub(super) key: &'a str,
-    pub(super) query: Vec<(&'static str, Cow<'a, str>)>,
+    pub(super) query: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// A 404 with a code of its own then says that the document is missing, not the bucket.
+    pub(super) is_for_document: bool,
     /// Names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
@@ -32,6 +34,7 @@ impl<'a> Call<'a> {
             bucket: "",
             key: "",
             query: Vec::new(),
+            is_for_document: false,
             headers: Vec::new(),
             body: &[],
             replay: Replay::Safe,
@@ -51,9 +54,14 @@ impl<'a> Call<'a> {
         Call { key: key.as_str(), ..Self::on_bucket(method, operation, bucket) }
     }
 
-    pub(super) fn query(mut self, name: &'static str, value: impl Into<Cow<'a, str>>) -> Self {
-        self.query.push((name, value.into()));
+    pub(super) fn query(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
+        self.query.push((name.into(), value.into()));
         self
+    }
+
+    /// Asks for a document of the bucket.
+    pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
+        Call { is_for_document: true, ..self.query(kind.as_str(), "") }
     }
 
     /// Names a version of the object; `None` is the latest.

@@ -150,7 +150,7 @@ impl Session {
         let mut headers: Vec<_> = call.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         headers.extend_from_slice(&added);
         headers.sort_unstable_by_key(|(name, _)| *name);
-        let query: Vec<_> = call.query.iter().map(|(name, value)| (*name, &**value)).collect();
+        let query: Vec<_> = call.query.iter().map(|(name, value)| (&**name, &**value)).collect();
         let request = sigv2::SignedRequest {
             method: call.method,
             host_bucket: Some(call.bucket).filter(|bucket| self.is_virtual(bucket)),
@@ -178,7 +178,7 @@ impl Session {
         let origin = if is_virtual { self.origin.subdomain(call.bucket) } else { self.origin.clone() };
         let query = match call.query.is_empty() {
             true => String::new(),
-            false => uri::canonical_query(call.query.iter().map(|(name, value)| (*name, &**value))),
+            false => uri::canonical_query(call.query.iter().map(|(name, value)| (&**name, &**value))),
         };
         Address { host: origin.authority(), origin, path, query }
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
-    Deleted, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing, PartOptions,
+    Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
+    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
     PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
     VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
 };
@@ -17,7 +18,7 @@ use super::multipart::{self, Part};
 use super::request::Call;
 use super::session::Session;
 use super::writer::{self, ObjectWriter, PartWriter};
-use super::{delete, list, parts, ranges, read, versions};
+use super::{delete, documents, list, parts, ranges, read, versions};
 use fordway_http::vector::RemoteFile;
 
 /// The lane's name.
@@ -77,7 +78,7 @@ pub(super) fn head(session: &Session, target: (&Bucket, &Key), options: &GetOpti
     })
 }
 
-impl Store for S3Store {
+impl Objects for S3Store {
     fn lane(&self) -> &'static str {
         LANE
     }
@@ -107,14 +108,6 @@ impl Store for S3Store {
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
         self.session.run_for_status(&Call::on_bucket("DELETE", "delete bucket", bucket).once())
-    }
-
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        versions::versioning(&self.session, bucket)
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        versions::set_versioning(&self.session, bucket, versioning)
     }
 
     /// Holds up to a part (8 MiB unless configured) in memory, or all of what is announced to be at
@@ -156,31 +149,8 @@ impl Store for S3Store {
         head(&self.session, (bucket, key), options)
     }
 
-    /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
-    /// were sent without checksums), one per part.
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        parts::object_parts(&self.session, (bucket, key), options)
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        let call = Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
-        let document = self.session.run_for_document(&call)?;
-        s3_xml::object_tags(&document).map_err(|error| call.named(error))
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        let document = s3_xml::tagging(tags);
-        let call = Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
-        check_tags(tags).map_err(|error| call.named(error))?;
-        self.session.run_for_status(&call.document(&document))
-    }
-
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         delete::delete(&self.session, bucket, key, options)
-    }
-
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
-        delete::delete_many(&self.session, bucket, keys)
     }
 
     fn copy(
@@ -215,9 +185,62 @@ impl Store for S3Store {
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         list::list(&self.session, bucket, query)
     }
+}
+
+impl ObjectBatches for S3Store {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+        delete::delete_many(&self.session, bucket, keys)
+    }
+}
+
+impl ObjectTags for S3Store {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        let call = Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
+        let document = self.session.run_for_document(&call)?;
+        s3_xml::object_tags(&document).map_err(|error| call.named(error))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        let document = s3_xml::tagging(tags);
+        let call = Call::on_object("PUT", "set tags", bucket, key).query("tagging", "").version(version);
+        check_tags(tags).map_err(|error| call.named(error))?;
+        self.session.run_for_status(&call.document(&document))
+    }
+}
+
+impl ObjectVersions for S3Store {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        versions::versioning(&self.session, bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        versions::set_versioning(&self.session, bucket, versioning)
+    }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         versions::list(&self.session, bucket, query)
+    }
+}
+
+impl BucketDocuments for S3Store {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        documents::get(&self.session, bucket, kind)
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        documents::set(&self.session, bucket, kind, document)
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        documents::delete(&self.session, bucket, kind)
+    }
+}
+
+impl MultipartUploads for S3Store {
+    /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
+    /// were sent without checksums), one per part.
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        parts::object_parts(&self.session, (bucket, key), options)
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -277,3 +300,5 @@ impl Store for S3Store {
         multipart::abort(&self.session, bucket, key, upload)
     }
 }
+
+impl Store for S3Store {}

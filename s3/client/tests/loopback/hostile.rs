@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::scripted::{Server, Step, answer, bucket, error, key, object};
 use fordway_client::s3::S3Config;
 use fordway_store::{
-    ByteRange, Checksum, ChecksumAlgorithm, Conditions, ErrorKind, GetOptions, PutOptions, Result, Store,
+    ByteRange, Checksum, ChecksumAlgorithm, Conditions, ErrorKind, GetOptions, Objects, PutOptions, Result,
 };
 
 fn read(server: &Server, change: impl FnOnce(&mut S3Config)) -> Result<Vec<u8>> {

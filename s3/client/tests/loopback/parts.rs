@@ -2,8 +2,8 @@
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{
-    ChecksumAlgorithm, DeleteOptions, Deleted, ErrorKind, GetOptions, PutOptions, Store, VersionId,
-    VersionsQuery,
+    ChecksumAlgorithm, DeleteOptions, Deleted, ErrorKind, GetOptions, MultipartUploads, ObjectTags,
+    ObjectVersions, Objects, PutOptions, VersionId, VersionsQuery,
 };
 
 fn part(number: u16) -> GetOptions {

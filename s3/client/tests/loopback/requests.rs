@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
     BoxedMetadata, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
-    CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata, PutOptions, Store, UploadId,
-    VersionId,
+    CopyOptions, ETag, ErrorKind, Expected, GetOptions, ListQuery, Metadata, MultipartUploads, ObjectBatches,
+    ObjectVersions, Objects, PutOptions, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_http::TlsRoots;
-use fordway_store::{ErrorKind, GetOptions, Store};
+use fordway_store::{ErrorKind, GetOptions, Objects};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};

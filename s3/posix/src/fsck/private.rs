@@ -9,7 +9,8 @@ use super::finding::show_name;
 use super::{Check, FindingKind};
 use crate::area::{Guard, names_of, read_small};
 use crate::layout::{
-    TMP, VERSIONING, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir, private_dir,
+    TMP, VERSIONING, is_document_name, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir,
+    private_dir,
 };
 use crate::private::{VERSIONING_BYTES, versioning_of};
 use crate::scan::{each_entry, open_child};
@@ -94,7 +95,11 @@ impl Check<'_> {
         if name == TMP {
             self.staged_names(dir, &shown)?;
         }
-        self.owner_in_area(&shown, found.filter(|_| is_dir || name == VERSIONING), guard)
+        self.owner_in_area(
+            &shown,
+            found.filter(|_| is_dir || name == VERSIONING || is_document_name(name)),
+            guard,
+        )
     }
 
     fn staged_names(&mut self, private: &File, path: &str) -> Result<()> {

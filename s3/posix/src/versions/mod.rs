@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, DeleteOptions, Deleted, Error, ErrorKind, Key, Result, VersionId, Versioning};
-use fordway_sys::{Errno, OFlags, file_user, link, link_unnamed, open_in, remove_dir, rename};
+use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, rename};
 
 use crate::Inner;
 use crate::dirs::Dir;
@@ -80,13 +80,7 @@ impl Inner {
         versioning.check_settable()?;
         self.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
-        if let Some(guard) = self.guard_now(bucket)?
-            && !guard.trusts(file_user())
-        {
-            let why =
-                "the bucket has the sticky bit, so its owner alone decides whether it keeps old versions";
-            return Err(Error::new(ErrorKind::AccessDenied, why));
-        }
+        self.check_decides(bucket, "keeps old versions")?;
         let private = private_dir(bucket);
         let place = Place { dir: private.into(), name: VERSIONING.into() };
         let mut staged = Staged::at(self, bucket, place)?;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use fordway_posix::{Finding, FsckEvent, FsckOptions, FsckSummary, Severity};
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
-    Metadata, PutOptions, Store, UploadsQuery,
+    Metadata, MultipartUploads, Objects, PutOptions, UploadsQuery,
 };
 
 use crate::support::{Rig, bucket, name};

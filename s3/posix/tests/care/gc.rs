@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{Garbage, GcEvent, GcOptions, GcSummary};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, PartsQuery, Store,
-    UploadId, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploads,
+    ObjectTags, ObjectVersions, Objects, PartsQuery, UploadId, VersionsQuery,
 };
 
 use crate::support::{Rig, bucket, name};

@@ -290,6 +290,13 @@ impl Session {
                 query.max_keys = query.max_keys.min(PAGE_ENTRIES_MAX);
                 out.answer(id, &store.list_versions(&bucket, &query))
             }
+            Request::Document { bucket, kind } => out.answer(id, &store.document(&bucket, &kind)),
+            Request::SetDocument { bucket, kind, document } => {
+                out.answer(id, &store.set_document(&bucket, &kind, &document))
+            }
+            Request::DeleteDocument { bucket, kind } => {
+                out.answer(id, &store.delete_document(&bucket, &kind))
+            }
             request => self.describe_upload(id, request),
         }
     }

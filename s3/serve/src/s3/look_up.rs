@@ -28,7 +28,7 @@ pub(super) async fn look_up<T: Send + 'static>(
 mod tests {
     use std::thread::{self, ThreadId};
 
-    use fordway_store::{Bucket, Error, ErrorKind, MemoryStore};
+    use fordway_store::{Bucket, Error, ErrorKind, MemoryStore, Objects};
     use fordway_sys::would_wait;
 
     use super::*;

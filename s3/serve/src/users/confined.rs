@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
-    ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Object, ObjectInfo, ObjectPart, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, Uncommitted, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
+    DocumentKind, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
+    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, Result, Store, Tags, Uncommitted, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, Role};
 
@@ -117,7 +118,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// Batches are done one by one, as [`Store`] has it: a store may share them out to threads that know
 /// nothing of the role.
-impl Store for Confined {
+impl Objects for Confined {
     fn lane(&self) -> &'static str {
         self.inner.lane()
     }
@@ -140,14 +141,6 @@ impl Store for Confined {
         self.write(bucket, |store| store.delete_bucket(bucket))
     }
 
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        self.read(bucket, |store| store.versioning(bucket))
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        self.write(bucket, |store| store.set_versioning(bucket, versioning))
-    }
-
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.write(bucket, |store| store.writer(bucket, key, options)).map(|writer| self.confine(writer))
     }
@@ -158,18 +151,6 @@ impl Store for Confined {
 
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
         self.read(bucket, |store| store.head(bucket, key, options))
-    }
-
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        self.read(bucket, |store| store.object_parts(bucket, key, options))
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        self.read(bucket, |store| store.tags(bucket, key, version))
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        self.write(bucket, |store| store.set_tags(bucket, key, version, tags))
     }
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
@@ -190,9 +171,51 @@ impl Store for Confined {
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.read(bucket, |store| store.list(bucket, query))
     }
+}
+
+impl ObjectBatches for Confined {}
+
+impl ObjectTags for Confined {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.read(bucket, |store| store.tags(bucket, key, version))
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.write(bucket, |store| store.set_tags(bucket, key, version, tags))
+    }
+}
+
+impl ObjectVersions for Confined {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.read(bucket, |store| store.versioning(bucket))
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.write(bucket, |store| store.set_versioning(bucket, versioning))
+    }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.read(bucket, |store| store.list_versions(bucket, query))
+    }
+}
+
+impl BucketDocuments for Confined {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        self.read(bucket, |store| store.document(bucket, kind))
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        self.write(bucket, |store| store.set_document(bucket, kind, document))
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.write(bucket, |store| store.delete_document(bucket, kind))
+    }
+}
+
+impl MultipartUploads for Confined {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.read(bucket, |store| store.object_parts(bucket, key, options))
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -250,6 +273,8 @@ impl Store for Confined {
         self.write(bucket, |store| store.abort_upload(bucket, key, upload))
     }
 }
+
+impl Store for Confined {}
 
 /// An object that is written as the user: quotas count too, and what is left is removed as the user.
 struct ConfinedWriter {

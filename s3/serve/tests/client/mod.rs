@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
-use fordway_store::{Bucket, Key, MemoryStore, Store};
+use fordway_store::{Bucket, Key, MemoryStore, Objects};
 use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::{Digest as _, Sha256};
 

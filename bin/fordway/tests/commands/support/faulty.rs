@@ -2,8 +2,9 @@
 
 use fordway_command::Interrupt;
 use fordway_store::{
-    Bucket, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted, Error,
-    ErrorKind, GetOptions, Key, ListQuery, Listing, MemoryStore, Object, ObjectInfo, ObjectPart, PartListing,
+    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Deleted,
+    DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, Listing, MemoryStore, MultipartUploads,
+    Object, ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing,
     PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
     UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
 };
@@ -38,7 +39,7 @@ impl FaultyStore {
     }
 }
 
-impl Store for FaultyStore {
+impl Objects for FaultyStore {
     fn lane(&self) -> &'static str {
         self.inner.lane()
     }
@@ -57,14 +58,6 @@ impl Store for FaultyStore {
 
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()> {
         self.inner.delete_bucket(bucket)
-    }
-
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        self.inner.versioning(bucket)
-    }
-
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        self.inner.set_versioning(bucket, versioning)
     }
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
@@ -90,20 +83,6 @@ impl Store for FaultyStore {
         self.inner.head(bucket, key, options)
     }
 
-    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        self.inner.object_parts(bucket, key, options)
-    }
-
-    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
-        self.check("get tags", bucket, key)?;
-        self.inner.tags(bucket, key, version)
-    }
-
-    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
-        self.check("set tags", bucket, key)?;
-        self.inner.set_tags(bucket, key, version, tags)
-    }
-
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
         self.check("delete", bucket, key)?;
         self.inner.delete(bucket, key, options)
@@ -123,9 +102,53 @@ impl Store for FaultyStore {
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
         self.inner.list(bucket, query)
     }
+}
+
+impl ObjectBatches for FaultyStore {}
+
+impl ObjectTags for FaultyStore {
+    fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        self.check("get tags", bucket, key)?;
+        self.inner.tags(bucket, key, version)
+    }
+
+    fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()> {
+        self.check("set tags", bucket, key)?;
+        self.inner.set_tags(bucket, key, version, tags)
+    }
+}
+
+impl ObjectVersions for FaultyStore {
+    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+        self.inner.versioning(bucket)
+    }
+
+    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+        self.inner.set_versioning(bucket, versioning)
+    }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.inner.list_versions(bucket, query)
+    }
+}
+
+impl BucketDocuments for FaultyStore {
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        self.inner.document(bucket, kind)
+    }
+
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+        self.inner.set_document(bucket, kind, document)
+    }
+
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.inner.delete_document(bucket, kind)
+    }
+}
+
+impl MultipartUploads for FaultyStore {
+    fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
+        self.inner.object_parts(bucket, key, options)
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
@@ -175,3 +198,5 @@ impl Store for FaultyStore {
         self.inner.abort_upload(bucket, key, upload)
     }
 }
+
+impl Store for FaultyStore {}

@@ -13,7 +13,7 @@ use fordway_cli::Cli;
 use fordway_command::{Context, Exit, Format, Interrupt, Output};
 use fordway_lanes::{Lane, Presigner};
 use fordway_store::{
-    Bucket, Content, GetOptions, Key, ListQuery, MemoryStore, Object, PutOptions, Result, Store,
+    Bucket, Content, GetOptions, Key, ListQuery, MemoryStore, Object, Objects, PutOptions, Result, Store,
 };
 use tempfile::TempDir;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fordway_measure::Lane;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, PutOptions, Result, Store};
 use fordway_workload::transport::{Linked, Objects, Plan, TcpLink, Transport, message_of};
 use tempfile::TempDir;

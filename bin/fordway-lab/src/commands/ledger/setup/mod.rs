@@ -14,7 +14,8 @@ use std::sync::Arc;
 use fordway_measure::Lane;
 use fordway_netlab::setup::{Ends, Setup};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, PutOptions, Result, Store};
+use fordway_store::Objects as _;
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, PutOptions, Result};
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
 
 use super::rungs::files::{Files, name};
