@@ -43,7 +43,7 @@ pub use object::{
 };
 pub use range::ByteRange;
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
-pub use tags::{MAX_TAGS, Tags, check_tags};
+pub use tags::{MAX_TAGS, Tags, check_tag, check_tags};
 pub use version::{
     Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
@@ -109,7 +109,7 @@ pub trait Objects: Send + Sync {
     }
 
     /// Reads many ranges of one version of an object; one vector per range, in order.
-    /// `options.range` is ignored. Errors: as [`Store::get`]; a range outside the object fails all.
+    /// `options.range` is ignored. Errors: as [`Objects::get`]; a range outside the object fails all.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -130,7 +130,7 @@ pub trait Objects: Send + Sync {
         ranges.iter().map(read).collect()
     }
 
-    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Store::get`].
+    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Objects::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing what is not there succeeds, as in S3. Where the bucket keeps
@@ -141,7 +141,7 @@ pub trait Objects: Send + Sync {
 
     /// Copies an object within the store.
     /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
-    /// changes nothing, and those of [`Store::put`].
+    /// changes nothing, and those of [`Objects::put`].
     fn copy(
         &self,
         from: (&Bucket, &Key),

@@ -21,13 +21,17 @@ pub fn check_tags(tags: &Tags) -> Result<()> {
     if tags.len() > MAX_TAGS {
         return refuse(format!("{} tags are more than {MAX_TAGS}", tags.len()));
     }
-    for (name, value) in tags {
-        if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
-            return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));
-        }
-        if value.chars().count() > MAX_VALUE_CHARS {
-            return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
-        }
+    tags.iter().try_for_each(|(name, value)| check_tag(name, value))
+}
+
+/// Holds one tag against S3's limits. Errors: `InvalidTag`.
+pub fn check_tag(name: &str, value: &str) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
+    if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
+        return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));
+    }
+    if value.chars().count() > MAX_VALUE_CHARS {
+        return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
     }
     Ok(())
 }

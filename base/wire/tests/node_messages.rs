@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, ETag, ETagMatch,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag, ETagMatch,
     ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo,
     ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
     Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
@@ -103,6 +103,7 @@ where
 made! {
     () = |_make| ();
     bool = |make| make.below(2) == 1;
+    u8 = |make| make.below(256) as u8;
     u16 = |make| make.below(1 << 16) as u16;
     u32 = |make| make.below(1 << 31) as u32;
     u64 = |make| make.below(1 << 31) << 32 | make.below(1 << 31);
@@ -124,6 +125,7 @@ made! {
     ETag = |make| ETag::new(&make.name());
     UploadId = |make| UploadId::new(make.name()).unwrap();
     VersionId = |make| VersionId::new(make.name()).unwrap();
+    DocumentKind = |_make| DocumentKind::known("cors");
     ChecksumAlgorithm = |make| make.one_of(&ChecksumAlgorithm::ALL);
     ChecksumType = |make| make.one_of(&[ChecksumType::Composite, ChecksumType::FullObject]);
     ETagPolicy = |make| make.one_of(&[ETagPolicy::Md5, ETagPolicy::Fast]);
@@ -229,6 +231,9 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
         CompleteUpload { bucket, key, upload, parts, options }
         AbortUpload { bucket, key, upload }
         PutSpare { bucket, key, options, filled, core }
+        Document { bucket, kind }
+        SetDocument { bucket, kind, document }
+        DeleteDocument { bucket, kind }
     }
 }
 

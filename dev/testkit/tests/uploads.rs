@@ -8,7 +8,8 @@ use std::thread;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, ETag, ErrorKind, Expected, GetOptions, Key,
-    MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, PutResult, Result, UploadId, UploadsQuery, Versioning, VersionsQuery,
+    MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, PutResult, Result,
+    UploadId, UploadsQuery, Versioning, VersionsQuery,
 };
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, Fault, Plan};

@@ -52,7 +52,7 @@ impl Presigner for S3Store {
 /// Opens objects for reads of many ranges, and ahead of who reads; only lanes where a request is worth
 /// saving have one.
 pub trait FileOpener: Send + Sync {
-    /// The version of an object that is there now. Errors: as of [`Store::head`].
+    /// The version of an object that is there now. Errors: as of [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
 }
 

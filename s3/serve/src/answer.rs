@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_store::Content;
+use fordway_store::{Content, Error, Store};
 use fordway_wire::s3_xml::escaped;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use s3s::service::S3Service;
 
@@ -17,6 +17,7 @@ use crate::http1::FastLane;
 use crate::last_chunk::ending_whole;
 use crate::monitor::{Monitor, RequestId, Trace};
 use crate::payload::Payload;
+use crate::s3::documents::cors;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
 use crate::{GatewayConfig, Users, gate, identity};
@@ -126,19 +127,81 @@ async fn answered(
         Caller::Remote(_) => request = ending_whole(request),
     }
     request.extensions_mut().insert(trace);
+    let page = Page::of(shared, caller, &request);
+    if request.method() == Method::OPTIONS
+        && let Some(page) = page
+    {
+        return page.preflight().await;
+    }
     let is_of_all_buckets = request.uri().path() == "/";
-    let response = match gate::admit(&mut request, &shared.domains) {
+    let mut response = match gate::admit(&mut request, &shared.domains) {
         Ok(operation) => {
             request.extensions_mut().insert(operation);
             of_operation(shared, operation, request).await
         }
         Err(refusal) => refused(&refusal),
     };
+    if let Some(page) = page {
+        response.headers_mut().extend(page.headers().await);
+    }
     // A directory that is gone looks empty from within.
     let may_be_gone = response.status() == StatusCode::NOT_FOUND || is_of_all_buckets;
     match may_be_gone && !shared.users.look_at_root() {
         true => unavailable(),
         false => response,
+    }
+}
+
+/// A web page behind a request: what it may do, the bucket's CORS rules say.
+struct Page {
+    store: Option<Arc<dyn Store>>,
+    users: Arc<Users>,
+    bucket: String,
+    method: Method,
+    headers: HeaderMap,
+}
+
+impl Page {
+    /// `None` for a request that no browser has sent for a page.
+    fn of(shared: &Shared, caller: &Caller, request: &Request<s3s::Body>) -> Option<Self> {
+        if !cors::is_of_page(request.headers()) && request.method() != Method::OPTIONS {
+            return None;
+        }
+        let store = match caller {
+            Caller::Peer(user) => Some(user.store.clone()),
+            Caller::Remote(_) => None,
+        };
+        let (bucket, _) = shared.domains.names(request.headers(), request.uri());
+        let (method, headers) = (request.method().clone(), request.headers().clone());
+        Some(Page { store, users: shared.users.clone(), bucket, method, headers })
+    }
+
+    fn store(&self) -> Result<Arc<dyn Store>, Error> {
+        self.store.clone().map_or_else(|| self.users.own_store(), Ok)
+    }
+
+    /// What the answer to the page's request says beside all else.
+    async fn headers(self) -> HeaderMap {
+        let rules = move || {
+            let store = self.store().ok()?;
+            cors::headers_for(&*store, &self.bucket, &self.method, &self.headers)
+        };
+        tokio::task::spawn_blocking(rules).await.ok().flatten().unwrap_or_default()
+    }
+
+    /// The answer to the question that a browser asks ahead of a request.
+    async fn preflight(self) -> Response<Reply> {
+        let asked =
+            tokio::task::spawn_blocking(move || cors::preflight(self.store(), &self.bucket, &self.headers));
+        match asked.await {
+            Ok(Ok(headers)) => {
+                let mut response = Response::new(Reply::Nothing);
+                *response.headers_mut() = headers;
+                response
+            }
+            Ok(Err((status, code, message))) => error_document(status, code, &message, ""),
+            Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the rules of the bucket were not read"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod buckets;
 mod conditions;
 mod copy;
+mod documents;
 mod integrity;
 mod keys;
 mod listing;
@@ -31,6 +32,7 @@ pub use conditions::{
 pub use copy::{
     copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata, copy_with_a_checksum,
 };
+pub use documents::{documents_are_kept_and_replaced, documents_have_limits};
 pub use integrity::{checksums_are_kept, etags_follow_the_policy, wrong_digests_publish_nothing};
 pub use keys::{
     a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
@@ -118,7 +120,8 @@ macro_rules! conformance_suite {
             deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
             overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
             unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
-            versions_are_selected_and_rolled_up, without_versioning_there_is_one_version
+            versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
+            documents_are_kept_and_replaced, documents_have_limits
         }
     };
     (@declare ($open:expr); $($case:ident),* $(,)?) => {
@@ -162,6 +165,7 @@ pub fn cases_written() -> usize {
         include_str!("buckets.rs"),
         include_str!("conditions.rs"),
         include_str!("copy.rs"),
+        include_str!("documents.rs"),
         include_str!("integrity.rs"),
         include_str!("keys.rs"),
         include_str!("listing.rs"),

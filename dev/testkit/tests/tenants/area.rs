@@ -9,8 +9,9 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, Expected, GetOptions, MultipartUploads,
-    ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId, Versioning, VersionsQuery,
+    Bucket, BucketDocuments, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind,
+    Expected, GetOptions, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store,
+    UploadId, Versioning, VersionsQuery,
 };
 
 use crate::ground::{
@@ -288,6 +289,36 @@ fn a_third_users_words_are_not_believed() {
         store.set_versioning(&shared, Versioning::Suspended).unwrap();
         assert_eq!(store.versioning(&shared).unwrap(), Versioning::Suspended);
     });
+}
+
+/// Nor do documents that a third user has put there, and nobody but the owner sets any.
+#[test]
+fn a_third_users_documents_are_not_believed() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (shared, cors) = (ground.bucket("shared", ALICE, 0o1777), DocumentKind::known("cors"));
+    ground.on(Lane::Http, ALICE, |store| put(store, &shared, "k//odd", b"x").unwrap());
+    ground.write("shared/.fordway/document-cors", BOB, 0o644, "<CORSConfiguration/>");
+    for (lane, user) in [(Lane::Http, ALICE), (Lane::Node, ALICE), (Lane::Http, BOB)] {
+        ground.on(lane, user, |store| {
+            let error = store.document(&shared, &cors).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+        });
+    }
+    ground.on(Lane::Node, BOB, |store| denied("document", store.set_document(&shared, &cors, b"<x/>")));
+    ground.on(Lane::Node, ALICE, |store| {
+        store.set_document(&shared, &cors, b"<x/>").unwrap();
+        assert_eq!(store.document(&shared, &cors).unwrap().as_deref(), Some(&b"<x/>"[..]));
+    });
+    // What is no small regular file is no document.
+    let path = ground.path("shared/.fordway/document-cors");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+    ground.on(Lane::Node, ALICE, |store| denied("document", store.document(&shared, &cors).map(drop)));
+    ground.collect();
+    assert!(path.is_symlink() && !ground.check().is_empty(), "gc leaves it, and fsck reports it");
 }
 
 /// A link in a bucket, which is anybody's to make, leads a user with some buckets only nowhere else.

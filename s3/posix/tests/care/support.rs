@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, Expected, GetOptions, Key, MAX_TAGS,
-    MIN_PART_BYTES, MultipartUploads, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions,
-    UploadId, Versioning,
+    MIN_PART_BYTES, MultipartUploads, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, UploadId,
+    Versioning,
 };
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind, Expected, Objects, PutResult, Store, Uncommitted, Writer};
+use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
 use fordway_sys::with_lock_patience;
 
 use super::error::Outcome;
@@ -96,7 +96,7 @@ mod tests {
     use std::sync::Mutex;
     use std::thread::{self, ThreadId};
 
-    use fordway_store::{Bucket, Key, MemoryStore, PutOptions, Result};
+    use fordway_store::{Bucket, Key, MemoryStore, Objects, PutOptions, Result};
 
     use super::*;
 

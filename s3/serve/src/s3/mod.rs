@@ -10,6 +10,7 @@ mod convert;
 mod copy;
 mod delete;
 mod describe;
+pub(crate) mod documents;
 mod error;
 mod list;
 mod locked;
@@ -232,10 +233,8 @@ impl S3 for Frontend {
     absent! {
         get_bucket_policy: GetBucketPolicyInput => GetBucketPolicyOutput, "NoSuchBucketPolicy";
         get_bucket_policy_status: GetBucketPolicyStatusInput => GetBucketPolicyStatusOutput, "NoSuchBucketPolicy";
-        get_bucket_cors: GetBucketCorsInput => GetBucketCorsOutput, "NoSuchCORSConfiguration";
         get_bucket_lifecycle_configuration: GetBucketLifecycleConfigurationInput =>
             GetBucketLifecycleConfigurationOutput, "NoSuchLifecycleConfiguration";
-        get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput, "NoSuchTagSet";
         get_bucket_encryption: GetBucketEncryptionInput => GetBucketEncryptionOutput,
             "ServerSideEncryptionConfigurationNotFoundError";
         get_bucket_ownership_controls: GetBucketOwnershipControlsInput => GetBucketOwnershipControlsOutput,
@@ -248,9 +247,7 @@ impl S3 for Frontend {
         get_public_access_block: GetPublicAccessBlockInput => GetPublicAccessBlockOutput,
             "NoSuchPublicAccessBlockConfiguration";
         delete_bucket_policy: DeleteBucketPolicyInput => DeleteBucketPolicyOutput;
-        delete_bucket_cors: DeleteBucketCorsInput => DeleteBucketCorsOutput;
         delete_bucket_lifecycle: DeleteBucketLifecycleInput => DeleteBucketLifecycleOutput;
-        delete_bucket_tagging: DeleteBucketTaggingInput => DeleteBucketTaggingOutput;
         delete_bucket_encryption: DeleteBucketEncryptionInput => DeleteBucketEncryptionOutput;
         delete_bucket_ownership_controls: DeleteBucketOwnershipControlsInput =>
             DeleteBucketOwnershipControlsOutput;

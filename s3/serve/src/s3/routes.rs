@@ -11,7 +11,7 @@ use super::apart::{Pace, change_apart};
 use super::error::{Failure, Outcome};
 use super::look_up::look_up;
 use super::reads::Wanted;
-use super::{caller, completion, copy, multipart, upload};
+use super::{caller, completion, copy, documents, multipart, upload};
 use crate::domains::Domains;
 use crate::gate;
 use crate::identity::Admission;
@@ -43,7 +43,8 @@ fn operation(extensions: &Extensions) -> &'static str {
 #[async_trait::async_trait]
 impl S3Route for ObjectRoutes {
     fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
-        SERVED.contains(&operation(extensions))
+        let name = operation(extensions);
+        SERVED.contains(&name) || documents::of_operation(name).is_some()
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
@@ -64,6 +65,9 @@ impl ObjectRoutes {
         let user = caller(&request)?;
         let operation = operation(&request.extensions);
         let names = self.domains.names(&request.headers, &request.uri);
+        if let Some((service, action)) = documents::of_operation(operation) {
+            return service.serve(action, (user, names.0), request).await;
+        }
         let S3Request { headers, uri, .. } = &request;
         match operation {
             "GetObject" | "HeadObject" => {

@@ -12,7 +12,7 @@ mod written;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_store::{Bucket, GetOptions, Key, Objects, Store};
+use fordway_store::{Bucket, GetOptions, Key, Store};
 use fordway_sys::without_waiting;
 use fordway_wire::sigv4::Authorization;
 use http::StatusCode;
@@ -91,7 +91,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::time::SystemTime;
 
-    use fordway_store::{MemoryStore, PutOptions};
+    use fordway_store::{MemoryStore, Objects, PutOptions};
     use fordway_wire::sigv4::{SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
     use super::*;

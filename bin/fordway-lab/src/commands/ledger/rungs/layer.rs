@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use fordway_serve::{Identity, S3Layer, Users};
-use fordway_store::{
-    Bucket, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions, Result,
-};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions, Result};
 use fordway_workload::ledger::Rung;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};

@@ -1,0 +1,260 @@
+//! CORS: which web pages may have a browser read and write a bucket (the Fetch standard, section 3.2).
+//!
+//! A bucket's rules are a document. Requests with an `Origin` are answered with what the first rule that fits
+//! says, and preflights (`OPTIONS`) with nothing else. The rules decide what browsers do; who may read and write is
+//! decided by signatures and the kernel as ever.
+
+use std::sync::Arc;
+
+use fordway_store::{Bucket, DocumentKind, Error, Result, Store};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use s3s::dto::{CORSConfiguration, CORSRule};
+
+use super::{DocumentService, malformed, read, write};
+use crate::s3::error::{Failure, Outcome};
+
+/// The most rules of a bucket (S3's limit).
+const MAX_RULES: usize = 100;
+/// What a rule may allow (S3's list).
+const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
+/// What an answer depends on, for caches.
+const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
+const KIND: DocumentKind = DocumentKind::known("cors");
+
+pub(super) const SERVICE: DocumentService = DocumentService {
+    kind: KIND,
+    operations: ["GetBucketCors", "PutBucketCors", "DeleteBucketCors"],
+    missing: ("NoSuchCORSConfiguration", "the bucket has no CORS rules"),
+    put_status: StatusCode::OK,
+    check,
+};
+
+/// Errors: `MalformedXML`, `InvalidRequest` for rules that cannot mean anything.
+fn check(document: &[u8]) -> Outcome<Vec<u8>> {
+    let configuration: CORSConfiguration = read(document)?;
+    if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {
+        return Err(malformed(format!("a bucket has 1 to {MAX_RULES} CORS rules")));
+    }
+    configuration.cors_rules.iter().try_for_each(check_rule)?;
+    write(&configuration)
+}
+
+fn check_rule(rule: &CORSRule) -> Outcome<()> {
+    let refused = |message: String| Err(Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
+    if rule.allowed_methods.is_empty() || rule.allowed_origins.is_empty() {
+        return Err(malformed("a CORS rule names at least one method and one origin".to_owned()));
+    }
+    if let Some(method) = rule.allowed_methods.iter().find(|method| !METHODS.contains(&method.as_str())) {
+        return refused(format!("{method:?} is no method of a CORS rule; write {}", METHODS.join(", ")));
+    }
+    let patterns = rule.allowed_origins.iter().chain(rule.allowed_headers.iter().flatten());
+    for pattern in patterns {
+        if pattern.matches('*').count() > 1 {
+            return refused(format!("{pattern:?} has more than one *; write one at most"));
+        }
+    }
+    match rule.expose_headers.iter().flatten().find(|name| HeaderName::try_from(name.as_str()).is_err()) {
+        Some(name) => refused(format!("{name:?} cannot be exposed, because it is no name of a header")),
+        None => Ok(()),
+    }
+}
+
+/// What a browser asks.
+struct Asked<'r> {
+    origin: &'r str,
+    method: &'r str,
+    /// In lower case.
+    headers: Vec<String>,
+}
+
+impl<'r> Asked<'r> {
+    /// What a request of a web page says; `None` for one that no page has sent.
+    fn of_request(method: &'r Method, headers: &'r HeaderMap) -> Option<Self> {
+        let origin = text(headers, header::ORIGIN)?;
+        Some(Asked { origin, method: method.as_str(), headers: Vec::new() })
+    }
+
+    /// What a preflight asks about; `None` where it says too little.
+    fn of_preflight(headers: &'r HeaderMap) -> Option<Self> {
+        let origin = text(headers, header::ORIGIN)?;
+        let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD)?;
+        let names = text(headers, header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
+        let names = names.split(',').map(|name| name.trim().to_ascii_lowercase());
+        Some(Asked { origin, method, headers: names.filter(|name| !name.is_empty()).collect() })
+    }
+
+    /// The pattern of origins by which the rule allows this; `None` if it does not.
+    fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
+        let allows_header = |name: &String| {
+            let mut patterns = rule.allowed_headers.iter().flatten();
+            patterns.any(|pattern| fits(&pattern.to_ascii_lowercase(), name))
+        };
+        let allows_method = rule.allowed_methods.iter().any(|method| method == self.method);
+        let pattern = rule.allowed_origins.iter().find(|pattern| fits(pattern, self.origin))?;
+        (allows_method && self.headers.iter().all(allows_header)).then_some(pattern)
+    }
+
+    /// What the first rule that allows this has a browser know.
+    fn answer(&self, configuration: &CORSConfiguration) -> Option<HeaderMap> {
+        let mut rules = configuration.cors_rules.iter();
+        let (rule, pattern) = rules.find_map(|rule| Some((rule, self.allowed_by(rule)?)))?;
+        let mut answer = HeaderMap::new();
+        let mut say = |name: HeaderName, value: &str| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                answer.insert(name, value);
+            }
+        };
+        if pattern == "*" {
+            say(header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+        } else {
+            say(header::ACCESS_CONTROL_ALLOW_ORIGIN, self.origin);
+            say(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, "true");
+        }
+        say(header::ACCESS_CONTROL_ALLOW_METHODS, &rule.allowed_methods.join(", "));
+        if !self.headers.is_empty() {
+            say(header::ACCESS_CONTROL_ALLOW_HEADERS, &self.headers.join(", "));
+        }
+        if let Some(exposed) = rule.expose_headers.as_ref().filter(|exposed| !exposed.is_empty()) {
+            say(header::ACCESS_CONTROL_EXPOSE_HEADERS, &exposed.join(", "));
+        }
+        if let Some(seconds) = rule.max_age_seconds.filter(|seconds| *seconds > 0) {
+            say(header::ACCESS_CONTROL_MAX_AGE, &seconds.to_string());
+        }
+        say(header::VARY, VARY);
+        Some(answer)
+    }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Whether `name` fits a pattern in which one `*` stands for any characters.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, end)) => {
+            name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        }
+    }
+}
+
+/// Whether a web page has sent a request, so that its answer says what the bucket's rules are for it.
+pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+}
+
+/// The headers of an answer to a web page; none where no rule allows the request, so that the browser keeps the answer
+/// from the page. Cost: the document is read anew for each such request.
+pub(crate) fn headers_for(
+    store: &dyn Store,
+    bucket: &str,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Option<HeaderMap> {
+    let asked = Asked::of_request(method, headers)?;
+    let configuration = configuration(store, bucket).ok().flatten()?;
+    asked.answer(&configuration)
+}
+
+/// The headers of the answer to a preflight. Errors: a status, a code and why.
+pub(crate) fn preflight(
+    store: Result<Arc<dyn Store>>,
+    bucket: &str,
+    headers: &HeaderMap,
+) -> Result<HeaderMap, (StatusCode, &'static str, String)> {
+    let forbidden = |why: &str| (StatusCode::FORBIDDEN, "AccessForbidden", why.to_owned());
+    let asked = Asked::of_preflight(headers).ok_or_else(|| {
+        let why = "OPTIONS is for browsers; say Origin and Access-Control-Request-Method";
+        (StatusCode::BAD_REQUEST, "BadRequest", why.to_owned())
+    })?;
+    // That a bucket is not there, or cannot be read, is not for everybody to know.
+    let configuration = store.and_then(|store| configuration(&*store, bucket)).ok().flatten();
+    let configuration = configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket"))?;
+    asked.answer(&configuration).ok_or_else(|| {
+        forbidden("no CORS rule of the bucket allows this origin, method and headers together")
+    })
+}
+
+fn configuration(store: &dyn Store, bucket: &str) -> Result<Option<CORSConfiguration>> {
+    let document = store.document(&Bucket::new(bucket)?, &KIND)?;
+    let unreadable = |Failure(_)| Error::from(fordway_store::ErrorKind::Corrupt);
+    document.map(|document| read(&document).map_err(unreadable)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = "<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod>\
+        <AllowedOrigin>https://*.example.org</AllowedOrigin><ExposeHeader>ETag</ExposeHeader>\
+        <ExposeHeader>x-amz-version-id</ExposeHeader><MaxAgeSeconds>60</MaxAgeSeconds></CORSRule>\
+        <CORSRule><AllowedMethod>PUT</AllowedMethod><AllowedMethod>POST</AllowedMethod><AllowedOrigin>*</AllowedOrigin>\
+        <AllowedHeader>x-amz-*</AllowedHeader><AllowedHeader>Content-Type</AllowedHeader></CORSRule></CORSConfiguration>";
+
+    fn asked(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    fn answered(pairs: &[(&'static str, &str)]) -> Option<HeaderMap> {
+        let configuration: CORSConfiguration = read(&check(RULES.as_bytes()).unwrap()).unwrap();
+        Asked::of_preflight(&asked(pairs)).unwrap().answer(&configuration)
+    }
+
+    #[test]
+    fn the_first_rule_that_allows_all_of_it_answers() {
+        let origin = ("origin", "https://data.example.org");
+        let get = answered(&[origin, ("access-control-request-method", "GET")]).unwrap();
+        let said =
+            |answer: &HeaderMap, name: &str| answer.get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(said(&get, "access-control-allow-origin").as_deref(), Some(origin.1));
+        assert_eq!(said(&get, "access-control-allow-credentials").as_deref(), Some("true"));
+        assert_eq!(said(&get, "access-control-expose-headers").as_deref(), Some("ETag, x-amz-version-id"));
+        assert_eq!(said(&get, "access-control-max-age").as_deref(), Some("60"));
+        assert_eq!(said(&get, "vary").as_deref(), Some(VARY));
+        let headers = ("access-control-request-headers", "X-Amz-Date, content-type");
+        let put = answered(&[origin, ("access-control-request-method", "PUT"), headers]).unwrap();
+        assert_eq!(said(&put, "access-control-allow-origin").as_deref(), Some("*"));
+        assert_eq!(said(&put, "access-control-allow-methods").as_deref(), Some("PUT, POST"));
+        assert_eq!(said(&put, "access-control-allow-headers").as_deref(), Some("x-amz-date, content-type"));
+        assert_eq!(said(&put, "access-control-allow-credentials"), None);
+    }
+
+    #[test]
+    fn what_no_rule_allows_is_not_answered() {
+        for pairs in [
+            [("origin", "https://example.org"), ("access-control-request-method", "GET")],
+            [("origin", "https://data.example.org.evil"), ("access-control-request-method", "GET")],
+            [("origin", "https://data.example.org"), ("access-control-request-method", "DELETE")],
+            [("origin", "https://data.example.org"), ("access-control-request-method", "get")],
+        ] {
+            assert!(answered(&pairs).is_none(), "{pairs:?}");
+        }
+        let foreign = ("access-control-request-headers", "x-amz-date, cookie");
+        assert!(answered(&[("origin", "x"), ("access-control-request-method", "PUT"), foreign]).is_none());
+        assert!(Asked::of_preflight(&asked(&[("origin", "x")])).is_none());
+    }
+
+    #[test]
+    fn rules_that_mean_nothing_are_refused() {
+        let rule =
+            |inner: &str| format!("<CORSConfiguration><CORSRule>{inner}</CORSRule></CORSConfiguration>");
+        let (get, any) = ("<AllowedMethod>GET</AllowedMethod>", "<AllowedOrigin>*</AllowedOrigin>");
+        assert!(check(rule(&format!("{get}{any}")).as_bytes()).is_ok());
+        for bad in [
+            "<CORSConfiguration></CORSConfiguration>".to_owned(),
+            rule(get),
+            rule(any),
+            rule(&format!("<AllowedMethod>OPTIONS</AllowedMethod>{any}")),
+            rule(&format!("{get}<AllowedOrigin>*.*</AllowedOrigin>")),
+            rule(&format!("{get}{any}<AllowedHeader>*a*</AllowedHeader>")),
+            rule(&format!("{get}{any}<ExposeHeader>a b</ExposeHeader>")),
+            rule(&format!("{get}{any}<MaxAgeSeconds>soon</MaxAgeSeconds>")),
+        ] {
+            assert!(check(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Documents of buckets, as S3's operations have them: each kind is a file here and a line in [`KINDS`].
+//!
+//! A put is parsed and checked, and stored as this gateway writes it; so what is read back is always well formed.
+
+pub(crate) mod cors;
+mod tagging;
+
+use std::sync::Arc;
+
+use fordway_store::{Bucket, DocumentKind};
+use http::{HeaderValue, StatusCode, header};
+use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
+use s3s::{Body, S3Request, S3Response};
+
+use super::apart::change_apart;
+use super::error::{Failure, Outcome, unreadable_body};
+use super::look_up::look_up;
+use crate::users::User;
+
+/// A kind of document that clients may get, put and delete.
+pub(super) struct DocumentService {
+    kind: DocumentKind,
+    /// The operation that gets it, the one that puts it, the one that deletes it.
+    operations: [&'static str; 3],
+    /// The code and the sentence where there is none.
+    missing: (&'static str, &'static str),
+    /// Of a put that succeeds.
+    put_status: StatusCode,
+    /// What is stored for what was sent.
+    check: fn(&[u8]) -> Outcome<Vec<u8>>,
+}
+
+const KINDS: [&DocumentService; 2] = [&cors::SERVICE, &tagging::SERVICE];
+
+/// What an operation does to a document.
+pub(super) enum Action {
+    Get,
+    Put,
+    Delete,
+}
+
+/// The document that an operation is about, if it is about one.
+pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Action)> {
+    KINDS.into_iter().find_map(|service| {
+        let action = match service.operations.iter().position(|operation| *operation == name)? {
+            0 => Action::Get,
+            1 => Action::Put,
+            _ => Action::Delete,
+        };
+        Some((service, action))
+    })
+}
+
+impl DocumentService {
+    pub(super) async fn serve(
+        &'static self,
+        action: Action,
+        (user, bucket): (Arc<User>, String),
+        mut request: S3Request<Body>,
+    ) -> Outcome<S3Response<Body>> {
+        let bucket = Bucket::new(bucket)?;
+        match action {
+            Action::Get => {
+                let found = look_up(user, move |store| Ok(store.document(&bucket, &self.kind)?)).await?;
+                found.map(answer).ok_or_else(|| self.none())
+            }
+            Action::Put => {
+                // Its size is limited already.
+                let sent = request.input.store_all_limited(usize::MAX).await;
+                let document = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?)?;
+                let put = move |store: &dyn fordway_store::Store| {
+                    Ok(store.set_document(&bucket, &self.kind, &document)?)
+                };
+                change_apart(user, put).await?;
+                Ok(S3Response::with_status(Body::empty(), self.put_status))
+            }
+            Action::Delete => {
+                let delete =
+                    move |store: &dyn fordway_store::Store| Ok(store.delete_document(&bucket, &self.kind)?);
+                change_apart(user, delete).await?;
+                Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
+            }
+        }
+    }
+
+    fn none(&self) -> Failure {
+        Failure::new(self.missing.0, StatusCode::NOT_FOUND, self.missing.1)
+    }
+}
+
+fn answer(document: Vec<u8>) -> S3Response<Body> {
+    let mut response = S3Response::new(Body::from(document));
+    response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    response
+}
+
+/// Reads a document. Errors: `MalformedXML`.
+fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> Outcome<T> {
+    let mut input = Deserializer::new(document);
+    let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
+    read.map_err(|error| {
+        malformed(format!("the document is not what S3 takes here: {error}; look up its elements"))
+    })
+}
+
+/// Writes a document.
+fn write(value: &impl Serialize) -> Outcome<Vec<u8>> {
+    let mut document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>".to_vec();
+    let written = value.serialize(&mut Serializer::new(&mut document));
+    written.map_err(|error| malformed(format!("the document cannot be written again: {error}")))?;
+    Ok(document)
+}
+
+fn malformed(message: String) -> Failure {
+    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+}
