@@ -156,24 +156,30 @@ impl Walk<'_> {
         flow
     }
 
-    /// The names that may lead to keys that are asked for. All of a directory are remembered for the
-    /// next page; those of a prefix are read each time, which costs no sorting of the others.
+    /// The names that may lead to keys that are asked for, perhaps among others: all of a directory are remembered for
+    /// the next page.
     fn read(&self, at: &str, path: &str, dir: &File) -> Result<Arc<Names>, Errno> {
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
-        let read = || Names::read(dir, |name| name.starts_with(&prefix) && !is_ours(name), resolve);
+        let read =
+            |all| Names::read(dir, |name| (all || name.starts_with(&prefix)) && !is_ours(name), resolve);
         match wanted.is_empty() {
-            true => self.inner.remembered.names(dir, read),
-            false => read().map(Arc::new),
+            true => self.inner.remembered.names(dir, || read(true)),
+            false => self.inner.remembered.names_below(dir, read),
         }
     }
 
     fn names(&mut self, at: &str, dir: &File, names: &Names) -> Result<Flow> {
         let mut behind: Option<String> = None;
-        for index in names.first_from(self.first_wanted(at))..names.len() {
+        let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let first = self.first_wanted(at).max(wanted);
+        for index in names.first_from(first)..names.len() {
             let name = names.get(index);
+            if !name.text.starts_with(wanted) {
+                break;
+            }
             let key = format!("{at}{}", name.text);
             if behind.as_deref().is_some_and(|prefix| key.starts_with(prefix)) {
                 continue;

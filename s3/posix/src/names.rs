@@ -152,7 +152,14 @@ fn shared_len(text: &str, entries: &[Entry]) -> usize {
 
 /// The names of the directories that were listed last.
 #[derive(Default)]
-pub(crate) struct Remembered(Mutex<Vec<Memory>>);
+pub(crate) struct Remembered {
+    all: Mutex<Vec<Memory>>,
+    /// Directories of which a prefix was listed, the last of them last.
+    asked: Mutex<Vec<State>>,
+}
+
+/// Device, inode and times of a directory.
+type State = (u64, u64, (i64, i64));
 
 struct Memory {
     device: u64,
@@ -180,15 +187,48 @@ impl Remembered {
         Ok(names)
     }
 
+    /// The names of `dir` that begin with a prefix, perhaps among all others. `read` reads all names, or those with the
+    /// prefix alone. One page by a prefix costs no sorting of the other names; where a directory that has not changed is
+    /// asked again, whatever the prefix, all names are read once and remembered.
+    pub(crate) fn names_below(
+        &self,
+        dir: &File,
+        read: impl FnOnce(bool) -> Result<Names, Errno>,
+    ) -> Result<Arc<Names>, Errno> {
+        let before = stat(dir)?;
+        if let Some(names) = self.find(&before) {
+            return Ok(names);
+        }
+        match self.was_asked(&before) {
+            true => self.names(dir, || read(true)),
+            false => read(false).map(Arc::new),
+        }
+    }
+
+    /// Whether the directory was asked for a prefix in this state before; from now on it was.
+    fn was_asked(&self, stat: &FileStat) -> bool {
+        let state = (stat.device, stat.inode, times(stat));
+        let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if asked.contains(&state) {
+            return true;
+        }
+        asked.retain(|(device, inode, _)| (*device, *inode) != (stat.device, stat.inode));
+        if asked.len() >= MOST_DIRS {
+            asked.remove(0);
+        }
+        asked.push(state);
+        false
+    }
+
     fn find(&self, stat: &FileStat) -> Option<Arc<Names>> {
-        let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode))?;
         (found.times == times(stat)).then(|| found.names.clone())
     }
 
     fn keep(&self, stat: &FileStat, names: &Arc<Names>) {
         let (device, inode) = (stat.device, stat.inode);
-        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
         all.push(Memory { device, inode, times: times(stat), names: names.clone() });
         let too_much =
@@ -222,5 +262,30 @@ mod tests {
                 prop_assert!(texts[..sorted.first_from(text)].iter().all(|before| before < text));
             }
         }
+    }
+
+    /// The second page by any prefix reads all names, and the pages after it read nothing.
+    #[test]
+    fn prefixes_of_a_directory_share_what_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: String| std::fs::write(dir.path().join(name), "").unwrap();
+        (0..FEWEST).for_each(|at| make(format!("k{at}")));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let remembered = Remembered::default();
+        let ask = || {
+            let opened = File::open(dir.path()).unwrap();
+            let mut asked = None;
+            let read = |all| {
+                asked = Some(all);
+                Names::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
+            };
+            let names = remembered.names_below(&opened, read).unwrap();
+            (asked, names.len())
+        };
+        assert_eq!([ask().0, ask().0, ask().0, ask().0], [Some(false), Some(true), None, None]);
+        make("k-new".to_owned());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!([ask().0, ask().0], [Some(false), Some(true)]);
+        assert_eq!(ask(), (None, FEWEST + 1));
     }
 }
