@@ -18,6 +18,7 @@ mod memory;
 mod multipart;
 mod name;
 mod object;
+mod page_buffer;
 mod range;
 mod receive;
 mod tags;
@@ -41,6 +42,7 @@ pub use object::{
     BoxedMetadata, BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object,
     ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
 };
+pub use page_buffer::PageBuffer;
 pub use range::ByteRange;
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use tags::{MAX_TAGS, Tags, check_tag, check_tags};

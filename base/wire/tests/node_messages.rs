@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag, ETagMatch,
-    ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata, ObjectInfo,
-    ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
-    Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary,
-    Versioning, VersionsQuery,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, DeleteOptions, Deleted, DocumentKind, ETag,
+    ETagMatch, ETagPolicy, Entry, Error, ErrorKind, Expected, GetOptions, Key, ListQuery, Listing, Metadata,
+    ObjectInfo, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, Result, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing,
+    VersionSummary, Versioning, VersionsQuery,
 };
 use fordway_wire::node::{
     Committed, FRAME_BYTES_MAX, Flags, Got, HEADER_BYTES, Header, Inbox, Input, Put, ReadDone, Reply,

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
+use fordway_store::PageBuffer;
+
 use crate::abi::PutDataCallback;
 use crate::failure::{Failure, Outcome};
 use crate::status::Status;
@@ -15,12 +17,12 @@ pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 thread_local! {
     /// Kept between requests: fresh memory would cost a page fault for each 4 KiB.
-    static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<PageBuffer>> = const { Cell::new(None) };
 }
 
 /// Runs `work` with the thread's buffer. A request within a callback of another gets one of its own.
 pub(crate) fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut piece = SPARE.take().unwrap_or_else(|| vec![0; PIECE_BYTES].into_boxed_slice());
+    let mut piece = SPARE.take().unwrap_or_else(|| PageBuffer::new(PIECE_BYTES));
     let done = work(&mut piece);
     SPARE.set(Some(piece));
     done

@@ -1,8 +1,10 @@
 //! Memory that a thread uses again: fresh memory costs more than the read into it.
 
 use std::cell::RefCell;
+use std::thread::LocalKey;
 
 use bytes::Bytes;
+use fordway_store::PageBuffer;
 
 /// Bytes of an upload that are gathered before they are written, and of content that is sent from memory.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
@@ -14,7 +16,7 @@ const SPARE_BUFFERS_MAX: usize = 32;
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {
-    static SPARE_CHUNKS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static SPARE_CHUNKS: RefCell<Vec<PageBuffer>> = const { RefCell::new(Vec::new()) };
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -51,7 +53,7 @@ impl Drop for Lent {
     }
 }
 
-fn keep(stock: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, count_max: usize, memory: Vec<u8>) {
+fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: M) {
     // At the end of a thread its stock may be gone already; the memory is simply freed then.
     let _ = stock.try_with(|spare| {
         let mut spare = spare.borrow_mut();
@@ -62,12 +64,12 @@ fn keep(stock: &'static std::thread::LocalKey<RefCell<Vec<Vec<u8>>>>, count_max:
 }
 
 /// [`CHUNK_BYTES`] of memory that go back to the stock of whichever thread drops them.
-pub(crate) struct Chunk(Vec<u8>);
+pub(crate) struct Chunk(PageBuffer);
 
 impl Chunk {
     pub(crate) fn new() -> Self {
         let spare = SPARE_CHUNKS.with_borrow_mut(Vec::pop);
-        Chunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
+        Chunk(spare.unwrap_or_else(|| PageBuffer::new(CHUNK_BYTES)))
     }
 
     /// All of it; what is in there is left from its last use.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fordway_command::{Context, Exit, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_http::webdav::{Direction, ThirdParty, Upload, WebDav, without_query};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Error, ErrorKind, PageBuffer, Result};
 
 use super::Event;
 use super::copy::{Order, Place, content_type, is_one_server, parent};
@@ -212,7 +212,7 @@ impl<'c> Copier<'c> {
         let kind = content_type(path, self.order);
         let upload = Upload { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
         self.context.output.expect_bytes(size_bytes.unwrap_or(0));
-        let mut buffer = vec![0; CHUNK_BYTES];
+        let mut buffer = PageBuffer::new(CHUNK_BYTES);
         self.dav.put(url, &upload, &mut |sink| {
             let mut file = File::open(path).map_err(failed)?;
             loop {
@@ -229,7 +229,7 @@ impl<'c> Copier<'c> {
 
     fn upload_stream(&self, url: &str) -> Result<Copied> {
         let upload = Upload { size_bytes: None, content_type: None, only_new: self.only_new() };
-        let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
+        let (mut buffer, mut bytes) = (PageBuffer::new(CHUNK_BYTES), 0);
         self.dav.put(url, &upload, &mut |sink| {
             // A second attempt has nothing to begin anew from, and says so.
             let mut input = self.context.take_input()?;

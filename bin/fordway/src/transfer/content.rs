@@ -3,7 +3,8 @@
 use std::io::{self, Read};
 
 use fordway_store::{
-    ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, ObjectInfo, PutResult, Result, Writer,
+    ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, ObjectInfo, PageBuffer, PutResult,
+    Result, Writer,
 };
 
 use super::Runner;
@@ -87,7 +88,7 @@ impl Runner<'_> {
         size: Option<u64>,
     ) -> Result<(PutResult, u64)> {
         let mut hasher = self.checksum().map(|name| Hasher::new(ETagPolicy::Fast, false, Some(name)));
-        let mut buffer = vec![0; size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1))];
+        let mut buffer = PageBuffer::new(size.map_or(CHUNK_BYTES, |size| CHUNK_BYTES.min(size as usize + 1)));
         let mut total_bytes = 0;
         loop {
             let chunk = read_some(reader, &mut buffer).map_err(|error| file_error("reading", name, error))?;

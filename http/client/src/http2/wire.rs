@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use fordway_store::PageBuffer;
 use rustls::{ClientConnection, StreamOwned};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -19,7 +20,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub(super) struct Wire {
     way: Way,
     /// Of it, `used..filled` was received and not handed on.
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
     used: usize,
     filled: usize,
     gauge: Arc<Gauge>,
@@ -74,7 +75,7 @@ impl Wire {
             Way::Plain(socket) => socket.set_waiting(false),
             Way::Tls(stream) => stream.sock.set_waiting(false),
         }
-        Wire { way, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
+        Wire { way, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
     }
 
     /// Receives into the buffer, which is empty. 0 is the end.

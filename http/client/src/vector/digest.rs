@@ -3,7 +3,9 @@
 
 use std::io::Read;
 
-use fordway_store::{Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Result};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, PageBuffer, Result,
+};
 use fordway_wire::file_hash::{FileHash, HashKind, RunningHash};
 
 /// Asks servers for any of them. XRootD makes nothing of weights, and takes the first, which
@@ -119,7 +121,7 @@ impl Stated {
 
     /// The same for all that `content` has. Errors: those of reading, as `Io`.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
-        let (mut running, mut chunk) = (self.start(), vec![0; 256 * 1024]);
+        let (mut running, mut chunk) = (self.start(), PageBuffer::new(256 * 1024));
         loop {
             match content.read(&mut chunk) {
                 Ok(0) => return self.check(running),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Error, ErrorKind, PageBuffer, Result};
 use fordway_wire::range::parse_content_range;
 
 use super::digest::{Running, Stated, WANTED};
@@ -86,7 +86,7 @@ impl Check {
 }
 
 fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: &mut Sink<'_>) -> Result<()> {
-    let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
+    let (mut buffer, mut moves, start) = (PageBuffer::new(CHUNK_BYTES), 0, left.start);
     let mut has_asked_again = false;
     let mut retries = source.place().session.retries();
     while !left.is_empty() {
