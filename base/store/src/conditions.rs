@@ -84,7 +84,7 @@ impl Conditions {
 
     /// Holds a delete against the tag of the object it is about, or why there is none, and says whether
     /// there is anything to delete. Where nothing is, nothing is refused and nothing is to be done. A
-    /// delete marker is something, but has no tag. Errors: `PreconditionFailed`, and those of the search
+    /// delete marker is something, but has no tag. Errors: `PreconditionFailed`, and errors of the search
     /// but `NoSuchKey` and `NoSuchVersion`.
     pub fn check_delete(&self, found: Result<ETag>) -> Result<bool> {
         match found {

@@ -1,4 +1,4 @@
-//! Digests computed while bytes pass by, and what they are held against before a publish.
+//! Digests computed while bytes pass by, and what they are checked against before a publish.
 
 use std::hash::Hasher as _;
 
@@ -10,7 +10,7 @@ use twox_hash::{XxHash3_64, XxHash3_128, XxHash64};
 
 use crate::{ETag, ETagPolicy, Error, ErrorKind, Result};
 
-/// The checksums that S3 knows. Their order is that of their numbers on disk and on the wire.
+/// The checksums that S3 knows. Ordered by their numbers on disk and on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumAlgorithm {
     /// CRC-32 (ISO-HDLC), 4 bytes.
@@ -82,7 +82,7 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// Whether the checksum of a whole can be made of those of its parts.
+    /// Whether the checksum of a whole follows from its parts' checksums.
     const fn is_crc(self) -> bool {
         matches!(self, Self::Crc32 | Self::Crc32c | Self::Crc64Nvme)
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::text::Text;
 
-/// The longest tag that is kept without an allocation; that of an upload of 10,000 parts has 38 bytes.
+/// The longest tag kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;
 
 /// An object's entity tag, without the quotes that HTTP puts around it. Costs no allocation unless it
@@ -35,8 +35,8 @@ impl ETag {
         ETag::of(text(&hex_digits(md5)))
     }
 
-    /// A tag of 128 bits that is *not* an MD5. The `-1` makes it look like that of a multipart
-    /// upload, which no client compares with an MD5 of its own.
+    /// A tag of 128 bits that is *not* an MD5. The `-1` makes it look like a multipart
+    /// upload's, which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
         let mut tag = [0; 34];
         let (digits, end) = tag.split_at_mut(32);

@@ -53,7 +53,7 @@ pub use version::{
 /// An S3 object store, on any lane: [`Objects`] and all that S3 has beyond them.
 pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {
     /// The same store in which no symbolic link leads out of the bucket that is asked for, for a user who is
-    /// given some buckets only; `None` where there are no links. Errors: those of opening it.
+    /// given some buckets only; `None` where there are no links. Errors: from opening it.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
@@ -102,8 +102,8 @@ pub trait Objects: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object>;
 
     /// Reads an object (or the range asked for) into `buffer`, which is cleared first and keeps its
-    /// capacity between calls; returns the size of the whole object. The form of `get` for who wants
-    /// the bytes alone: nothing else is looked up unless `options` has conditions.
+    /// capacity between calls; returns the size of the whole object. The form of `get` for callers
+    /// that want the bytes alone: nothing else is looked up unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
         object.content.read_to(buffer)?;
@@ -124,7 +124,7 @@ pub trait Objects: Send + Sync {
             options.range = Some(*range);
             let object = self.get(bucket, key, &options)?;
             if options.conditions.if_match.is_none() {
-                // The ranges after the first are those of the same version.
+                // The ranges after the first come from the same version.
                 options.conditions = Conditions::only_if(object.info.etag.clone());
             }
             object.content.into_vec()
@@ -143,7 +143,7 @@ pub trait Objects: Send + Sync {
 
     /// Copies an object within the store.
     /// Errors: `NoSuchKey` for a missing source, `InvalidArgument` for a copy onto itself that
-    /// changes nothing, and those of [`Objects::put`].
+    /// changes nothing, and errors of [`Objects::put`].
     fn copy(
         &self,
         from: (&Bucket, &Key),

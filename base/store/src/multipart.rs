@@ -299,7 +299,7 @@ mod tests {
         PartInfo { checksum: Some(Checksum::of(algorithm, content)), ..part(1, content.len() as u64) }
     }
 
-    /// The CRC of the parts joined is that of the content put at once, wherever it is cut.
+    /// The joined CRC of the parts equals the CRC of the whole content, wherever it is cut.
     #[test]
     fn crcs_of_parts_combine() {
         let content: Vec<u8> = (0..2000_u32).map(|at| ((at * at) >> 3) as u8).collect();

@@ -35,7 +35,7 @@ impl Bucket {
     /// Checks what new buckets may be called: 3 to 255 bytes, and nothing that is an address of IPv4 or
     /// has a label of DNS that is empty or ends in a hyphen, because no client could put it into a host's
     /// name. Amazon stops at 63 bytes and has neither capitals nor underscores, but programs that address
-    /// buckets by path (those of libs3 are some) are used to them.
+    /// buckets by path (libs3's among them) are used to them.
     /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();

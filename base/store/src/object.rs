@@ -234,8 +234,8 @@ impl PutOptions {
 pub struct PartOptions {
     /// Computes an MD5 to hold against [`crate::Expected::md5`], whatever the ETag is made of.
     pub check_md5: bool,
-    /// Computes this checksum, to hold against [`crate::Expected::checksum`]; `None` takes that of the
-    /// upload. Errors: `InvalidArgument` if the upload has another.
+    /// Computes this checksum, to hold against [`crate::Expected::checksum`]; `None` takes the
+    /// upload's. Errors: `InvalidArgument` if the upload has another.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The part's length where it is known.
     pub size_hint: Option<u64>,
@@ -329,7 +329,7 @@ pub struct CopyOptions {
     pub source_conditions: Conditions,
     /// What must hold of the destination.
     pub conditions: Conditions,
-    /// The checksum that the copy has, of its content; `None` keeps that of the source.
+    /// The checksum that the copy has, of its content; `None` keeps the source's.
     pub checksum: Option<ChecksumAlgorithm>,
 }
 
@@ -441,7 +441,7 @@ impl Content {
     }
 
     /// Hands all of it to `consume`, at most 256 KiB at a time and with bounded memory.
-    /// Errors: `IncompleteBody` if the source ends early, `Io`, and those of `consume`.
+    /// Errors: `IncompleteBody` if the source ends early, `Io`, and errors of `consume`.
     pub fn for_each_chunk(self, mut consume: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let total = self.len();
         if let Content::Bytes(bytes) = self {

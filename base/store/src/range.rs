@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use crate::{Error, ErrorKind, Result};
 
-/// One range of an object, not yet held against its size.
+/// One range of an object, not yet checked against its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
     /// From this byte to the end.
     From(u64),
     /// First and last byte, both included.
     Inclusive(u64, u64),
-    /// The last so many bytes.
+    /// The last bytes, this many of them.
     Last(u64),
 }
 

@@ -12,7 +12,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// given. Beyond 256 MiB, memory grows with what has arrived: at most twice as much is taken, whatever was stated.
 ///
 /// What the buffer holds is not cleared first, which would cost a pass over memory. After an error its content is
-/// undefined. Errors: those of `receive`; `EntityTooLarge` if there is no memory.
+/// undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
 pub fn receive_exact(
     buffer: &mut Vec<u8>,
     len: usize,

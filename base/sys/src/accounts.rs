@@ -5,12 +5,12 @@ use std::mem::MaybeUninit;
 
 use crate::socket::Peer;
 
-/// Room for the texts of an entry; those of longer ones do not matter here.
+/// Room for the texts of an entry; longer ones do not matter here.
 const TEXT_BYTES: usize = 16 * 1024;
 /// The most groups that are asked for: the kernel takes no more.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of those who have none: what Linux shows for an id that it cannot.
+/// The group of users without one: what Linux shows for an id that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
 /// The user with the id `uid` and its groups; one of no group where the database does not know it.

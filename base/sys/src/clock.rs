@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A moment of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Cost: a fifth of
-/// that of `Instant::now`, which reads the processor's counter; none is a system call.
+/// `Instant::now`'s, which reads the processor's counter; none is a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick {
     /// Since the clock started.

@@ -1,8 +1,8 @@
 //! Faults on purpose, for tests: built with the feature `faults` only.
 //!
 //! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`Plan`]
-//! and learns which calls it made; the plan may fail or kill at one of them. Plans are those of the
-//! calling thread, so tests run side by side. Cost for who has none: one relaxed load.
+//! and learns which calls it made; the plan may fail or kill at one of them. Plans belong to the
+//! calling thread, so tests run side by side. Cost without a plan: one relaxed load.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};

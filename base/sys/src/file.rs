@@ -127,7 +127,7 @@ pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// Gives an open file another group; those of its owner who are in that group may.
+/// Gives an open file another group; its owner may, if in that group.
 pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
     fchown(file, None, Some(Gid::from_raw(group)))
 }

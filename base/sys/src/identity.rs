@@ -58,7 +58,7 @@ thread_local! {
 }
 
 impl Role {
-    /// Errors: those of asking the kernel who the calling thread is.
+    /// Errors: from asking the kernel who the calling thread is.
     pub fn new(peer: &Peer) -> Result<Self> {
         let own = match PLAYED.with_borrow(|played| played.as_ref().map(|(_, own)| own.clone())) {
             Some(own) => own,

@@ -1,5 +1,5 @@
 //! Locks between threads, processes and nodes: one byte of a lock file each. No wait is without an end:
-//! whoever may open a lock file may hold a lock of it for ever.
+//! anyone who may open a lock file may hold its lock for ever.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -194,7 +194,7 @@ impl ByteLocks {
 
     /// Waits for the byte at `offset` and holds it. Cost: one `fcntl`, and one when it is let go.
     /// Errors: `NOLCK` where the file system has no locks, `TIMEDOUT` if another holds it for longer than
-    /// `patience` or that of [`with_lock_patience`].
+    /// `patience` or the patience of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = Patience::new(patience);
         let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;

@@ -15,7 +15,7 @@ use crate::xattr::last_errno;
 ///
 /// What is mapped stays the version it was, because an object is replaced by another file and never
 /// written in place. A POSIX program that cuts the file short makes an access behind its new end a
-/// `SIGBUS`; who cannot rule that out reads instead.
+/// `SIGBUS`; a caller that cannot rule that out reads instead.
 #[derive(Debug)]
 pub struct Mapping {
     /// The first page; dangling where nothing is mapped.

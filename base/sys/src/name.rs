@@ -87,7 +87,7 @@ mod tests {
             assert_eq!(&*text_to_name(text), name, "{text:?}");
             assert!(is_text_of_a_name(text));
         }
-        // Escaped without need: the name is that of the plain text.
+        // Escaped without need: the name equals the plain text.
         assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
         assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
     }

@@ -1,4 +1,4 @@
-//! Network namespaces, and processes that do not outlive whoever started them.
+//! Network namespaces, and processes that do not outlive their starter.
 
 use std::fs::File;
 use std::io;

@@ -68,7 +68,7 @@ pub(crate) struct Recall(AtomicU8);
 
 /// Nobody has asked yet, or was answered from memory at once.
 const UNKNOWN: u8 = 0;
-/// Something was not in memory; more of it counts how often it was asked for again in vain.
+/// Something was not in memory; more of it counts how often it was asked for again without effect.
 const IN_DOUBT: u8 = 1;
 const IN_VAIN_MAX: u8 = 8;
 const NEVER: u8 = IN_DOUBT + IN_VAIN_MAX;

@@ -54,7 +54,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens the directory at `path`. Errors: those of `open`; `NOTDIR`.
+    /// Opens the directory at `path`. Errors: from `open`; `NOTDIR`.
     pub fn open(path: &Path, resolution: Resolution) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
@@ -68,7 +68,7 @@ impl Root {
     }
 
     /// Opens `path` (relative) beneath the root; `CLOEXEC` is added to `flags`.
-    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, those of `openat`, and `AGAIN`
+    /// Cost: one `openat2`. Errors: `XDEV` where the path leads outside, errors of `openat`, and `AGAIN`
     /// within [`without_waiting`](crate::without_waiting).
     pub fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File> {
         self.open_from(&self.dir, path, Links::Beneath, flags, mode)
@@ -127,7 +127,7 @@ impl Root {
     }
 
     /// Opens `name` (one name, no path) in `dir`, a directory beneath the root; a link is not followed.
-    /// Cost: one `openat`. Errors: those of that, and `AGAIN` within
+    /// Cost: one `openat`. Errors: from that, and `AGAIN` within
     /// [`without_waiting`](crate::without_waiting).
     pub fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! Stream sockets with descriptors passed along them, and who is at the other end.
+//! Stream sockets that pass descriptors, and their peers.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -120,8 +120,8 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-/// Asks the kernel who is at the other end (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
-/// Errors: those of what is no connected Unix socket.
+/// Asks the kernel for the peer (`SO_PEERCRED`, and `SO_PEERGROUPS` of Linux 4.13).
+/// Errors: from what is no connected Unix socket.
 pub fn peer_of(socket: impl AsFd) -> Result<Peer> {
     let credentials = socket_peercred(&socket)?;
     let mut groups = vec![0u32; 64];

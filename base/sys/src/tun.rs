@@ -82,7 +82,7 @@ impl Tun {
     }
 
     /// Hands the kernel one packet with its header, as read from a device; it is received before this returns.
-    /// Errors: those of a device that is down or gone, or of a packet that is none. Cost: one `write`.
+    /// Errors: from a device that is down or gone, or of a packet that is none. Cost: one `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         rustix::io::write(&self.0, packet)?;
         Ok(())

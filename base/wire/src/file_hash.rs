@@ -149,7 +149,7 @@ impl RunningHash {
     }
 }
 
-/// So many bytes may be added up before the remainder has to be taken.
+/// This many bytes may be added up before the remainder has to be taken.
 const ADLER_RUN_BYTES: usize = 5_552;
 const ADLER_MODULUS: u32 = 65_521;
 

@@ -69,7 +69,7 @@ impl SigningKey {
     }
 
     /// The query of a presigned URL, signature included, whose only signed header is `host`.
-    /// `parameters` are those of the request itself, not encoded.
+    /// `parameters` are the request's own, not encoded.
     pub fn presigned_query(
         &self,
         access_key: &str,
@@ -106,7 +106,7 @@ impl SigningKey {
         hex(&self.raw_signature(&Utc::from(time).amz_date(), request))
     }
 
-    /// Whether `signature`, in lower-case hexadecimal, is that of a request dated `amz_date`. Takes
+    /// Whether `signature`, in lower-case hexadecimal, fits a request dated `amz_date`. Takes
     /// the same time wherever the two differ.
     pub fn verifies(&self, signature: &str, amz_date: &str, request: &SignedRequest) -> bool {
         let expected = hex(&self.raw_signature(amz_date, request));
@@ -121,7 +121,7 @@ impl SigningKey {
     }
 }
 
-/// What an `Authorization` header says, not yet held against anything.
+/// What an `Authorization` header says, not yet checked against anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authorization<'a> {
     /// Who signs.

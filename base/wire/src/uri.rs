@@ -9,7 +9,7 @@ use percent_encoding::{
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const PATH: &AsciiSet = &QUERY.remove(b'/');
 
-/// What may not stand in a request line, whoever wrote it.
+/// What may not stand in a request line.
 const TYPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`');
 
 /// Appends path and query of a URL that a person typed or a program made: what is encoded stays so.

@@ -39,7 +39,7 @@ pub(crate) fn client(lane: &str, socket: &Path, ms: u64) -> Result<()> {
     Ok(())
 }
 
-/// Operations a second of so many clients together.
+/// Operations a second of this many clients together.
 fn throughput(lane: &str, socket: &Path, clients: usize) -> Result<f64> {
     let start = |_| -> Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);

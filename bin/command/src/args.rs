@@ -61,7 +61,7 @@ pub struct ReplicaArgs {
     /// Where the file is described: a Metalink or a list of URLs, in a file or at a URL; `none` asks nobody for other places [default: the server is asked when it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
-    /// Read over so many connections at once, from one replica or several [default: from one replica, and from the next when it fails]
+    /// Read over this many connections at once, from one replica or several [default: from one replica, and from the next when it fails]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
     /// Countries to prefer among replicas of one priority, as in: ch,de

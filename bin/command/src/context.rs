@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::web;
 
-/// Opens an endpoint, or without one that of the command line and the environment.
+/// Opens an endpoint; without one, the command line's or the environment's.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The surroundings of a command. Commands never make lanes or streams themselves.

@@ -167,7 +167,7 @@ impl Output {
         }
     }
 
-    /// So many of so many steps are done; `doing` names the one at work.
+    /// `done` of `total` steps are done; `doing` names the current one.
     pub fn steps(&self, done: u64, total: u64, doing: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_length(total);
@@ -183,7 +183,7 @@ impl Output {
         }
     }
 
-    /// So many of `what` are done.
+    /// This many of `what` are done.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());

@@ -23,9 +23,9 @@ use crate::web;
 pub struct Places<'a> {
     /// What the command line says.
     pub args: &'a ReplicaArgs,
-    /// Whether pieces are held against their digests.
+    /// Whether pieces are checked against their digests.
     pub verify: bool,
-    /// Authorities; `None` for those of the environment.
+    /// Authorities; `None` for the environment's.
     pub ca_bundle: Option<&'a PathBuf>,
     /// To one server at most.
     pub connections: usize,
@@ -87,7 +87,7 @@ impl<'a> Places<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: those of opening, when nobody knows
+    /// Opens what is at `url`, which may name a Metalink itself; with `--metalink`, it may be empty. Errors: from opening, when nobody knows
     /// another place.
     pub fn open(&self, url: &str, context: &Context) -> Result<Opened> {
         self.open_by(url, context, &mut RemoteFile::open)
@@ -171,7 +171,7 @@ impl<'a> Places<'a> {
         Ok(metalink)
     }
 
-    /// Opens what a Metalink describes. Errors: those of opening at every place.
+    /// Opens what a Metalink describes. Errors: from opening at every place.
     pub fn replicated(&self, file: &MetalinkFile) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
             session: self.options(),
@@ -230,7 +230,7 @@ impl Opened {
         }
     }
 
-    /// Asks for ranges; `memory` is used again. Errors: those of the first request.
+    /// Asks for ranges; `memory` is used again. Errors: from the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<OpenedTicket> {
         match self {
             Opened::One(file) => file.submit(ranges, memory).map(OpenedTicket::One),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fordway_http::vector::{Options, Session};
 use fordway_http::{Credentials, Proxies, TlsRoots};
 
-/// Schemes of web servers, and those of HTTP that they stand for.
+/// Schemes of web servers, and the HTTP schemes they stand for.
 const SCHEMES: [(&str, &str); 4] =
     [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
 

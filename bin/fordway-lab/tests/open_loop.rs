@@ -46,7 +46,7 @@ const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
 /// Requests per second that the open loop makes, of about 2,000 that the server can answer.
 const RATE: u64 = 800;
-/// Requests per second of users whom the closed loop's figures are held against: nearer to the limit.
+/// Requests per second of users with whom the closed loop's figures are checked against: nearer to the limit.
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];

@@ -67,7 +67,7 @@ impl<'c> PartFile<'c> {
     /// the user is told; else the part is removed.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
-        // A download never resumes from wrong bytes, or from those of another version.
+        // A download never resumes from wrong bytes, or from bytes of another version.
         let is_wrong = matches!(error.kind(), K::BadDigest | K::BadResponse | K::PreconditionFailed);
         if is_wrong || self.leftover == Leftover::Useless || bytes == 0 {
             return;

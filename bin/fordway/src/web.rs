@@ -78,9 +78,9 @@ pub(crate) struct Copied<'r> {
     pub(crate) from: &'r str,
     pub(crate) to: String,
     pub(crate) bytes: u64,
-    /// Of these, so many were there from a copy that was interrupted.
+    /// Of these, this many were there from a copy that was interrupted.
     pub(crate) resumed_bytes: u64,
-    /// The digest that the server or a Metalink states and the file was held against.
+    /// The digest that the server or a Metalink states and the file was checked against.
     pub(crate) verified: Option<&'static str>,
 }
 
@@ -217,7 +217,7 @@ fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
 
-/// The name that a file at `url` has here; of a Metalink, that of what it describes.
+/// The name that a file at `url` has here; of a Metalink, the name of the file it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();

@@ -282,7 +282,7 @@ fn by_tcp_only_who_knows_the_secret_is_served() {
         assert_eq!(refused.status.code(), Some(4), "{refused:?}");
         assert!(refused.stdout.is_empty());
     }
-    // The word of who only says who it is counts for nothing.
+    // A client that only states its name is not believed.
     let mut raw = std::net::TcpStream::connect(endpoint.trim_start_matches("tcp://")).unwrap();
     std::io::Write::write_all(&mut raw, b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(!matches!(raw.read(&mut [0; 64]), Ok(count) if count > 0));

@@ -66,7 +66,7 @@ impl Buffers {
 }
 
 impl Buffers {
-    /// Where `len` bytes of a fragment are. Panics if it has not so many.
+    /// Where `len` bytes of a fragment are. Panics if it has not this many.
     fn place(&self, fragment: usize, within: usize, len: usize) -> *mut u8 {
         let Fragment { length, buffer, .. } = self.fragments[fragment];
         assert!(within.checked_add(len).is_some_and(|end| end <= length), "a fragment ends before that");
@@ -80,7 +80,7 @@ impl Memory for Buffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller gave so many bytes there, which `check` found not to be NULL, and uses them
+        // SAFETY: the caller gave this many bytes there, which `check` found not to be NULL, and uses them
         // for nothing else; the borrow of `self` keeps a second slice from being made of memory that
         // overlaps.
         unsafe { std::slice::from_raw_parts_mut(place, len) }

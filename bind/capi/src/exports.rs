@@ -82,7 +82,7 @@ pub unsafe extern "C" fn fordway_pread(
         if buffer.is_null() {
             return Err(Failure::new(libc::EINVAL, format!("the buffer for {length} bytes is NULL")));
         }
-        // SAFETY: it has room for so many bytes, says the caller, and is not NULL.
+        // SAFETY: it has room for this many bytes, says the caller, and is not NULL.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
         Ok(file.source.read_at(offset, buffer)? as ssize_t)
     })
@@ -195,7 +195,7 @@ unsafe fn settings(options: *const Options) -> Result<Settings, Failure> {
         return Err(Failure::new(libc::EINVAL, sentence));
     }
     let mut known = MaybeUninit::<Options>::zeroed();
-    // SAFETY: it has so many bytes, and there is room for them; what is left of the fields is NULL.
+    // SAFETY: it has this many bytes, and there is room for them; what is left of the fields is NULL.
     let options = unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()

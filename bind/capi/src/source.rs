@@ -56,7 +56,7 @@ pub(crate) struct Object {
 }
 
 impl Source {
-    /// Opens what `url` names. Errors: those of the lane; `Io` with the errno of a local file.
+    /// Opens what `url` names. Errors: from the lane; `Io` with the errno of a local file.
     pub(crate) fn open(url: &str, settings: &Settings) -> Result<Self, Failure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {

@@ -100,7 +100,7 @@ pub(crate) trait Context {
     /// All its pointers are NULL or C strings.
     unsafe fn address(&self, timeout_ms: c_int) -> Address<&CStr>;
 
-    /// Opens the bucket that it describes. Errors: those of the lane, and of the address.
+    /// Opens the bucket that it describes. Errors: from the lane, and of the address.
     ///
     /// # Safety
     /// As [`Context::address`].

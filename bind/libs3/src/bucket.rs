@@ -20,7 +20,7 @@ thread_local! {
     static LAST_MARKER: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Tells of every bucket. Errors: those of the store and of the callback.
+/// Tells of every bucket. Errors: from the store and of the callback.
 pub(crate) fn list_all(
     lane: &fordway_lanes::Lane,
     callback: Option<ListServiceCallback>,

@@ -41,7 +41,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Costs no lock, no copy of a name and no look at its letters when the thread's last request went
-    /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and those of the lane.
+    /// there too. Errors: `InvalidBucketName`, what is not UTF-8, and errors of the lane.
     pub(crate) fn take(address: &Address<&CStr>, bucket: Option<&CStr>) -> Outcome<TakenTarget> {
         let bucket = bucket.unwrap_or_default();
         let pool = pool();
@@ -186,7 +186,7 @@ thread_local! {
     static LAST: Cell<Option<Box<Target>>> = const { Cell::new(None) };
 }
 
-/// The lane at `address`. Errors: those of [`fordway_lanes::open`].
+/// The lane at `address`. Errors: from [`fordway_lanes::open`].
 pub(crate) fn lane(address: &Address<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Lane, Program, run};
 
-/// Runs all points in so many threads; every one must hold.
+/// Runs all points in this many threads; every one must hold.
 fn probe(program: &Program, wrapper: &[&str], lane: &Lane, threads: usize, big: bool) {
     let mut command = program.command(wrapper);
     command.args([&lane.host, &lane.access_key, &lane.secret_key, &threads.to_string()]);

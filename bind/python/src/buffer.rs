@@ -42,7 +42,7 @@ enum Memory {
 }
 
 impl Mapped {
-    /// Errors: those of a read; `Io` where the file system cannot map files.
+    /// Errors: from a read; `Io` where the file system cannot map files.
     pub(crate) fn new(content: Content) -> Result<Self> {
         let Content::File(region) = content else { return Ok(Mapped(Memory::Own(content.into_vec()?))) };
         match Mapping::new(&region.file, region.offset, region.len) {

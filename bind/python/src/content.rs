@@ -53,7 +53,7 @@ impl Opened {
     }
 }
 
-/// Fills `bytes` with the content, which has just so many.
+/// Fills `bytes` with the content, which has just this many.
 pub(crate) fn read_all(content: Content, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len();
     content.into_reader().read_exact(bytes).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Random operations, held against the store in memory.
+//! Random operations, checked against the store in memory.
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
@@ -12,7 +12,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 /// One operation on a bucket; keys are drawn from few, so that operations meet.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Put so many bytes of a value.
+    /// Put this many bytes of a value.
     Put(Key, u8, usize),
     /// Put only if there is nothing.
     Create(Key, u8, usize),
@@ -32,7 +32,7 @@ pub enum Operation {
     ListVersions(String, bool, usize),
     /// Do so with a version: the one that comes at this place in a list of all.
     Version(usize, OnVersion),
-    /// Replace the tags of a key by so many.
+    /// Replace the tags of a key by this many.
     Tag(Key, usize),
 }
 
@@ -45,7 +45,7 @@ pub enum OnVersion {
     Delete,
     /// Copy it over the latest.
     Restore,
-    /// Replace its tags by so many, and read them.
+    /// Replace its tags by this many, and read them.
     Tag(usize),
 }
 

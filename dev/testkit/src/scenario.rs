@@ -136,7 +136,7 @@ impl Scenario {
         Scenario { refused: Some(kind), ..self }
     }
 
-    /// Makes the bucket with what is in it before. Errors: those of the store.
+    /// Makes the bucket with what is in it before. Errors: from the store.
     pub fn prepare(&self, store: &dyn Store) -> Result<()> {
         store.create_bucket(&bucket())?;
         if self.keeps_versions {

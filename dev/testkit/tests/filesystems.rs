@@ -12,7 +12,7 @@ use fordway_testkit::model;
 
 /// Size of an image, of which only what is written takes room.
 const IMAGE_BYTES: u64 = 400 << 20;
-/// Sequences of operations that are held against the model.
+/// Sequences of operations that are checked against the model.
 const MODEL_RUNS: u64 = 20;
 /// Operations in each.
 const MODEL_OPERATIONS: usize = 60;

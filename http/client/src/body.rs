@@ -15,7 +15,7 @@ const MAX_LINE_BYTES: usize = 8 * 1024;
 pub enum Framing {
     /// There is none, or it has ended.
     Empty,
-    /// So many bytes are left.
+    /// This many bytes are left.
     Length(u64),
     /// In chunks (RFC 9112 section 7.1).
     Chunked(Chunk),
@@ -28,7 +28,7 @@ pub enum Framing {
 pub enum Chunk {
     /// Before the line with a chunk's size.
     Size,
-    /// Within a chunk that has so many bytes left.
+    /// Within a chunk that has this many bytes left.
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,

@@ -56,7 +56,7 @@ impl HttpClient {
     }
 
     /// The same with a certificate for servers that ask for one, if `who` has any. Its connections are
-    /// used for nobody else. What goes with requests is up to those who write them.
+    /// used for nobody else. What goes with requests is up to their callers.
     pub fn identified(version: Version, timeouts: Timeouts, roots: TlsRoots, who: Credentials) -> Self {
         let pool = Arc::new(Pool::new(timeouts.idle));
         HttpClient { connector: Connector::new(version, timeouts, roots, who), pool }

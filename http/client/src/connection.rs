@@ -52,7 +52,7 @@ pub struct Connection {
 pub(super) enum Next<'m> {
     /// Bytes that belong there.
     Place(&'m mut [u8]),
-    /// So many bytes to be looked at.
+    /// This many bytes to be looked at.
     Aside(usize),
 }
 

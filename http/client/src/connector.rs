@@ -120,7 +120,7 @@ impl Connector {
         Ok(Connection::multiplexed(connection, self.timeouts))
     }
 
-    /// What is at the other end is the origin, whoever is between.
+    /// The peer is the origin, no matter what is between.
     fn socket(&self, origin: &Origin) -> Result<Socket> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),

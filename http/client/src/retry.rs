@@ -12,7 +12,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// So much must have come for failures to be counted anew: a server that cuts every answer after a few bytes would hold us
 /// for hours.
 const PROGRESS_BYTES: u64 = 4 * 1024;
-/// Who sets no deadline still does not wait longer than this because a server says so.
+/// A caller without a deadline still waits no longer than this because a server says so.
 const WISH_MAX: Duration = Duration::from_secs(120);
 
 /// Tries of one operation: how often yet, why the first of them failed, and when there is no time for more.

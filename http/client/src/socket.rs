@@ -19,7 +19,7 @@ pub struct Socket {
     stream: TcpStream,
     read_timeout: Duration,
     waits: bool,
-    /// How much must have arrived for those who wait to be woken up.
+    /// How much must have arrived to wake waiting threads.
     low_water_bytes: usize,
 }
 
@@ -81,7 +81,7 @@ impl Socket {
         self.waits = waits;
     }
 
-    /// Has whoever waits for this socket sleep until `bytes` have arrived, at least 1, or it has ended.
+    /// Has waiters for this socket sleep until `bytes` have arrived, at least 1, or it has ended.
     /// Costs a system call only where the value changes.
     pub(super) fn set_low_water(&mut self, bytes: usize) {
         // Where the kernel knows no such mark we are woken up more often, and that is all.

@@ -19,7 +19,7 @@ pub(super) struct Streamed<'a> {
     /// Its bytes, where they are known; else it goes in chunks.
     pub(super) size_bytes: Option<u64>,
     /// Whether the server is asked first (`Expect: 100-continue`, RFC 9110 section 10.1.1), as the head
-    /// says. A body that is refused, or wanted elsewhere, is then not sent in vain.
+    /// says. A body that is refused, or wanted elsewhere, is then not sent without effect.
     pub(super) asks_first: bool,
     /// Makes the body, from its first byte.
     pub(super) produce: &'a mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
@@ -27,7 +27,7 @@ pub(super) struct Streamed<'a> {
 
 impl HttpClient {
     /// Sends a request with a body that is made meanwhile, in pieces, and receives the head of the answer.
-    /// The body of `exchange` is not looked at. Errors: those of `produce`, which closes the connection;
+    /// The body of `exchange` is not looked at. Errors: from `produce`, which closes the connection;
     /// `IncompleteBody` where it makes more or less than was said; as [`HttpClient::send`].
     pub(super) fn send_streamed(
         &self,

@@ -160,7 +160,7 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What the most frequent failures mean to those who set up the two sides; empty for others.
+/// What the most frequent failures mean to the people who set up the two sides; empty for others.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {

@@ -117,7 +117,7 @@ impl Requests {
         self.plan.size_bytes.filter(|_| self.plan.method == Method::Get)
     }
 
-    /// Bytes of content that an exchange moved, of which so many were received. What a server says to a
+    /// Bytes of content that an exchange moved, of which this many were received. What a server says to a
     /// body that it took is not content.
     pub(super) fn moved_bytes(&self, received_bytes: u64, is_whole: bool) -> u64 {
         match self.method() {

@@ -128,7 +128,7 @@ fn the_rate_is_held() {
     assert_eq!((stats.back.lost, stats.back.refused, stats.there.refused), (0, 0, 0));
 }
 
-/// Sends so many datagrams of 1,000 bytes to the server at once; answers how many came, and how long it
+/// Sends this many datagrams of 1,000 bytes to the server at once; answers how many came, and how long it
 /// took to send them.
 fn datagrams(lab: &Lab, count: u32) -> (u32, Duration) {
     let receiver = lab.server.run(|| UdpSocket::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();

@@ -55,7 +55,7 @@ impl Workload {
 
     /// Makes `site`, works there, and removes it unless `keep`, also after a failure. All ranks call it
     /// and answer alike. Errors: `BucketAlreadyOwnedByYou` if the site is there, in which case nothing is
-    /// touched; those of [`Workload::check`]; what no operation could get past; `Interrupted`.
+    /// touched; errors of [`Workload::check`]; what no operation could get past; `Interrupted`.
     pub fn run(&self, crew: &Crew, site: &Site, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {

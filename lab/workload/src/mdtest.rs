@@ -29,10 +29,10 @@ pub struct MdtestPlan {
     /// Bytes of a file [easy: 0, hard: 3901]
     #[arg(long, short = 'w', value_name = "SIZE", value_parser = parse_bytes)]
     pub file_size: Option<u64>,
-    /// Look at, read and remove the files of the rank so many further on
+    /// Look at, read and remove the files of the rank this many further on
     #[arg(long, short = 'N', value_name = "RANKS", default_value_t = 0)]
     pub shift: usize,
-    /// Stop creating after so many seconds; then all ranks go on to where the fastest stood
+    /// Stop creating after this many seconds; then all ranks go on to where the fastest stood
     #[arg(long, short = 'W', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How a file is removed on S3; plain files are always removed directly

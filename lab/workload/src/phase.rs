@@ -13,7 +13,7 @@ use crate::{Site, Team};
 
 /// Operations of one rank and phase that are kept one by one; the histograms have all.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
-/// After so many failures in a row a rank leaves the phase: the endpoint is gone, not slow.
+/// After this many failures in a row a rank leaves the phase: the endpoint is gone, not slow.
 const GIVES_UP_AFTER: u32 = 10;
 /// Failures that each rank keeps as sentences; the rest is counted.
 const MESSAGES: usize = 3;

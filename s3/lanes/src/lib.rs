@@ -71,7 +71,7 @@ pub struct Lane {
     pub presigner: Option<Arc<dyn Presigner>>,
     /// Opens objects, where that is more than a name for calls of the store.
     pub opener: Option<Arc<dyn FileOpener>>,
-    /// Objects of at least so many bytes go in parts, several at once; `None` where one stream is fastest.
+    /// Objects of at least this many bytes go in parts, several at once; `None` where one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests that did not run here: collected, named with their reasons, and held against what CI may skip.
+//! Tests that did not run here: collected, named with their reasons, and checked against what CI may skip.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -125,7 +125,7 @@ impl BucketState {
         }
     }
 
-    /// As [`BucketState::object`], with what is asked of it held against it.
+    /// As [`BucketState::object`], with what is asked of it checked against it.
     pub(super) fn checked(&self, key: &Key, options: &GetOptions) -> Result<&Stored> {
         let found = self.object(key, options.version.as_ref())?;
         options.conditions.check_read(&found.info)?;

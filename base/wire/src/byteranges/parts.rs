@@ -63,7 +63,7 @@ enum State {
     Preamble,
     /// In a part's head, with what its `Content-Range` said.
     Head(Option<(Range<u64>, Option<u64>)>),
-    /// So many bytes of the part are to come.
+    /// This many bytes of the part are to come.
     Data(u64),
     /// Behind the content of a part: the line break that belongs to the delimiter comes next.
     AfterData,
@@ -129,7 +129,7 @@ impl Parts {
         matches!(self.state, State::Done)
     }
 
-    /// How many bytes lie between the content at hand and that of `next`, which must not be empty, if the
+    /// How many bytes lie between the content at hand and `next`'s, which must not be empty, if the
     /// server writes all heads alike. `None` before the first part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
         self.form_bytes.map(|form| form + digits_of(next))

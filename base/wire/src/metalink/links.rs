@@ -5,7 +5,7 @@ use super::{FileHash, HashKind, MetalinkFile, MetalinkUrl, PRIORITY_LAST};
 /// Replicas that one answer names at most; there may be more in the document that describes them.
 const REPLICAS_MAX: usize = 100;
 
-/// What headers say; addresses may be relative to that of the answer.
+/// What headers say; addresses may be relative to the answer's.
 pub type Links = MetalinkFile;
 
 /// Reads the values of `Link` and `Digest` headers. What cannot be read is passed over: these headers
@@ -44,7 +44,7 @@ pub fn read_links<'a>(
     found
 }
 
-/// Whether a media type is that of a Metalink of either version.
+/// Whether a media type names a Metalink of either version.
 pub fn is_metalink_type(text: &str) -> bool {
     let plain = text.split(';').next().unwrap_or_default().trim();
     ["application/metalink4+xml", "application/metalink+xml"]

@@ -21,7 +21,7 @@ const ROOM_MAX: usize = 1024;
 
 /// What can be appended to a message.
 pub trait Put {
-    /// Appends it. Cost: no allocation beside that of `out`.
+    /// Appends it. Cost: no allocation besides `out`.
     fn put(&self, out: &mut Vec<u8>);
 }
 

@@ -47,7 +47,7 @@ impl Flags {
 pub struct Header {
     /// Bytes that follow it: fields and body.
     pub length: u32,
-    /// Chosen by who asks, repeated by who answers.
+    /// Chosen by the client, repeated by the server.
     pub id: u32,
     /// How many of the bytes, the last ones, are the body.
     pub body_bytes: u32,

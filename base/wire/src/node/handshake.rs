@@ -84,7 +84,7 @@ fn after_magic(bytes: &[u8]) -> Result<(u16, u8)> {
     Ok((version, u8::take(&mut input)?))
 }
 
-/// Which side a proof is of: what one side proves is worth nothing to whoever hears it.
+/// Which side a proof is of: a proof that is overheard cannot be used by the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The one that connected.

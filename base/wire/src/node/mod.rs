@@ -1,6 +1,6 @@
 //! The frames of the node lane: what a client and the gateway of its node say to one another.
 //!
-//! Bytes in, bytes out; whoever holds the socket is in `client` and `serve`. The protocol is written
+//! Bytes in, bytes out; the sockets are in `client` and `serve`. The protocol is written
 //! down in `docs/wire.md`.
 //!
 //! * `handshake`: the first bytes of each side, and the proof that a secret is known

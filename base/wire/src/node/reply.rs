@@ -18,7 +18,7 @@ pub(super) const FAILED: u8 = 1;
 pub enum Sent {
     /// As the frame's body.
     Inline,
-    /// As so many bytes behind the frame.
+    /// As this many bytes behind the frame.
     Stream(u64),
     /// As bytes of the file whose descriptor came along: offset and length.
     Descriptor(u64, u64),

@@ -46,7 +46,7 @@ pub use writer::AnswerDocument;
 
 /// Calls `at_end` with the path below the root and the text of every element, when it ends. The
 /// name of the root must start with `kind`.
-/// Errors: `BadResponse` for what is not a whole XML document of that kind, and those of `at_end`.
+/// Errors: `BadResponse` for what is not a whole XML document of that kind, and errors of `at_end`.
 fn for_each_element(
     document: &[u8],
     kind: &str,

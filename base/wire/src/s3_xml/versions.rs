@@ -22,7 +22,7 @@ pub struct VersionsAnswer<'a> {
     pub encode: &'a dyn Fn(&str) -> String,
     /// Whether they are encoded.
     pub is_url_encoded: bool,
-    /// The identifier of who owns all there is.
+    /// The identifier of the owner of everything.
     pub owner: &'a str,
 }
 

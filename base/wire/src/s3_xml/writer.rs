@@ -57,7 +57,7 @@ impl AnswerDocument {
         self
     }
 
-    /// Adds the element of a checksum and that of its type, if there is one.
+    /// Adds the elements of a checksum and its type, if there is one.
     pub fn checksum_with_type(&mut self, checksum: Option<&Checksum>) -> &mut Self {
         let kind = checksum.map(|checksum| checksum.checksum_type().name());
         self.checksum(checksum).maybe("ChecksumType", kind)

@@ -75,7 +75,7 @@ pub fn multistatus(document: &[u8]) -> Result<Vec<Described>> {
 /// Where in the document the reader is, and what it has found.
 #[derive(Default)]
 struct Parser {
-    /// Names from the root on, each behind a slash; `-` for those of other namespaces.
+    /// Names from the root on, each behind a slash; `-` for names of other namespaces.
     path: String,
     depth: usize,
     has_root: bool,

@@ -28,14 +28,14 @@ pub struct Reading<'a> {
     pub calls: &'a CallArgs,
     /// Where else it is.
     pub replicas: &'a ReplicaArgs,
-    /// Whether the pieces that ranges lie in are held against their digests.
+    /// Whether the pieces that ranges lie in are checked against their digests.
     pub verify: bool,
 }
 
 /// What is read of it.
 #[derive(Clone, Copy)]
 pub enum What<'a> {
-    /// These, so many calls under way at once.
+    /// These, this many calls under way at once.
     Ranges {
         /// Offset and length of each, in bytes.
         ranges: &'a [(u64, usize)],
@@ -83,7 +83,7 @@ pub struct Call<'b> {
 /// Takes what a call has read.
 pub type Sink<'a> = dyn FnMut(Call<'_>) -> Result<()> + 'a;
 
-/// Reads everything into `sink`. Errors: those of the lane, and of `sink`.
+/// Reads everything into `sink`. Errors: from the lane, and of `sink`.
 pub fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>) -> Result<Cost> {
     let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let fragments = if let What::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };

@@ -130,7 +130,7 @@ pub(crate) struct PickArgs {
     /// The machine that others shall be like
     #[arg(long, value_name = "NAME")]
     pub(crate) like: String,
-    /// The catalogue that it is in [default: that of --in]
+    /// The catalogue that it is in [default: the value of --in]
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) of: Option<PathBuf>,
     /// The catalogue to pick from

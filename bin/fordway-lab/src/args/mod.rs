@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Pingpong(PingpongArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all commands
+    /// Print the manual page, or write the pages of all commands
     Man(ManArgs),
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
 pub(crate) struct Manner {
     /// Speaks TLS with this certificate.
     pub(crate) tls: Option<Certificate>,
-    /// Takes so many requests on a connection and then bids farewell.
+    /// Takes this many requests on a connection and then bids farewell.
     pub(crate) requests_per_connection: Option<u64>,
 }
 

@@ -94,7 +94,7 @@ impl Stream {
     }
 }
 
-/// An answer with a body of so many bytes.
+/// An answer with a body of this many bytes.
 pub(crate) fn answer(body_bytes: usize) -> Vec<u8> {
     let mut answer =
         format!("HTTP/1.1 200 OK\r\nserver: test\r\ncontent-length: {body_bytes}\r\n\r\n").into_bytes();
@@ -114,7 +114,7 @@ pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     }
 }
 
-/// Answers so many requests, and closes the connection when it has read one more.
+/// Answers this many requests, and closes the connection when it has read one more.
 pub(crate) fn serve_some(mut stream: Stream, count: usize, bytes: &[u8]) {
     for _ in 0..count {
         if !stream.receive() || !stream.send(bytes) {

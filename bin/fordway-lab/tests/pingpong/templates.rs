@@ -53,7 +53,7 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // The process of the one is known, that of the other is not: neither stands for both.
+    // One side's process is known, the other's is not: neither stands for both.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
     // Somebody who is there already is not taken for ours, at either port.
     for taken in [28_682, 28_683] {

@@ -57,7 +57,7 @@ pub struct MkdirArgs {
     pub parents: bool,
 }
 
-/// Who copies from one web server to another.
+/// Which server copies from one web server to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ThirdPartyArg {
     /// The destination reads from the source; where it cannot, this program copies

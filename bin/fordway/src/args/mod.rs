@@ -109,7 +109,7 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all commands
+    /// Print the manual page, or write the pages of all commands
     Man(ManArgs),
     /// Any other name: `fordway-NAME` from PATH.
     #[command(external_subcommand)]

@@ -36,7 +36,7 @@ pub(super) fn copy_out(args: &CpArgs, context: &Context) -> Result<Exit> {
 }
 
 fn write_all(addresses: &[String], raw: bool, wanted: &Wanted<'_>, context: &Context) -> Result<Exit> {
-    // Pieces are held against their digests also where only a range is wanted.
+    // Pieces are checked against their digests also where only a range is wanted.
     let places = Places::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
     if addresses.is_empty() {
         return web::write_out("", wanted.options.range, &places, context).map(|()| Exit::Ok);

@@ -1,4 +1,4 @@
-//! `fsck`: what lies on disk, held against what is stored about it.
+//! `fsck`: what lies on disk, checked against what is stored about it.
 
 use std::fmt;
 

@@ -52,7 +52,7 @@ pub(super) fn run(args: &NodeArgs, context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Opens the store as whoever the calling thread acts as. The path is made absolute once: each user
+/// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
 /// opens the same directory.
 fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
     let config = PosixConfig {

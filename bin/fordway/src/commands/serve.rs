@@ -60,7 +60,7 @@ fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
     }
 }
 
-/// Who may call, and the key pair if one had to be made.
+/// The users, and the key pair if one had to be generated.
 fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
     let store = PosixConfig {
         etag_policy: args.etag.into(),

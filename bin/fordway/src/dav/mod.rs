@@ -29,8 +29,8 @@ pub(crate) fn is_dav(text: &str) -> bool {
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// What was done (or would be), as a line or as JSON; the fields are those of the other lanes, and how a
-/// copy between servers was made.
+/// What was done (or would be), as a line or as JSON; the fields of the other lanes, and how a copy
+/// between servers was made.
 #[derive(Serialize)]
 struct Event<'e> {
     operation: &'static str,

@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 pub(super) struct Task {
     pub(super) from: Place,
     pub(super) to: Place,
-    /// The name that filters are held against.
+    /// The name that filters are checked against.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
 }
@@ -185,7 +185,7 @@ impl<'c> Copier<'c> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // Who may not make it need not: it may be there.
+            // A user who may not make it need not: it may be there.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()

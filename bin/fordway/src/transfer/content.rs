@@ -79,7 +79,7 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
 
 impl Runner<'_> {
     /// Feeds `reader` to `writer` and publishes it; `size` is what is expected where that is known.
-    /// The checksum is computed here too, so that the store's side is held against ours.
+    /// The checksum is computed here too, so that the store's side is checked against ours.
     pub(super) fn pump(
         &self,
         name: &str,

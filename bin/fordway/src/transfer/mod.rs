@@ -128,7 +128,7 @@ enum Task {
 
 /// How a copy ended that did not fail.
 enum Copied {
-    /// With so many bytes, where that is known.
+    /// With this many bytes, where that is known.
     Done(Option<u64>),
     /// Something is at the destination, and is to stay.
     Skipped,
@@ -156,7 +156,7 @@ impl fmt::Display for Event<'_> {
 
 /// Does all actions; one that fails is reported and the others go on.
 ///
-/// The exit code is that of the first failure. Errors: only those of opening the lane.
+/// The first failure decides the exit code. Errors: only from opening the lane.
 pub(crate) fn run(
     context: &Context,
     settings: &Settings,
@@ -302,7 +302,7 @@ impl Runner<'_> {
         &*self.lane.store
     }
 
-    /// Objects of at least so many bytes go in parts.
+    /// Objects of at least this many bytes go in parts.
     fn threshold_bytes(&self) -> Option<u64> {
         self.settings.multipart_threshold_bytes.or(self.lane.multipart_threshold_bytes)
     }

@@ -108,7 +108,7 @@ impl Probe {
         command
     }
 
-    /// Runs all points in so many threads; every one must hold.
+    /// Runs all points in this many threads; every one must hold.
     pub(crate) fn all_points(&self, wrapper: &[&str], place: &Place, threads: usize) {
         let mut command = self.command(wrapper);
         command.args([&place.url, &place.endpoint, &self.copy(), &place.missing, &threads.to_string()]);

@@ -124,7 +124,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     }
 }
 
-/// A part is held against its own checksum when it arrives, and has that of the upload or none.
+/// A part is checked against its own checksum when it arrives, and has that of the upload or none.
 pub fn multipart_parts_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &with_checksum(ChecksumAlgorithm::Sha1, None)).unwrap();

@@ -313,7 +313,7 @@ pub fn versions_are_copied(store: &dyn Store) {
     assert_kind(hidden, ErrorKind::NoSuchKey);
 }
 
-/// Conditions of writes and deletes are held against the latest version; a marker is no object.
+/// Conditions of writes and deletes are checked against the latest version; a marker is no object.
 pub fn conditions_see_the_latest_version(store: &dyn Store) {
     let b = versioned(store);
     let first = put(store, &b, "k", b"1");

@@ -20,7 +20,7 @@ pub enum Lie {
     OneSpan,
     /// The first range alone, to a request for many.
     FirstRangeOnly,
-    /// Ranges that touch, overlap or are at most so many bytes apart come as one part.
+    /// Ranges that touch, overlap or are at most this many bytes apart come as one part.
     MergedParts(u64),
     /// Parts from last to first.
     ReversedParts,
@@ -36,13 +36,13 @@ pub enum Lie {
     Document(&'static str, &'static str, String),
 
     // How it is written down.
-    /// `Content-Range` is moved by so many bytes; the body is right.
+    /// `Content-Range` is moved by this many bytes; the body is right.
     ContentRangeMoved(i64),
     /// `Content-Range` gives this as the file's size.
     ContentRangeSize(u64),
-    /// Every part has so many bytes more (or fewer) than its `Content-Range` says; `Content-Length` counts them.
+    /// Every part has this many bytes more (or fewer) than its `Content-Range` says; `Content-Length` counts them.
     PartBytesOff(i64),
-    /// The body has so many bytes more (or fewer) at its end than its head says of the file; its framing fits.
+    /// The body has this many bytes more (or fewer) at its end than its head says of the file; its framing fits.
     BodyOff(i64),
     /// No `Content-Range` at all.
     NoContentRange,
@@ -66,17 +66,17 @@ pub enum Lie {
     NoETag,
 
     // How it is sent.
-    /// The body in chunks of so many bytes.
+    /// The body in chunks of this many bytes.
     Chunked(usize),
     /// Neither length nor chunks: the body ends with the connection.
     UntilClose,
-    /// `Content-Length` says so many bytes more (or fewer) than the body has; the connection stays open.
+    /// `Content-Length` says this many bytes more (or fewer) than the body has; the connection stays open.
     ContentLengthOff(i64),
-    /// The connection is reset behind so many bytes of the body.
+    /// The connection is reset behind this many bytes of the body.
     ResetAt(usize),
-    /// The connection is closed in order behind so many bytes of the body.
+    /// The connection is closed in order behind this many bytes of the body.
     CloseAt(usize),
-    /// Nothing comes behind so many bytes of the body, until the client leaves.
+    /// Nothing comes behind this many bytes of the body, until the client leaves.
     StallAt(usize),
     /// Nothing is answered at all, until the client leaves.
     Mute,
@@ -94,7 +94,7 @@ pub enum Lie {
     // By HTTP/2 alone. There a reset is of the stream, and a connection that closes behind an answer says so by GOAWAY.
     /// The stream is refused, as one that was not looked at.
     RefusesStream,
-    /// So many streams are allowed at once; of a script's start, for all of a connection.
+    /// This many streams are allowed at once; of a script's start, for all of a connection.
     StreamsMax(u32),
 }
 

@@ -9,9 +9,9 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
-    Bucket, BucketDocuments, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind,
-    Expected, GetOptions, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store,
-    UploadId, Versioning, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind, Expected, GetOptions,
+    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId, Versioning,
+    VersionsQuery,
 };
 
 use crate::ground::{

@@ -18,7 +18,7 @@ fn reader(server: &HostileServer, max_bytes: u64) -> Reader {
 /// A step of a program: reads, and what it says of them.
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many reads of so many bytes, so far apart.
+    /// This many reads of this many bytes, so far apart.
     Run {
         at: usize,
         len: usize,

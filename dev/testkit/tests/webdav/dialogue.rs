@@ -101,7 +101,7 @@ impl Dialogue {
         self.requests().into_iter().map(|request| request.method).collect()
     }
 
-    /// Waits until the client has closed so many connections.
+    /// Waits until the client has closed this many connections.
     pub(crate) fn wait_for_closed(&self, count: usize) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while *self.shared.closed.lock().unwrap() < count {

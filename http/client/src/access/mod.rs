@@ -1,4 +1,4 @@
-//! Who we are to a web server: bearer tokens, passwords and certificates, and where they are found.
+//! Credentials for web servers: bearer tokens, passwords and certificates, and where they are found.
 //!
 //! What is said here goes to the host that the caller named, never to one that a server sends us to:
 //! a [`Session`](super::vector::Session) has one set of credentials and connections of its own.

@@ -42,7 +42,7 @@ fn entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> Login {
     login
 }
 
-/// All words but those of comments and macros; a macro ends with an empty line.
+/// All words outside comments and macros; a macro ends with an empty line.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut is_macro = false;
     let lines = text.lines().filter(move |line| {

@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113): many requests at once on a connection, for who can use that; and for who reads HTTP/1.1 a
-//! transport that takes a request as HTTP/1.1 has it, and gives the answer back so.
+//! HTTP/2 (RFC 9113): many requests at once on a connection; and for readers of HTTP/1.1 a transport that takes
+//! requests and returns answers as HTTP/1.1 writes them.
 //!
 //! There is no runtime and no thread beneath it: a connection moves while somebody drives it, in the thread that
 //! does, and no call waits but those for one request alone.

@@ -15,7 +15,7 @@ use crate::socket::Socket;
 /// Received by one call. Frames are shorter, and a call for each of them would cost more than to copy them.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Bytes on their way, in the terms of the library that makes frames of them. Nobody is woken up by it: whoever
+/// Bytes on their way, in the terms of the library that makes frames of them. It wakes nobody: the thread that
 /// drives the connection looks again when the socket is ready.
 pub(super) struct Wire {
     way: Way,
@@ -43,7 +43,7 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Lets so many bytes pass.
+    /// Lets this many bytes pass.
     pub(super) fn open(&self, room_bytes: usize) {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ impl Forwarding {
         }
     }
 
-    /// What an answer of status 407 says: it is the proxy's, whoever was asked.
+    /// What an answer of status 407 says: it comes from the proxy, whatever was asked.
     pub(crate) fn wants_login(&self) -> Error {
         wants_login(&self.proxy, !self.login.is_empty())
     }

@@ -38,7 +38,7 @@ pub struct Proxies {
     except: Exceptions,
 }
 
-/// A proxy that a variable names, or why it cannot be used; that is told to who needs it.
+/// A proxy that a variable names, or why it cannot be used; the caller that needs it gets the error.
 type Named = Arc<Result<Proxy, String>>;
 
 /// A proxy, and what it is told of us.

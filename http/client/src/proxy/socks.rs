@@ -47,7 +47,7 @@ enum State {
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The answer has so many bytes, or more.
+    /// The answer has this many bytes, or more.
     Hear(usize),
     /// The answer was understood; this is said next.
     Say(Vec<u8>),

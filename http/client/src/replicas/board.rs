@@ -1,4 +1,4 @@
-//! Who does what: jobs, the streams that do them, and the replicas that streams read from. It decides,
+//! Jobs, the streams that do them, and the replicas that streams read from. It decides,
 //! and knows neither threads nor sockets; time is an argument.
 
 mod supervise;
@@ -21,7 +21,7 @@ pub(super) type StreamId = u64;
 /// Bytes that a stream holds ahead of what it can show that it needs.
 const HELD_BYTES_FIRST: u64 = 8 << 20;
 const HELD_BYTES_MAX: u64 = 32 << 20;
-/// A replica is out of the question after so many failures with nothing delivered in between.
+/// A replica is out of the question after this many failures with nothing delivered in between.
 const STRIKES_MAX: u32 = 3;
 /// How long to look at streams before another replica is asked.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub(super) struct Job {
     /// What streams before have got.
     partial: Option<Partial>,
     pub(super) outcome: Option<Outcome>,
-    /// Who wants it.
+    /// The callers that want it.
     pub(super) interest: usize,
 }
 
@@ -250,7 +250,7 @@ impl Board {
         held.iter().filter_map(|job| self.jobs.get(job)).map(|job| job.bytes).sum()
     }
 
-    /// The job that would be done last, if this stream can do it sooner than whoever has it.
+    /// The job that would be done last, if this stream can do it sooner than the stream that has it.
     fn job_to_race(&self, id: StreamId, now: Instant) -> Option<JobId> {
         let own_rate = self.rate_of(id, now);
         let mut worst: Option<(f64, JobId)> = None;
@@ -389,7 +389,7 @@ impl Board {
             job.outcome = Some(Err(told.clone()));
         }
         self.queue.clear();
-        // Who asks again has all replicas tried again that may have come back.
+        // A repeated call tries all replicas again that may have come back.
         self.sites.iter_mut().for_each(Site::forgive);
     }
 }

@@ -31,14 +31,14 @@ struct Copying<'a> {
 }
 
 impl ReplicatedFile {
-    /// Bytes in which the file is handed out: those of a piece, where pieces are verified.
+    /// Bytes in which the file is handed out: a piece, where pieces are verified.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.shared.pieces.as_ref().map_or(UNIT_BYTES, |pieces| pieces.length_bytes)
     }
 
     /// Hands the bytes of `range` to `sink`, in order and each of them once. The whole file is held
     /// against its digest as it passes, if there is one.
-    /// Errors: as [`ReplicatedFile::read_ranges`], and those of `sink`, which end it; `BadDigest` at the end.
+    /// Errors: as [`ReplicatedFile::read_ranges`], and errors of `sink`, which end it; `BadDigest` at the end.
     /// Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);

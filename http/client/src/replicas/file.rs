@@ -23,7 +23,7 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 
 /// A file that is at several places. Shared between threads; calls block.
 ///
-/// Bytes of pieces whose digest is known are held against it before anybody sees them (unless
+/// Bytes of pieces whose digest is known are checked against it before anybody sees them (unless
 /// [`ReplicaOptions::verify`] is off). A replica that fails is left for the next, and what it gave so far
 /// is used; one that gives wrong bytes is not asked again.
 pub struct ReplicatedFile {
@@ -208,13 +208,13 @@ impl ReplicatedFile {
         identity
     }
 
-    /// The name of the digest that a whole copy is held against: of the whole, or else of the pieces.
+    /// The name of the digest that a whole copy is checked against: of the whole, or else of the pieces.
     pub fn digest_name(&self) -> Option<&'static str> {
         let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
         self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
     }
 
-    /// Whether bytes are held against digests before they are handed over.
+    /// Whether bytes are checked against digests before they are handed over.
     pub fn is_verified(&self) -> bool {
         self.shared.pieces.is_some()
     }
@@ -287,7 +287,7 @@ impl Shared {
         Err(Error::new(ErrorKind::InvalidArgument, detail))
     }
 
-    /// Errors: `InvalidArgument` if the pieces are not those of a file of this size.
+    /// Errors: `InvalidArgument` if the pieces do not belong to a file of this size.
     fn check_pieces(&self) -> Result<()> {
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let count = self.size_bytes.div_ceil(pieces.length_bytes);

@@ -216,7 +216,7 @@ impl Cache {
             let ranges: Vec<_> = group.iter().map(range).collect();
             let bytes = ranges.iter().map(|(_, len)| *len as u64).sum();
             let job = board.add(ranges.iter().copied().collect());
-            // Once for who waits, once for those who come later.
+            // Once for waiting callers, once for later ones.
             board.jobs.get_mut(&job).into_iter().for_each(|job| job.interest += 1);
             let mut start = 0;
             for (piece, (_, len)) in group.iter().zip(&ranges) {
@@ -256,7 +256,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A job that failed is not waited for by those who come later.
+    /// Later callers do not wait for a job that failed.
     fn forget(&mut self, board: &mut Board, id: JobId) {
         if let Some(at) = self.kept.iter().position(|(job, ..)| *job == id) {
             self.drop_kept(board, at);

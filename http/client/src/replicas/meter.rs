@@ -21,7 +21,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// So many bytes came within `took`.
+    /// This many bytes came within `took`.
     pub(super) fn push(&mut self, took: Duration, bytes: u64) {
         self.samples.push_back((took, bytes));
         self.span += took;

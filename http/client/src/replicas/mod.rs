@@ -2,7 +2,7 @@
 //! slow; or from several at once.
 //!
 //! What is to be read becomes [`job`]s on a [`board`], where streams take them. A [`stream`] is a thread with a
-//! connection to one of the [`site`]s. What has arrived is held against the digests of pieces before anybody
+//! connection to one of the [`site`]s. What has arrived is checked against the digests of pieces before anybody
 //! sees it. Who waits looks after the streams meanwhile: one that stands still or crawls gets company from
 //! another replica, and the slower of the two leaves. A [`part`] is a file that grows in place, in any order.
 
@@ -39,7 +39,7 @@ pub struct ReplicaOptions {
     /// that stands still or crawls is compared with another. `None` is one stream, with as many
     /// connections as a server without pipelining needs for vectored reads.
     pub streams: Option<usize>,
-    /// Whether pieces are held against their digests. Reads of small ranges then read whole pieces.
+    /// Whether pieces are checked against their digests. Reads of small ranges then read whole pieces.
     pub verify: bool,
     /// Countries (ISO 3166-1) that are preferred among replicas of the same priority.
     pub locations: Vec<String>,

@@ -39,8 +39,8 @@ struct Part<'a> {
 impl ReplicatedFile {
     /// Makes `part`, open for reading and writing, the whole file. What an earlier call left in it is used
     /// if digests can prove it. Returns how many bytes that was. `progress` is told of bytes as they come,
-    /// first of those that were there.
-    /// Errors: as [`ReplicatedFile::copy_range`], those of `progress`, and `Io`; `NoSpace` and others of the
+    /// first of the bytes already there.
+    /// Errors: as [`ReplicatedFile::copy_range`], errors of `progress`, and `Io`; `NoSpace` and others of the
     /// file system.
     pub fn complete(&self, part: &File, progress: &mut Progress<'_>) -> Result<u64> {
         let mut growing = Part::open(self, part).map_err(io_error)?;

@@ -88,7 +88,7 @@ impl Site {
         self.may_serve(strikes_max) && self.not_before.is_none_or(|until| until <= now)
     }
 
-    /// Whether it was never asked in vain.
+    /// Whether it was never asked without effect.
     pub(super) fn is_untried(&self) -> bool {
         self.out.is_none() && self.strikes == 0
     }

@@ -71,7 +71,7 @@ fn run(guard: &Guard) {
     }
 }
 
-/// Opens the file at a replica. Errors: those of opening; `InvalidArgument` if it is another file.
+/// Opens the file at a replica. Errors: from opening; `InvalidArgument` if it is another file.
 fn open(shared: &Shared, session: &Arc<Session>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);

@@ -1,5 +1,5 @@
 //! Receiving several parts in one call: each into place, and aside the heads between them, which are most likely as
-//! long as the one before. What came is then held against what was foreseen.
+//! long as the one before. What came is then checked against what was foreseen.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::connection::{Connection, Next};
 
 /// So much is foreseen of the parts behind the first: a call that brings more costs no less for each byte.
 const AHEAD_BYTES: u64 = 1 << 20;
-/// And so many parts and places: each is an address more for the kernel to look at, which takes 1,024 of them.
+/// And this many parts and places: each is an address more for the kernel to look at, which takes 1,024 of them.
 const PARTS_MAX: usize = 64;
 const PLACES_MAX: usize = 256;
 /// Received behind all that is foreseen: the next part's head fits.
@@ -33,7 +33,7 @@ pub(super) struct Ahead {
 enum Piece {
     /// Content from this position of the file on, and its bytes.
     Content(u64, usize),
-    /// So many bytes between the contents of two parts.
+    /// This many bytes between the contents of two parts.
     Between(usize),
     /// Bytes that may be anything.
     Behind(usize),

@@ -59,7 +59,7 @@ impl Answer {
     }
 
     /// Takes what has arrived. `false` if more is to come and the socket has nothing now.
-    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and those of sockets.
+    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and errors of sockets.
     pub(super) fn advance<S: Sink>(
         &mut self,
         connection: &mut Connection,

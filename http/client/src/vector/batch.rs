@@ -11,9 +11,9 @@ use super::sink::Sink;
 /// What lies at a position of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Here {
-    /// So many bytes are wanted.
+    /// This many bytes are wanted.
     Wanted(usize),
-    /// So many bytes are not, or not any more.
+    /// This many bytes are not, or not any more.
     Unwanted(u64),
 }
 

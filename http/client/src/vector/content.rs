@@ -1,4 +1,4 @@
-//! What an answer is: what its head promises is held against the request, and its bytes go where they belong,
+//! What an answer is: what its head promises is checked against the request, and its bytes go where they belong,
 //! however they were framed on their way.
 
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) struct Content {
 enum Kind {
     /// The bytes of the file up to there.
     Range(u64),
-    /// Ranges with heads of their own; so many were there yet.
+    /// Ranges with heads of their own; this many were there yet.
     Parts(Parts, usize),
     /// All of the file, up to there.
     Whole(u64),

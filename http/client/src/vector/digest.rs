@@ -1,4 +1,4 @@
-//! What a server states of a file's bytes, held against those that came: `Content-MD5` (RFC 1864), `Digest`
+//! What a server states of a file's bytes, checked against the bytes that came: `Content-MD5` (RFC 1864), `Digest`
 //! (RFC 3230), `Repr-Digest` and `Content-Digest` (RFC 9530), and the checksums of S3.
 
 use std::io::Read;
@@ -119,7 +119,7 @@ impl Stated {
         is_right.then_some(()).ok_or_else(|| Error::new(ErrorKind::BadDigest, detail()))
     }
 
-    /// The same for all that `content` has. Errors: those of reading, as `Io`.
+    /// The same for all that `content` has. Errors: from reading, as `Io`.
     pub(super) fn check_all(&self, mut content: impl Read) -> Result<()> {
         let (mut running, mut chunk) = (self.start(), PageBuffer::new(256 * 1024));
         loop {

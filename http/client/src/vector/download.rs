@@ -31,7 +31,7 @@ type Received<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 impl RemoteFile {
     /// Hands the bytes of `range` to `sink`, in order and each of them once. An answer that breaks off is
     /// resumed where it ended, of the version that was opened.
-    /// Errors: as [`RemoteFile::read_ranges`], and those of `sink`, which end it.
+    /// Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end it.
     /// Cost: one request, and one for each time that an answer breaks off. 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut Sink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
@@ -41,7 +41,7 @@ impl RemoteFile {
         copy(&self.source, range, &mut None, sink).map_err(|error| self.named(error))
     }
 
-    /// The same for all from `start` on; at the end, all of the file is held against the digest that the
+    /// The same for all from `start` on; at the end, all of the file is checked against the digest that the
     /// server states, if it does. What came before `start` is read back by `received`, which is not called
     /// for a `start` of 0. Returns the name of the digest.
     /// Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all was handed out.
@@ -124,7 +124,7 @@ fn copy(source: &Source, mut left: Range<u64>, check: &mut Option<Check>, sink: 
     Ok(())
 }
 
-/// What goes along with the bytes: the digest, the time that is left, and who takes them.
+/// What goes along with the bytes: the digest, the time that is left, and their receiver.
 type Along<'a> = (&'a mut Option<Check>, &'a Retries, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
 /// Asks for what is left, and moves its start behind what was delivered. Returns where the server sends us.

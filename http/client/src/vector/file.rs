@@ -27,7 +27,7 @@ pub struct RemoteFile {
     spares: Spares,
 }
 
-/// So many pieces of memory are kept for batches under way.
+/// This many pieces of memory are kept for batches under way.
 const SPARES_MAX: usize = 64;
 
 /// Ranges that are under way. What is never waited for stays in memory until the file is closed.
@@ -91,7 +91,7 @@ impl RemoteFile {
         open::open_target(session, target).map(Self::of_source)
     }
 
-    /// The same by a request for the first of `ranges`, of which the end may lie behind that of the file. They are to be
+    /// The same by a request for the first of `ranges`, whose end may lie behind the file's. They are to be
     /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
     pub fn open_target_reading(
         session: &Arc<Session>,

@@ -114,7 +114,7 @@ impl First<'_> {
     }
 }
 
-/// Bytes of the whole file, where a partial answer tells. Errors: those of receiving.
+/// Bytes of the whole file, where a partial answer tells. Errors: from receiving.
 fn size_of_whole(answer: &mut Response) -> Result<Option<u64>> {
     if let Some(stated) = answer.header("content-range") {
         return Ok(parse_content_range(stated).and_then(|(_, size)| size));

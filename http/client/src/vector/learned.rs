@@ -141,7 +141,7 @@ impl Learned {
         self.pipelines &= self.forgotten < STRIKES;
     }
 
-    /// Requests that so many ranges make, about.
+    /// Requests that this many ranges make, about.
     pub(super) fn requests_for(&self, ranges: usize) -> usize {
         /// Two numbers of 9 digits, a hyphen and a comma.
         const RANGE_BYTES: usize = 20;

@@ -42,7 +42,7 @@ pub(super) enum Event {
     Answered(Answered),
     /// It was refused.
     Refused(Request, Refusal),
-    /// All of the file is about to come where so many ranges were asked for, and would cost more than
+    /// All of the file is about to come where this many ranges were asked for, and would cost more than
     /// to ask again; the connection is of no more use.
     Whole { asked: usize },
     /// The rest of what comes is of no use to anybody, nor is the connection.

@@ -4,7 +4,7 @@
 //! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
 //! many of them ahead as the window allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an
 //! [`answer`] is received straight into the caller's memory, several parts [`ahead`] in a call, or [`streams`] of HTTP/2.
-//! What comes is held against the request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what
+//! What comes is checked against the request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what
 //! is missing. A [`reader`] submits what it expects to be read next.
 
 mod ahead;

@@ -43,7 +43,7 @@ impl Pace {
         (self.window_bytes / 8).clamp(64 << 10, 2 << 20)
     }
 
-    /// So many bytes were read, the last of them at `now`.
+    /// This many bytes were read, the last of them at `now`.
     pub(super) fn read(&mut self, bytes: u64, now: Instant, learned: impl FnOnce() -> Learned) {
         self.bytes += bytes;
         self.since_doubled += bytes;

@@ -25,7 +25,7 @@ use crate::response::Head;
 /// Received at least at once where a head is awaited.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// In the midst of an answer we are woken up for so many bytes, not for each segment: a server that sends
+/// In the midst of an answer we are woken up for this many bytes, not for each segment: a server that sends
 /// every part by itself would wake us for each.
 const GATHERED_BYTES: u64 = 1024 * 1024;
 /// For the rest of an answer that is shorter than this, we are woken up as soon as any of it is there.

@@ -1,4 +1,4 @@
-//! Reading ahead of who reads.
+//! Read-ahead.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -48,7 +48,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// Starts at the address that the caller named, or where that is known to have moved for good.
-    /// Errors: as [`Route::follow`]; those of credentials that cannot be used.
+    /// Errors: as [`Route::follow`]; errors of credentials that cannot be used.
     pub(crate) fn start(session: &Arc<Session>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = Route::onwards(session, file);

@@ -53,7 +53,7 @@ impl Queue {
         self.spans.extend(spans.into_iter().map(|span| (batch, span)));
     }
 
-    /// Puts spans that were asked for in vain before all others.
+    /// Puts spans that were asked for without an answer before all others.
     pub(super) fn put_back(&mut self, batch: BatchId, spans: Vec<Range<u64>>) {
         spans.into_iter().rev().for_each(|span| self.spans.push_front((batch, span)));
     }

@@ -19,7 +19,7 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Whose certificates are trusted.
     pub tls_roots: TlsRoots,
-    /// Who we are to the servers of the files that are opened by URL.
+    /// Credentials for the servers of files that are opened by URL.
     pub credentials: Credentials,
     /// By whom servers are reached.
     pub proxies: Proxies,
@@ -92,8 +92,8 @@ impl Session {
         Session::over(Arc::new(http), options)
     }
 
-    /// With the connections of another; of `options`, those about TLS and proxies are not looked at, and the
-    /// version of HTTP is to be that of the connections.
+    /// With the connections of another; options about TLS and proxies are ignored, and the version of HTTP
+    /// must match the connections.
     pub fn over(http: Arc<HttpClient>, options: Options) -> Self {
         Session { http, options, in_use: Arc::default(), moved: Mutex::default(), stranger: OnceLock::new() }
     }

@@ -9,7 +9,7 @@ pub(super) trait Sink: Send {
     /// `len` bytes at `place`.
     fn slice(&mut self, place: Place, len: usize) -> &mut [u8];
 
-    /// So many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
+    /// This many bytes at each of `places`, which have no byte in common: of the first, and of as many as can be
     /// lent together with it.
     fn slices(&mut self, places: &[(Place, usize)]) -> Vec<&mut [u8]>;
 

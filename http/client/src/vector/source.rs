@@ -12,7 +12,7 @@ use super::redirect::{Moved, Route};
 use super::version::{FileVersion, changed};
 use super::{Session, Target, WebFile};
 
-/// What is read, by whoever reads it.
+/// What is read, by any reader.
 pub(super) struct Source {
     /// As it was when the file was opened.
     pub(super) version: FileVersion,
@@ -75,7 +75,7 @@ impl Source {
     }
 
     /// Goes where `from` sends a GET, which it answers itself to HEAD: for the life of the file, and for all
-    /// who read it. Asks for the first byte there, to know by which marks the version goes. `has_bytes` says
+    /// of its readers. Asks for the first byte there, to know by which marks the version goes. `has_bytes` says
     /// that the caller was given some by `from`.
     /// Errors: as of opening, with the way; `PreconditionFailed` for another version.
     pub(super) fn follow(&self, from: &Arc<Place>, moved: &Moved, has_bytes: bool) -> Result<Arc<Place>> {
@@ -113,7 +113,7 @@ impl Source {
 
     /// Asks the address that the caller named where the file is now, because `from` refuses: for all who
     /// read it. What was remembered of the way is asked for again too.
-    /// Errors: as [`Source::follow`]; `PreconditionFailed` for another version than that of `from`, whether
+    /// Errors: as [`Source::follow`]; `PreconditionFailed` for another version than `from`'s, whether
     /// bytes were handed out or not.
     /// Cost: one request (the first byte), and one for each redirection.
     pub(super) fn ask_again(&self, from: &Arc<Place>) -> Result<Arc<Place>> {
@@ -170,7 +170,7 @@ impl Place {
         learned::note(&self.session, &*self.target, change)
     }
 
-    /// Whether bytes from here may follow those of `before`. Errors: `PreconditionFailed`.
+    /// Whether bytes from here may follow `before`'s. Errors: `PreconditionFailed`.
     fn check_is_of(&self, before: &FileVersion) -> Result<()> {
         let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
         before.check(etag, modified, true).map_err(|error| {

@@ -45,7 +45,7 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
     }
 
-    /// The same, with what the credentials have to say to its host. Errors: those of credentials that cannot be used.
+    /// The same, with what the credentials have to say to its host. Errors: from credentials that cannot be used.
     pub(crate) fn authorized(mut self, options: &Options) -> Result<Self> {
         let Options { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);

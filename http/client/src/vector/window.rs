@@ -1,5 +1,5 @@
-//! Batches that nobody waits for yet, on connections that they share. No thread of its own: whoever
-//! waits for one of them drives them all.
+//! Batches that nobody waits for yet, on connections that they share. No thread of its own: a
+//! thread that waits for one of them drives them all.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -167,7 +167,7 @@ impl Window {
         }
     }
 
-    /// Does the work of all batches until that of `id` is done, or it is `limit`.
+    /// Does the work of all batches until `id`'s is done, or it is `limit`.
     fn drive(&self, engine: &mut Engine<Landing>, id: BatchId, limit: Option<Instant>) {
         loop {
             let goes_on = engine.turn();

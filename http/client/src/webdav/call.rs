@@ -12,7 +12,7 @@ use crate::vector::redirect::{Moved, Route};
 use crate::vector::{Target as _, WebFile};
 use crate::{Exchange, Failure, Replay, Response};
 
-/// Bodies of at least so many bytes are sent when the server says that it wants them.
+/// Bodies of at least this many bytes are sent when the server says that it wants them.
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// Makes the content of a body, from its first byte, as often as it is asked to.
@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
 
 pub(super) enum Body<'a> {
     Bytes(&'static str),
-    /// Of so many bytes, where that is known.
+    /// Of this many bytes, where that is known.
     Made(Option<u64>, &'a mut Produce<'a>),
 }
 
@@ -98,7 +98,7 @@ impl<'a> Call<'a> {
 
 impl WebDav {
     /// Sends a request to `url`, and where that leads. Answers whatever came that is final, failures too.
-    /// Errors: those of the connection, named; `BadResponse` for redirections that are not followed.
+    /// Errors: from the connection, named; `BadResponse` for redirections that are not followed.
     pub(super) fn ask(&self, url: &str, call: &mut Call<'_>) -> Result<Answer> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };

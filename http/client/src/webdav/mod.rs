@@ -2,7 +2,7 @@
 //! that the client only orders (WLCG's HTTP-TPC).
 //!
 //! Requests go through a [`Session`]: its connections, credentials, redirections, TLS and retries are
-//! those of reads. Answers are documents of at most 64 MiB.
+//! the same as for reads. Answers are documents of at most 64 MiB.
 
 mod call;
 mod change;
@@ -84,7 +84,7 @@ pub fn member_url(url: &str, name: &str) -> String {
     format!("{}/{name}{query}", path.trim_end_matches('/'))
 }
 
-/// The same address as that of a collection, with the slash at its end that servers want to see.
+/// The address as a collection's, with the final slash that servers want.
 pub fn collection_url(url: &str) -> String {
     member_url(url, "")
 }

@@ -28,7 +28,7 @@ impl WebDav {
     ///
     /// When this returns without an error the server said that it has all of it; how durable that is, and
     /// whether a write that broke off leaves a part, is up to the server.
-    /// Errors: those of `produce`; `NoSuchKey` if the collection that it would be in is missing,
+    /// Errors: from `produce`; `NoSuchKey` if the collection that it would be in is missing,
     /// `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request (PUT), and a round trip more
     /// from 64 KiB on, where the server is asked before the body is sent.
     pub fn put<'p>(&self, url: &str, upload: &Upload<'_>, produce: &'p mut Produce<'p>) -> Result<()> {

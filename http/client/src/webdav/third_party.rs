@@ -37,7 +37,7 @@ pub struct ThirdParty<'t> {
     pub from: &'t str,
     /// Where it goes.
     pub to: &'t str,
-    /// Who does it.
+    /// Which side does it.
     pub direction: Direction,
     /// Whether something that is at the destination is replaced.
     pub replaces: bool,
@@ -54,7 +54,7 @@ impl WebDav {
     ///
     /// The server that works is told who we are as always (`Authorization`, or a certificate); for the
     /// other one it is given our bearer token for that (`TransferHeaderAuthorization`), never a password. What it
-    /// says at the end is held against the sizes of both files.
+    /// says at the end is checked against the sizes of both files.
     /// Errors: `NotImplemented` if the server does no such copies: nothing was done then; `Unavailable` with the
     /// server's reason if it failed; `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the
     /// copy did; `Timeout` after silence; `AccessDenied`, `PreconditionFailed`, ...
@@ -99,7 +99,7 @@ impl WebDav {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
             Err(error) if error.kind() == ErrorKind::NoSuchKey => Some(0),
-            // Who may write need not be let look.
+            // A user who may write may not be allowed to read.
             Err(error) => {
                 tracing::debug!(%error, "a copy could not be looked at");
                 return Ok(());

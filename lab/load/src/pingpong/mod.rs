@@ -47,7 +47,7 @@ pub struct Played<'b> {
 pub enum Content<'b> {
     /// These bytes.
     Bytes(&'b [u8]),
-    /// So many bytes that no link can compress away.
+    /// This many bytes that no link can compress away.
     Any(u64),
 }
 

@@ -37,7 +37,7 @@ impl<'s> Requests<'s> {
         Requests { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// The next one. Errors: those of the socket.
+    /// The next one. Errors: from the socket.
     pub(super) fn next(&mut self) -> io::Result<Received> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {

@@ -42,7 +42,7 @@ pub struct IorPlan {
     /// Read what the next rank wrote, so that no rank reads from its own memory
     #[arg(long, short = 'C')]
     pub reorder: bool,
-    /// Stop writing after so many seconds; then all ranks go on to where the fastest stood
+    /// Stop writing after this many seconds; then all ranks go on to where the fastest stood
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// What a file is on S3
@@ -89,7 +89,7 @@ pub(crate) struct Shape {
     pub(crate) segments: u64,
     pub(crate) file_per_process: bool,
     pub(crate) is_random: bool,
-    /// Readers take the data of the rank so many further on.
+    /// Readers take the data of the rank this many further on.
     pub(crate) shift: usize,
     pub(crate) wall: Option<Duration>,
     pub(crate) mapping: Mapping,

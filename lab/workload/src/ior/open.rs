@@ -17,7 +17,7 @@ use crate::phase::{Crew, decoded, encoded};
 use crate::site::Means;
 use crate::target::failed;
 
-/// Parts are of at least so many bytes, where a block has as many.
+/// Parts are of at least this many bytes, where a block has as many.
 const PART_BYTES: u64 = 8 << 20;
 
 pub(super) enum Open<'p> {

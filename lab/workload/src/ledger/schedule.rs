@@ -53,7 +53,7 @@ pub struct Progress {
 /// at each size all rungs in a random order, a block of operations of each. So drift of the machine
 /// hits all alike, and a round gives one figure of each rung at each size, of the same time.
 /// The first round does not count. Records have rungs as lanes and sizes as phases.
-/// Errors: those of the rungs; `Interrupted` when `stop` is set.
+/// Errors: from the rungs; `Interrupted` when `stop` is set.
 pub fn measure(
     plan: &Plan,
     rungs: &mut [MeasuredRung],

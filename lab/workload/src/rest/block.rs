@@ -24,7 +24,7 @@ pub struct Plan {
     pub arrivals: Arrivals,
     /// How long, warm-up excluded.
     pub duration: Duration,
-    /// Ends it earlier, after so many requests.
+    /// Ends it earlier, after this many requests.
     pub requests: Option<u64>,
     /// Load before it that is not recorded.
     pub warm_up: Duration,
@@ -112,7 +112,7 @@ struct Shared<'a> {
 }
 
 /// Makes the load of `plan`: connects, warms up, then measures. `connect` is called once in each thread
-/// with its number. Errors: those of `connect`, of which the first is told; `InvalidArgument` for
+/// with its number. Errors: from `connect`, of which the first is told; `InvalidArgument` for
 /// processors that are not there.
 pub fn run_block(
     plan: &Plan,

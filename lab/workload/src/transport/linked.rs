@@ -24,7 +24,7 @@ pub trait Link {
     /// Waits for one message that fills `buffer`.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<()>;
 
-    /// Sends `bytes` so many times, all of them under way at once.
+    /// Sends `bytes` this many times, all of them under way at once.
     fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()>;
 
     /// Waits for as many messages of `size` bytes as `buffer` holds, all expected at once.

@@ -27,7 +27,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Reads from `bucket` of `store`, a window of messages by at most so many threads, whose
+    /// Reads from `bucket` of `store`, a window of messages by at most this many threads, whose
     /// connections the store keeps.
     pub fn new(
         lane: Lane,
@@ -46,7 +46,7 @@ impl Objects {
         noise(size_bytes as usize)
     }
 
-    /// So many messages, shared out to as many threads as a window has room for. The durations are
+    /// This many messages, shared out to as many threads as a window has room for. The durations are
     /// those of single messages if there is one thread.
     fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
         let threads = self.connections.min(window).max(1);
@@ -81,7 +81,7 @@ impl Objects {
     }
 }
 
-/// Reads `key` so many times, one after the other; answers how long each took.
+/// Reads `key` this many times, one after the other; answers how long each took.
 fn read_some(
     store: &dyn Store,
     bucket: &Bucket,

@@ -17,7 +17,7 @@ use super::spare::Spare;
 
 /// How long an answer is looked out for before the thread sleeps, while the gateway does the same.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// So often in a row looking out may be in vain, before it is done rarely.
+/// So often in a row looking out may be without effect, before it is done rarely.
 const MISSES_MAX: u32 = 4;
 /// How rarely.
 const RARELY: u32 = 64;
@@ -62,7 +62,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects, and proves what the gateway wants proved. Errors: `Unavailable` if there is nobody
-    /// (and nothing else is), `AccessDenied`, `BadResponse`, those of the gateway.
+    /// (and nothing else is), `AccessDenied`, `BadResponse`, errors of the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
         let mut connection = Connection {

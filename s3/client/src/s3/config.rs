@@ -71,7 +71,7 @@ pub struct S3Config {
     pub max_retries: u32,
     /// Sent with every upload unless its options name another, and checked by the server.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// Whether the checksum that a server states is held against what is read.
+    /// Whether the checksum that a server states is checked against what is read.
     pub verify_reads: bool,
     /// Whether signatures cover bodies (a SHA-256 of each: 0.6 ms per MiB).
     pub sign_payload: bool,

@@ -132,7 +132,7 @@ pub(super) fn answered_at(response: &Response) -> SystemTime {
 }
 
 /// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
-/// would be held against the bytes.
+/// would be checked against the bytes.
 fn checksum(response: &Response) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// So many pages behind each other may have no entry: services pass over what was deleted.
+/// This many pages behind each other may have no entry: services pass over what was deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// Where the pages of one listing have led so far.

@@ -50,7 +50,7 @@ impl Session {
 
     /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
     /// are done again where a failure may pass and the call allows it.
-    /// Errors: those of the service, with the number of tries, and those of `receive`.
+    /// Errors: from the service, with the number of tries, and errors of `receive`.
     pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);

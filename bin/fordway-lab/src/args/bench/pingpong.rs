@@ -50,7 +50,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Sizes drawn in each round
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
-    /// Draw so many sizes that all rounds cover this share of all sizes instead
+    /// Draw enough sizes that all rounds cover this share of all sizes instead
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
     /// How often each size is asked for in a round
@@ -62,7 +62,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Requests at once
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4], value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Vec<u16>,
-    /// Keep each side on so many processors: ping on the first, pong on the last [default: all for both]
+    /// Keep each side on this many processors: ping on the first, pong on the last [default: all for both]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) cores: Vec<u16>,
     /// Load before each measurement that does not count

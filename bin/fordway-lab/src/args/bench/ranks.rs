@@ -4,7 +4,7 @@ use clap::Args;
 use fordway_workload::bench::Setting;
 use fordway_workload::io500::Io500Plan;
 
-/// A benchmark with its own options and those of all.
+/// A benchmark with its own options and the common ones.
 #[derive(Debug, Args)]
 pub(crate) struct RanksArgs<P: Args> {
     /// Where and on how many ranks.

@@ -59,7 +59,7 @@ pub(crate) struct RestArgs {
     /// How long each combination is measured
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
-    /// Measure so many requests instead
+    /// Measure this many requests instead
     #[arg(long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
     /// Load before that which does not count
@@ -77,7 +77,7 @@ pub(crate) struct RestArgs {
     /// Trust the certificates of this PEM file and no others [default: AWS_CA_BUNDLE, else the system's]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// The server's process, to read its counters and those of the processes it started
+    /// The server's process, to read its counters and its descendants'
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
     /// Keep the threads on these processors

@@ -41,7 +41,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Opens what `args` ask for. Errors: `InvalidArgument`, and those of the lanes.
+    /// Opens what `args` ask for. Errors: `InvalidArgument`, and errors of the lanes.
     pub(super) fn open(args: &RankArgs, context: &Context) -> Result<Self> {
         let mut places = Places::default();
         let Setting { places: named, name, .. } = &args.setting;

@@ -21,7 +21,7 @@ use fordway_command::{Exit, file_error};
 
 /// How long both sides of the node lane look out before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
-/// So often in a row that may be in vain, before it is done rarely.
+/// This many spins in a row may have no effect before they become rare.
 const MISSES_MAX: u32 = 4;
 /// How rarely.
 const RARELY: u32 = 64;
@@ -96,7 +96,7 @@ pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
     served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
-/// Waits as either side of the node lane does: awake for a moment, unless that was in vain lately, then
+/// Waits as either side of the node lane does: awake for a moment, unless that recently had no effect, then
 /// asleep.
 #[derive(Default)]
 pub(super) struct Lookout {

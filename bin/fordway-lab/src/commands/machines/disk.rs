@@ -14,7 +14,7 @@ use fordway_command::file_error;
 const FILE_BYTES: u64 = 256 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Errors: those of writing to `dir`.
+/// Errors: from writing to `dir`.
 pub(super) fn probe(dir: Option<&Path>) -> Result<Vec<Quantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {

@@ -8,7 +8,7 @@ use fordway_sys::reference_cycles;
 
 use super::Quantity;
 
-/// How long the counter is held against the clock: errors are then below one in a million.
+/// How long the counter is checked against the clock: errors are then below one in a million.
 const CALIBRATION: Duration = Duration::from_millis(100);
 /// Each of the two buffers of a thread: more than caches hold.
 const BUFFER_BYTES: usize = 128 << 20;

@@ -48,7 +48,7 @@ fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Reads a catalogue. Errors: those of reading, `InvalidArgument` naming the file.
+/// Reads a catalogue. Errors: from reading, `InvalidArgument` naming the file.
 fn catalogue(file: &Path) -> Result<Catalogue> {
     parsed(file, Catalogue::parse)
 }
@@ -62,7 +62,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
     })
 }
 
-/// A person would otherwise take a similarity for that of all features.
+/// A reader would otherwise think that a similarity covers all features.
 fn warn_of_left_out(left_out: &[LeftOut], context: &Context) {
     for LeftOut { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));

@@ -71,7 +71,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Errors: those of making a directory in `parent`.
+    /// Errors: from making a directory in `parent`.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
         let dir = dir.map_err(|error| file_error("making a directory in", parent.display(), error))?;

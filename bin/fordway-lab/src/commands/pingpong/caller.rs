@@ -1,4 +1,4 @@
-//! Who asks for messages by their size: the load asks ping, ping asks pong.
+//! The side that asks for messages by their size: the load asks ping, ping asks pong.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ impl Way {
 /// Brings up what `names` ask for; what does not come up is told, and left out. The first is the reference,
 /// so it must.
 ///
-/// Errors: `InvalidArgument` for names that are none, or come twice; those of the reference.
+/// Errors: `InvalidArgument` for names that are none, or come twice; errors of the reference.
 pub(super) fn bring_up(names: &[String], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));

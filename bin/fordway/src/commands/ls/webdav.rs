@@ -12,7 +12,7 @@ use super::Lister;
 use crate::args::LsArgs;
 use crate::{dav, web};
 
-/// One line; the fields are those of objects and prefixes. What the server does not tell is null.
+/// One line; the fields are the same as for objects and prefixes. What the server does not tell is null.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line<'l> {

@@ -6,7 +6,7 @@ use super::{Board, Stream, StreamId};
 
 /// Less of a slow replica's work left than this is not worth another connection.
 const WORTHWHILE: Duration = Duration::from_secs(1);
-/// A hedge is judged by what it did in this time, or by so many bytes.
+/// A hedge is judged by what it did in this time, or by this many bytes.
 pub(super) const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_BYTES: u64 = 256 << 10;
 /// A stream that has been compared with another is left alone for a while.

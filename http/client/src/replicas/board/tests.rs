@@ -75,7 +75,7 @@ fn passing_failures_are_tried_again_and_then_told() {
     board.ended(stream, now);
     let told = board.jobs[&jobs[0]].outcome.clone().unwrap().unwrap_err();
     assert_eq!((told.kind, told.detail.contains("as told")), (ErrorKind::Unavailable, true));
-    // Who asks again has it tried again.
+    // A repeated call tries it again.
     let stream = board.start(None, now);
     assert_eq!(board.choose(stream, now), Choice::Replica(0));
 }

@@ -28,7 +28,7 @@ use crate::retry::Retries;
 /// Batches on their way, over connections that are in use for nothing else.
 pub(super) struct Engine<S> {
     source: Arc<Source>,
-    /// Where it is read: that of the source when it was last looked at.
+    /// Where it is read: the source's address when last checked.
     place: Arc<Place>,
     server: Learned,
     batches: BTreeMap<BatchId, Batch<S>>,
@@ -169,7 +169,7 @@ impl<S: Sink> Engine<S> {
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // Known from the head on, so that nothing more is asked for in vain.
+                // Known from the head on, so that nothing more is asked for without an answer.
                 self.server = self.place.learn(Learned::range_ignored);
             }
             match event {
@@ -259,7 +259,7 @@ impl<S: Sink> Engine<S> {
         }
     }
 
-    /// Ends the use of a connection; what was asked for on it in vain is asked for again. Returns the
+    /// Ends the use of a connection; what was asked for on it without effect is asked for again. Returns the
     /// batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();

@@ -138,7 +138,7 @@ impl<S: Sink> Engine<S> {
         self.close_if_spent(index);
     }
 
-    /// Counts the failure of one request; those of others that were sent before one failed are the same failure.
+    /// Counts the failure of one request; requests that were sent before it failed count as the same failure.
     pub(super) fn failed_with(&mut self, request: &Request, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
             self.failed_at = Some(Instant::now());

@@ -11,7 +11,7 @@ const SPEED_BETTER: i64 = 40_000;
 const LANES_LEAST: u32 = 8;
 /// More queues than this rarely help one process.
 const QUEUES_ENOUGH: usize = 16;
-/// The round trip within one hall that buffers are held against.
+/// The round trip within one hall that buffers are checked against.
 const ROUND_TRIP_S: f64 = 1e-3;
 
 /// How packets leave a machine, by the driver of its interface.

@@ -38,7 +38,7 @@ pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Re
     report(args, run, context)
 }
 
-/// Measures all points, the HTTP versions of each in turn. The rows are those of the table.
+/// Measures all points, the HTTP versions of each in turn. The table's rows.
 fn measure(
     args: &RestArgs,
     points: &[Point],

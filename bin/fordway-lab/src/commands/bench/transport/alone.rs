@@ -1,4 +1,4 @@
-//! Two MPI ranks by themselves, as their MPI places and connects them: for who only wants their round trip.
+//! Two MPI ranks by themselves, as their MPI places and connects them, to measure the round trip alone.
 
 use std::fs::File;
 use std::path::Path;

@@ -10,7 +10,7 @@ use super::process::{Door, Program};
 use crate::args::TransportArgs;
 use fordway_command::external::program;
 
-/// Where Debian has it, for those who have not.
+/// Where Debian has it.
 const NOT_BUILT: &str = "MPI is left out: there is no fordway-mpi; `make mpi` builds it for Debian's Open MPI \
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
@@ -50,7 +50,7 @@ pub(super) struct Mpi {
 pub(super) struct Job {
     pub(super) remote: Remote,
     pub(super) program: Program,
-    /// Who asks, and who answers.
+    /// The rank that asks, and the rank that answers.
     pub(super) sides: [u32; 2],
 }
 

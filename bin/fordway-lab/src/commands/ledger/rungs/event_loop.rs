@@ -1,4 +1,4 @@
-//! Round trips by the event loop of a library on both sides, as those of HTTP/2 are.
+//! Round trips by a library's event loop on both sides, as in HTTP/2.
 
 use std::net::TcpListener;
 use std::path::Path;

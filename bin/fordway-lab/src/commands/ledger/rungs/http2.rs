@@ -175,7 +175,7 @@ async fn serve(pipe: Counted, answer: Arc<Mutex<Answer>>) {
     let _ = builder.serve_connection(TokioIo::new(pipe), service).await;
 }
 
-/// Content that comes in pieces, as that of files does.
+/// Content that comes in pieces, as files do.
 struct Pieces(Bytes);
 
 impl Body for Pieces {

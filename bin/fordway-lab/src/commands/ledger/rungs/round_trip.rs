@@ -35,7 +35,7 @@ pub(in super::super) struct Messages {
     pub(in super::super) rest_bytes: usize,
 }
 
-/// Which messages an operation of so many bytes has.
+/// Which messages an operation of this many bytes has.
 pub(in super::super) type Sizes = Box<dyn FnMut(u64) -> Result<Messages>>;
 
 /// The other side; it ends when the connection does.
@@ -111,8 +111,8 @@ impl Trip {
         Ok(())
     }
 
-    /// A client that was passed a file is busy with its content before it asks again, and who puts an object
-    /// has to take away the last one. The other side sleeps meanwhile, and the longer it sleeps the longer
+    /// A client that was passed a file is busy with its content before it asks again, and the writer of an
+    /// object has to remove the last one. The other side sleeps meanwhile, and the longer it sleeps the longer
     /// it takes to wake.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));

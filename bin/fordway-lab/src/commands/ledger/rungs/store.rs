@@ -56,7 +56,7 @@ impl Get {
 impl Rung for Get {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(Operation::Get, size_bytes)?;
-        // A connection stays in the network where it was made, whoever uses it then.
+        // A connection stays in the network where it was made, no matter which thread uses it.
         let Some(network) = self.network.clone() else { return Ok(()) };
         network.run(|| self.run())?
     }
@@ -93,8 +93,8 @@ impl Rung for Describe {
 /// Writing an object that is not there yet, in one call.
 pub(in super::super) struct Put {
     objects: Objects,
-    /// The same objects as who writes the content of their files has them, by the size from which on that is not
-    /// the store itself. What was put is taken away by who wrote it: memory that was given back on another
+    /// The same objects as the writer of their files sees them, by the size from which on that is not
+    /// the store itself. The writer removes what it put: memory that was given back on another
     /// processor than the one that takes it again is slow to write to.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
@@ -112,7 +112,7 @@ impl Put {
         Put { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
     }
 
-    /// The store of who writes the object at hand.
+    /// The store of the object's writer.
     fn writer(&self) -> &dyn Store {
         let here =
             self.written_here.as_ref().filter(|(from_bytes, _)| self.objects.size_bytes >= *from_bytes);

@@ -208,7 +208,7 @@ pub(super) fn http_messages(request: S3Request) -> Sizes {
     })
 }
 
-/// A get by HTTP/1.1 in the clear whose messages go as those of the rung `trip`.
+/// A get by HTTP/1.1 in the clear whose messages go as in the rung `trip`.
 pub(super) fn with_get_request(path: Path, trip: &str) -> Path {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
