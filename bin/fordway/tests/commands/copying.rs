@@ -375,3 +375,15 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     rig.run(&["sync", "s3://nobucket/s", "DIR/down", "--delete"]).ended(Exit::NotFound);
     assert_eq!(rig.files(), ["down/a"]);
 }
+
+/// A part that says that the object has another size is of another object, whatever its range.
+#[test]
+fn parts_of_a_download_agree_on_the_size() {
+    const PART: usize = 5 << 20;
+    let rig = faulty(Fault::Grows(PART as u64));
+    rig.put("k", vec![7; 2 * PART + 1]);
+    let words = ["cp", "s3://bkt/k", "DIR/out", "--part-size", "5MiB", "--multipart-threshold", "6MiB"];
+    let ran = rig.run(&words).ended(Exit::Unavailable);
+    assert!(ran.stderr.contains("copy it again"), "{}", ran.stderr);
+    assert!(rig.files().is_empty(), "{:?}", rig.files());
+}

@@ -155,6 +155,26 @@ fn places_of_several_files_are_directories() {
     }
 }
 
+/// What the one place sent before it failed is gone on with at the others; where they fail too, nothing is left that a later copy
+/// could take for right.
+#[test]
+fn replicas_that_fail_leave_no_part() {
+    let good = server(Script::honest());
+    let rig = rig(&[&good]);
+    let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
+    let known = Lie::Document("file.meta4", "application/metalink4+xml", document);
+    let breaks_off = Script::honest()
+        .on_requests(1..2, Lie::CloseAt(600_000))
+        .on_requests(2..1_000, Lie::Status(500, None));
+    let origin = server(breaks_off.always(known));
+    good.follow(Script::honest().always(Lie::FlippedAt(800_000)));
+    rig.run(&["cp", &origin.url(), "DIR/copy"]).ended(Exit::Corrupt);
+    assert_eq!(left(&rig), Vec::<String>::new(), "nothing is left");
+    good.follow(Script::honest());
+    rig.run(&["cp", &origin.url(), "DIR/copy"]).ok();
+    assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+}
+
 /// The server gives one job and stands still in the next, so that there is something left to go on with.
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {

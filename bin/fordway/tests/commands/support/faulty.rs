@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Interrupts(&'static str, Interrupt),
     /// Parts with this number fail.
     FailsPart(u16),
+    /// Answers for ranges behind this offset say that the object has a byte more.
+    Grows(u64),
 }
 
 pub(crate) struct FaultyStore {
@@ -67,7 +69,12 @@ impl Objects for FaultyStore {
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
         self.check("get", bucket, key)?;
-        let object = self.inner.get(bucket, key, options)?;
+        let mut object = self.inner.get(bucket, key, options)?;
+        if let Fault::Grows(offset) = self.fault
+            && object.range.start >= offset
+        {
+            object.info.size += 1;
+        }
         match &self.fault {
             Fault::Corrupts(text) if key.as_str().contains(text) => corrupted(object),
             Fault::Interrupts(text, interrupt) if key.as_str().contains(text) => {
