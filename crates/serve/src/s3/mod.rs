@@ -54,7 +54,7 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 /// The service that answers requests of `users`.
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
-    let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
+    let admission = Admission::Signed(users);
     let mut builder = builder(Some(&config.region), admission, domains.clone());
     builder.set_auth(keys);
     builder.set_host(domains);
