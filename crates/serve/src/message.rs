@@ -10,10 +10,19 @@ use fordway_wire::s3_xml::escaped;
 
 /// AWS's words for codes that always have the same.
 const WORDS: [(&str, &str); 37] = [
-    ("BucketAlreadyExists", "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again."),
-    ("BucketAlreadyOwnedByYou", "Your previous request to create the named bucket succeeded and you already own it."),
+    (
+        "BucketAlreadyExists",
+        "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",
+    ),
+    (
+        "BucketAlreadyOwnedByYou",
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
     ("BucketNotEmpty", "The bucket you tried to delete is not empty."),
-    ("ConditionalRequestConflict", "The conditional request cannot succeed due to a conflicting operation against this resource."),
+    (
+        "ConditionalRequestConflict",
+        "The conditional request cannot succeed due to a conflicting operation against this resource.",
+    ),
     ("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size."),
     ("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"),
     ("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header"),
@@ -21,11 +30,20 @@ const WORDS: [(&str, &str); 37] = [
     ("InvalidBucketName", "The specified bucket is not valid."),
     ("InvalidDigest", "The Content-MD5 you specified is not valid."),
     ("InvalidLocationConstraint", "The specified location-constraint is not valid"),
-    ("InvalidPart", "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified entity tag may not match the part's entity tag."),
-    ("InvalidPartOrder", "The list of parts was not in ascending order. Parts must be ordered by part number."),
+    (
+        "InvalidPart",
+        "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.",
+    ),
+    (
+        "InvalidPartOrder",
+        "The list of parts was not in ascending order. Parts must be ordered by part number.",
+    ),
     ("InvalidRange", "The requested range is not satisfiable"),
     ("KeyTooLongError", "Your key is too long."),
-    ("MalformedXML", "The XML you provided was not well-formed or did not validate against our published schema."),
+    (
+        "MalformedXML",
+        "The XML you provided was not well-formed or did not validate against our published schema.",
+    ),
     ("MaxMessageLengthExceeded", "Your request was too big."),
     ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
     ("MethodNotAllowed", "The specified method is not allowed against this resource."),
@@ -36,7 +54,10 @@ const WORDS: [(&str, &str); 37] = [
     ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
     ("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found"),
     ("NoSuchTagSet", "The TagSet does not exist."),
-    ("NoSuchUpload", "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed."),
+    (
+        "NoSuchUpload",
+        "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
+    ),
     ("NoSuchVersion", "The specified version does not exist."),
     ("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"),
     ("ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket."),
@@ -44,9 +65,18 @@ const WORDS: [(&str, &str); 37] = [
     ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold."),
     ("ReplicationConfigurationNotFoundError", "The replication configuration was not found"),
     ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
-    ("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found"),
-    ("SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. Check your key and signing method."),
-    ("XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."),
+    (
+        "ServerSideEncryptionConfigurationNotFoundError",
+        "The server side encryption configuration was not found",
+    ),
+    (
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
+    ),
+    (
+        "XAmzContentSHA256Mismatch",
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    ),
 ];
 
 /// The text of an error with AWS's words, our sentence, which may be empty, and facts by the names of their
@@ -62,7 +92,10 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
 /// Lines mean something here.
 fn one_line(text: &str) -> String {
     match text.contains(char::is_control) {
-        true => text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect(),
+        true => text
+            .chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect(),
         false => text.to_owned(),
     }
 }
@@ -102,7 +135,7 @@ fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
 
 /// AWS names the checksum that does not fit.
 fn of_digest(ours: &str) -> String {
-    let mut known = ChecksumAlgorithm::ALL.iter().filter(|known| **known != ChecksumAlgorithm::Md5);
+    let mut known = ChecksumAlgorithm::ALL.iter();
     let named = known.find(|known| ours.contains(&format!("{} is not the one", known.name())));
     match named {
         Some(known) => format!("The {} you specified did not match the calculated checksum.", known.name()),

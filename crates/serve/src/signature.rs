@@ -1,6 +1,8 @@
 //! What a signature says of itself, before anybody computes it: what is wrong with its form is refused with
 //! AWS's code and words, which clients and their users know.
 
+use std::time::SystemTime;
+
 use fordway_wire::date::{self, Utc};
 use fordway_wire::sigv4::MAX_EXPIRES_S;
 use http::header::{AUTHORIZATION, DATE};
@@ -8,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::gate::Refusal;
-use crate::identity::is_region;
+use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::message::composed;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -29,7 +31,11 @@ pub(crate) fn check_form(
     let is_version_2 = header.as_deref().is_some_and(|value| value.starts_with("AWS "));
     if is_version_2 || query.has("Signature") {
         let is_whole = !is_version_2 || header.is_some_and(|value| value.contains(':'));
-        return if allows_version_2 && is_whole { Ok(()) } else { Err(version_2_refused()) };
+        return match allows_version_2 && is_whole {
+            true if is_version_2 => check_version_2_date(headers),
+            true => Ok(()),
+            false => Err(version_2_refused()),
+        };
     }
     match header {
         _ if query.is_signed() => query.check(region),
@@ -41,11 +47,33 @@ pub(crate) fn check_form(
     }
 }
 
+/// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
+fn check_version_2_date(headers: &HeaderMap) -> Result<(), Refusal> {
+    let refused = |code, message| Err(Refusal { status: StatusCode::FORBIDDEN, code, message });
+    let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
+    let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
+    let Some(date) = date.filter(|date| *date > SystemTime::UNIX_EPOCH) else {
+        return refused("AccessDenied", composed(NO_DATE, "send an HTTP date", &[]));
+    };
+    let now = SystemTime::now();
+    let skew = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
+    match skew <= CLOCK_SKEW_MAX {
+        true => Ok(()),
+        false => {
+            refused("RequestTimeTooSkewed", "the clocks are more than 15 minutes apart; set yours".to_owned())
+        }
+    }
+}
+
+/// AWS's words for a request that says not when it was made.
+const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
+
 /// S3's own words: s3cmd looks for them, and signs anew.
 fn version_2_refused() -> Refusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
-    let detail = "in boto3 that is Config(signature_version='s3v4'); or start the gateway with --signature-v2";
+    let detail =
+        "in boto3 that is Config(signature_version='s3v4'); or start the gateway with --signature-v2";
     bad("InvalidRequest", composed(words, detail, &[]))
 }
 
@@ -118,8 +146,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
     let credential = check_components(rest)?;
     let Some(stamp) = stamp(headers) else {
         check_credential(credential, None, region).map_err(header_refused)?;
-        let words = "AWS authentication requires a valid Date or x-amz-date header.";
-        let message = composed(words, "write x-amz-date as 20130524T000000Z", &[]);
+        let message = composed(NO_DATE, "write x-amz-date as 20130524T000000Z", &[]);
         return Err(Refusal { status: StatusCode::FORBIDDEN, code: "AccessDenied", message });
     };
     check_credential(credential, stamp.get(..8), region).map_err(header_refused)?;

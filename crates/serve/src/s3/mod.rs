@@ -17,6 +17,7 @@ mod look_up;
 mod multipart;
 mod ranges;
 mod reads;
+mod refused;
 mod routes;
 mod tagging;
 mod upload;

@@ -11,7 +11,7 @@ use super::apart::{Pace, change_apart};
 use super::error::{Failure, Outcome};
 use super::look_up::look_up;
 use super::reads::Wanted;
-use super::{caller, completion, copy, multipart, upload};
+use super::{caller, completion, copy, multipart, refused, upload};
 use crate::domains::Domains;
 use crate::gate;
 use crate::identity::Admission;
@@ -43,7 +43,8 @@ fn operation(extensions: &Extensions) -> &'static str {
 #[async_trait::async_trait]
 impl S3Route for ObjectRoutes {
     fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
-        SERVED.contains(&operation(extensions))
+        let found = extensions.get::<&'static gate::Operation>();
+        found.is_some_and(|operation| !operation.is_offered || SERVED.contains(&operation.name))
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
@@ -65,6 +66,11 @@ impl ObjectRoutes {
         let operation = operation(&request.extensions);
         let names = self.domains.names(&request.headers, &request.uri);
         let S3Request { headers, uri, .. } = &request;
+        if request.extensions.get::<&'static gate::Operation>().is_some_and(|known| !known.is_offered) {
+            return look_up(user, move |store| Err(refused::refusal(store, &names, operation)))
+                .await
+                .map_err(Failure);
+        }
         match operation {
             "GetObject" | "HeadObject" => {
                 let is_head = operation == "HeadObject";

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Conditions, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo, PutOptions,
-    PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing, VersionSummary,
-    Versioning, VersionsQuery,
+    Checksum, Conditions, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo,
+    PutOptions, PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing,
+    VersionSummary, Versioning, VersionsQuery,
 };
 
 pub(super) struct BucketState {
@@ -61,6 +61,7 @@ impl Version {
                 is_latest,
                 modified: *modified,
                 content: None,
+                checksum: None,
             },
         }
     }
@@ -78,6 +79,7 @@ impl Stored {
             is_latest,
             modified: self.info.modified,
             content: Some((self.info.size, self.info.etag.clone())),
+            checksum: self.info.checksum.as_ref().map(Checksum::plan),
         }
     }
 }

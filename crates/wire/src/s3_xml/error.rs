@@ -59,7 +59,8 @@ mod tests {
             <Message>a &lt;b&gt; &#99;</Message><Resource>/b/k</Resource></Error>";
         let error = error_document(document).unwrap().unwrap();
         assert_eq!((error.code.as_str(), error.message.as_str()), ("NoSuchKey", "a <b> c"));
-        let detailed = b"<Error><Code>NoSuchKey</Code><Message>gone</Message><Detail>b/k is gone</Detail></Error>";
+        let detailed =
+            b"<Error><Code>NoSuchKey</Code><Message>gone</Message><Detail>b/k is gone</Detail></Error>";
         assert_eq!(error_document(detailed).unwrap().unwrap().message, "b/k is gone");
         assert_eq!(error_document(b"<CopyObjectResult><Error/></CopyObjectResult>").unwrap(), None);
         assert!(error_document(b"502 Bad Gateway").is_err());
