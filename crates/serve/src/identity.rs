@@ -207,8 +207,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Whether a signature of version 4, which fits, is one that AWS would take: of the host that
-/// it was made for. Errors: those of AWS.
+/// Checks what a valid signature of version 4 covers: AWS takes none that leaves the host out. Errors: those of AWS.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {

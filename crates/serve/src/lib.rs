@@ -15,8 +15,8 @@
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
 //! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
-//! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures;
-//!   `signature`: the form of a signature
+//! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
+//! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * [`pingpong`]: no gateway, but a server of bodies of any size, to measure networks with
 //! * `s3`: each S3 operation in terms of the store

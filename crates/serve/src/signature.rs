@@ -1,5 +1,5 @@
-//! What a signature says of itself, before anybody computes it: what is wrong with its form is refused with
-//! AWS's code and words, which clients and their users know.
+//! Checks the form of a signature before the signature itself. Each error has AWS's code and words, which
+//! clients and their users know.
 
 use std::time::SystemTime;
 
@@ -85,7 +85,7 @@ fn wrong_argument(words: &str, name: &str, value: &str) -> Refusal {
     bad("InvalidArgument", composed(words, "", &[("ArgumentName", name), ("ArgumentValue", value)]))
 }
 
-/// What is wrong with a credential, in words that stand after those of where it stands.
+/// An error in a credential. The caller writes the name of the header or parameter before `words`.
 struct Wrong {
     words: String,
     region: Option<String>,

@@ -50,7 +50,7 @@ pub(crate) fn admit<B>(request: &mut Request<B>, domains: &Domains) -> Result<&'
     let headers = request.headers();
     let operation = select(request.method(), resource, &parameters, headers)?;
     if !operation.is_offered {
-        // By name, once it is known who asks, and for what.
+        // The route refuses it by name after it has checked the signature.
         return Ok(operation);
     }
     check_parameters(operation, &parameters)?;

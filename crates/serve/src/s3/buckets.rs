@@ -27,7 +27,7 @@ pub(super) fn list(
 ) -> Outcome<ListBucketsOutput> {
     let is_elsewhere = input.bucket_region.as_deref().zip(region).is_some_and(|(asked, ours)| asked != ours);
     let page = page_size(input.max_buckets)?;
-    // S3 says where buckets lie to those who ask for something at least.
+    // S3 names the region only if the request has a parameter.
     let has_parameter =
         [&input.prefix, &input.continuation_token, &input.bucket_region].iter().any(|it| it.is_some())
             || input.max_buckets.is_some();

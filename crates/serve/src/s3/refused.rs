@@ -1,5 +1,5 @@
-//! Operations that S3 has and this gateway has not. They are refused by name, once the caller is known and
-//! what they are about is there: nobody learns of a bucket by asking for what is never given.
+//! Operations that S3 has and this gateway does not offer. It refuses them by name after it has checked the
+//! signature and the bucket, so that strangers learn nothing about buckets.
 
 use fordway_store::{Bucket, GetOptions, Key, Store, Versioning};
 use http::StatusCode;
@@ -20,7 +20,8 @@ pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), opera
     }
 }
 
-/// No bucket here has locks, and S3 has words for that. Errors: these, and those of the store.
+/// Answers requests about object locks, which no bucket has here. Errors: AWS's for a missing lock, and those
+/// of the store.
 fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
     if bucket.is_empty() {
         return Ok(());
