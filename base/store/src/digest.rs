@@ -346,7 +346,10 @@ impl Digests {
         if let Some(wanted) = expected.md5
             && self.md5.is_none_or(|md5| md5 != wanted)
         {
-            return Err(Error::new(ErrorKind::BadDigest, "the content's MD5 is not the one stated"));
+            return Err(Error::new(
+                ErrorKind::BadDigest,
+                "the content does not have the Content-MD5 that was stated",
+            ));
         }
         if let Some(wanted) = &expected.checksum
             && self.checksum.as_ref() != Some(wanted)

@@ -248,7 +248,11 @@ impl PartOptions {
         match (self.checksum, whole) {
             (Some(part), Some(whole)) if part != whole => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("the upload's checksum is {}, the part has a {}", whole.name(), part.name()),
+                format!(
+                    "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+                    whole.name(),
+                    part.name()
+                ),
             )),
             (part, whole) => Ok(part.or(whole)),
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::list::{ListQuery, MAX_KEYS, Step};
-use crate::{ETag, Error, ErrorKind, Result};
+use crate::{ChecksumPlan, ETag, Error, ErrorKind, Result};
 
 /// The name of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,6 +95,8 @@ pub struct VersionSummary {
     pub modified: SystemTime,
     /// Size in bytes and tag; `None` for a delete marker.
     pub content: Option<(u64, ETag)>,
+    /// Which checksum it has, without its value.
+    pub checksum: Option<ChecksumPlan>,
 }
 
 /// Which versions to list.

@@ -20,7 +20,7 @@ use crate::payload::Payload;
 use crate::s3::documents::cors;
 use crate::tls::Tls;
 use crate::unsigned::unsigned;
-use crate::{GatewayConfig, Users, gate, identity};
+use crate::{GatewayConfig, Users, gate, message, signature};
 
 /// Limits of a connection.
 pub(crate) struct Limits {
@@ -49,6 +49,8 @@ impl From<&GatewayConfig> for Limits {
 pub(crate) struct Shared {
     pub(crate) service: S3Service,
     pub(crate) region: String,
+    /// Whether signatures of version 2 are taken.
+    pub(crate) allows_version_2: bool,
     pub(crate) limits: Limits,
     pub(crate) fast_lane: FastLane,
     pub(crate) domains: Domains,
@@ -97,17 +99,16 @@ pub(crate) async fn answer(
     }
 }
 
-/// Says in an error document which request it answers.
+/// Has an error document say what AWS says, and which request it answers.
 fn with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
-    const END: &[u8] = b"</Error>";
+    const END: &str = "</Error>";
     let Reply::Document(document) = reply else { return reply };
-    let Some(text) = document.bytes().filter(|text| text.ends_with(END)) else {
-        return Reply::Document(document);
-    };
-    let mut named = text[..text.len() - END.len()].to_vec();
-    let ids = format!("<RequestId>{}</RequestId><HostId>{host}</HostId></Error>", id.as_str());
-    named.extend_from_slice(ids.as_bytes());
-    Reply::Document(named.into())
+    let text = document.bytes().and_then(|bytes| String::from_utf8(bytes.into()).ok());
+    let Some(text) = text.filter(|text| text.ends_with(END)) else { return Reply::Document(document) };
+    let mut said = message::taken_apart(&text);
+    said.truncate(said.len() - END.len());
+    said.push_str(&format!("<RequestId>{}</RequestId><HostId>{host}</HostId>{END}", id.as_str()));
+    Reply::Document(said.into())
 }
 
 async fn answered(
@@ -199,7 +200,7 @@ impl Page {
                 *response.headers_mut() = headers;
                 response
             }
-            Ok(Err((status, code, message))) => error_document(status, code, &message, ""),
+            Ok(Err((status, code, message))) => error_document(status, code, &message),
             Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the rules of the bucket were not read"),
         }
     }
@@ -208,7 +209,7 @@ impl Page {
 /// The answer while the directory served is not there; clients try again by themselves.
 fn unavailable() -> Response<Reply> {
     let message = "the directory behind this gateway is not there; try again later";
-    error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message, "")
+    error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
 }
 
 /// Answers a request that passed the gate.
@@ -227,12 +228,15 @@ async fn of_operation(
 }
 
 fn refused(refusal: &gate::Refusal) -> Response<Reply> {
-    error_document(refusal.status, refusal.code, &refusal.message, "")
+    error_document(refusal.status, refusal.code, &refusal.message)
 }
 
-async fn of_s3_layer(shared: &Shared, request: Request<s3s::Body>) -> Response<Reply> {
-    if identity::signs_for_no_region(request.headers()) {
-        return other_region(&shared.region);
+async fn of_s3_layer(shared: &Shared, mut request: Request<s3s::Body>) -> Response<Reply> {
+    let uri = request.uri().clone();
+    if let Err(refusal) =
+        signature::check_form(request.headers_mut(), &uri, &shared.region, shared.allows_version_2)
+    {
+        return refused(&refusal);
     }
     match shared.service.call(request).await {
         Ok(response) => with_payload(response),
@@ -259,13 +263,6 @@ fn with_payload(response: Response<s3s::Body>) -> Response<Reply> {
     Response::from_parts(parts, reply)
 }
 
-/// What S3 answers to a signature for another region; the client repeats its request for this one.
-fn other_region(region: &str) -> Response<Reply> {
-    let message = format!("the signature's region is wrong; sign for {region}");
-    let extra = format!("<Region>{region}</Region>");
-    error_document(StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed", &message, &extra)
-}
-
 /// Why a request is refused whose body is over the limit.
 pub(crate) const TOO_LARGE: &str = "the request's body is larger than this gateway takes";
 
@@ -277,15 +274,17 @@ pub(crate) fn too_large() -> Response<Reply> {
 /// The answer to what could not even be read as a request.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response<Reply> {
     let code = status.canonical_reason().unwrap_or_default().replace(' ', "");
-    error_document(status, &code, why, "")
+    error_document(status, &code, why)
 }
 
-/// An error as S3 writes it; `extra` is XML already.
-fn error_document(status: StatusCode, code: &str, message: &str, extra: &str) -> Response<Reply> {
-    let message = escaped(message);
+/// An error as S3 writes it.
+fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Reply> {
+    // Its lines are told apart later.
+    let message: Vec<_> = message.split('\n').map(escaped).collect();
+    let message = message.join("\n");
     let document = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code>\
-         <Message>{message}</Message>{extra}</Error>"
+         <Message>{message}</Message></Error>"
     );
     let mut response = Response::new(Reply::Document(document.into()));
     *response.status_mut() = status;

@@ -254,6 +254,7 @@ impl Gateway {
             limits: Limits::from(&self.config),
             tls: self.config.tls,
             region: self.config.region,
+            allows_version_2: self.config.signature_v2,
         });
         let clients = Clients { workers, slots: &slots, shared, stopped: Stopped::from(&self.stop) };
         let accept = async {

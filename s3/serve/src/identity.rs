@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_wire::date;
-use http::header::{AUTHORIZATION, DATE};
+use http::header::AUTHORIZATION;
 use http::{Extensions, HeaderMap, HeaderName, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
@@ -18,6 +17,7 @@ use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 
 use crate::Users;
+use crate::message::composed;
 use crate::monitor::{Operation, Signed, Trace};
 use crate::users::User;
 
@@ -62,11 +62,16 @@ impl S3Auth for KnownKeys {
         match user.as_ref().and_then(|user| user.keys.as_ref()) {
             Some(keys) => Ok(SecretKey::from(keys.secret_key.as_str())),
             None => {
-                Err(s3_error!(InvalidAccessKeyId, "the access key is not known here; check the access key"))
+                let detail = "the access key is not known here; check the access key";
+                let text = composed(UNKNOWN_KEY, detail, &[("AWSAccessKeyId", access_key)]);
+                Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, text))
             }
         }
     }
 }
+
+/// AWS's words.
+const UNKNOWN_KEY: &str = "The AWS Access Key Id you provided does not exist in our records.";
 
 /// How far a client's clock may be off (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
@@ -75,11 +80,7 @@ pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 #[derive(Clone)]
 pub(crate) enum Admission {
     /// Those pass that are signed in a way that cannot be replayed for ever.
-    Signed {
-        users: Arc<Users>,
-        /// Whether signatures of version 2 are taken.
-        allow_version_2: bool,
-    },
+    Signed(Arc<Users>),
     /// All pass: whose they are was known before they came.
     Peers,
 }
@@ -112,12 +113,14 @@ impl Admission {
         headers: &HeaderMap,
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
-        let Admission::Signed { users, allow_version_2 } = self else {
+        let Admission::Signed(users) = self else {
             let user = known.ok_or_else(|| s3_error!(AccessDenied, "nobody is known to have sent this"))?;
             return check_owner(&user, headers).map(|()| user);
         };
         let Some(access_key) = access_key else {
-            return Err(s3_error!(AccessDenied, "anonymous requests are refused; sign them (SigV4)"));
+            let detail = "anonymous requests are refused; sign them (SigV4)";
+            let text = composed("Access Denied.", detail, &[]);
+            return Err(S3Error::with_message(S3ErrorCode::AccessDenied, text));
         };
         let Some(user) = users.find(access_key) else {
             return Err(s3_error!(InvalidAccessKeyId, "the access key has just been taken away"));
@@ -131,15 +134,7 @@ impl Admission {
         if !is_version_2 {
             return check_form(headers, uri).map(|()| user);
         }
-        if !allow_version_2 {
-            // S3's own words: s3cmd looks for them, and signs anew.
-            return Err(s3_error!(
-                InvalidRequest,
-                "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256. \
-                 In boto3 that is Config(signature_version='s3v4'); or start the gateway with --signature-v2"
-            ));
-        }
-        check_date(headers).map(|()| user)
+        Ok(user)
     }
 
     /// Says in the request's trace what is asked, and by whom; `names` are those of bucket and key, where
@@ -175,27 +170,10 @@ fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     match EXPECTED_OWNERS.iter().find(is_other) {
         None => Ok(()),
         Some(name) => {
-            let owner = &user.name;
-            Err(s3_error!(AccessDenied, "the owner here is {owner}, not the one in {name}; change it"))
+            let detail = format!("the owner here is {}, not the one in {name}; change it", user.name);
+            let text = composed("Access Denied.", &detail, &[]);
+            Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
         }
-    }
-}
-
-/// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
-fn check_date(headers: &HeaderMap) -> S3Result<()> {
-    if !headers.contains_key(AUTHORIZATION) {
-        return Ok(());
-    }
-    let stated = headers.get("x-amz-date").or_else(|| headers.get(DATE));
-    let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
-    let Some(date) = date else {
-        return Err(s3_error!(AccessDenied, "the date is missing or none; send an HTTP date"));
-    };
-    let now = SystemTime::now();
-    let skew = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
-    match skew <= CLOCK_SKEW_MAX {
-        true => Ok(()),
-        false => Err(s3_error!(RequestTimeTooSkewed, "the clocks are more than 15 minutes apart; set yours")),
     }
 }
 
@@ -213,22 +191,23 @@ const UNSIGNED: [&str; 4] =
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    let mut of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+    let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     // Some presigned URLs hold headers, and are covered whole.
     let is_in_url = |name: &str| has_version_4_query(uri) && has_parameter(uri, name);
-    match of_amazon.find(|name| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name)) {
-        None => Ok(()),
-        Some(name) => {
-            Err(s3_error!(AccessDenied, "the header {name} is not signed; sign it, or leave it out"))
-        }
+    let left_out = |name: &&str| !UNSIGNED.contains(name) && !is_signed(name) && !is_in_url(name);
+    let mut names: Vec<&str> = of_amazon.filter(left_out).collect();
+    if names.is_empty() {
+        return Ok(());
     }
+    names.sort_unstable();
+    let names = names.join(", ");
+    let words = "There were headers present in the request which were not signed";
+    let detail = format!("not signed: {names}; sign them, or leave them out");
+    let text = composed(words, &detail, &[("HeadersNotSigned", &names)]);
+    Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// The longest that a URL may be good for: a week.
-const EXPIRES_MAX_S: u64 = fordway_wire::sigv4::MAX_EXPIRES_S;
-
-/// Whether a signature of version 4, which fits, is one that AWS would take: of the host that it was made for, and in
-/// a URL, not for years. Errors: those of AWS.
+/// Checks what a valid signature of version 4 covers: AWS takes none that leaves the host out. Errors: those of AWS.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {
@@ -240,15 +219,7 @@ fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
             "the header host is not signed; sign it, so that nobody can send the request elsewhere"
         ));
     }
-    let expires = parameter(uri, "X-Amz-Expires").filter(|_| has_version_4_query(uri));
-    match expires.map(fordway_wire::range::digits) {
-        Some(seconds) if seconds.is_none_or(|seconds| seconds > EXPIRES_MAX_S) => {
-            let why =
-                "X-Amz-Expires must be a week (604800 seconds) or less; sign a new URL for a shorter time";
-            Err(malformed(uri, why))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// What AWS calls a signature that is not as it has to be, by where it stands.
@@ -300,14 +271,6 @@ fn has_parameter(uri: &Uri, wanted: &str) -> bool {
 /// Whether `name` is spelled as regions are.
 pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-}
-
-/// Whether a signature is bound to something that cannot be a region: s3cmd signs for `US` until it
-/// is told better, in an answer that the S3 layer does not give.
-pub(crate) fn signs_for_no_region(headers: &HeaderMap) -> bool {
-    let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let scope = header.split_once("Credential=").map(|(_, credential)| credential);
-    scope.and_then(|scope| scope.split('/').nth(2)).is_some_and(|region| !is_region(region))
 }
 
 #[cfg(test)]

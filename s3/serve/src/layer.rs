@@ -37,6 +37,7 @@ impl S3Layer {
             tls: None,
             limits: Limits::from(&config),
             region: config.region,
+            allows_version_2: false,
         };
         S3Layer { shared, caller: Caller::Remote(nowhere), held: HeldBytes::default() }
     }

@@ -11,11 +11,12 @@
 //! * `http2`, `http3`: many requests at once on one connection; `multiplexed`: what both have in common
 //! * `content`, `buffers`, `patience`: what all versions read, keep in memory and wait for
 //! * `domains`: buckets that the host names
-//! * `answer`: from a request to its answer; `layer`: the same without a connection
+//! * `answer`: from a request to its answer; `message`: what an error says; `layer`: answers without a connection
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
 //! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
 //! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
+//! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store
 //!
@@ -37,12 +38,14 @@ mod http3;
 mod identity;
 mod last_chunk;
 mod layer;
+mod message;
 mod monitor;
 mod multiplexed;
 pub mod node;
 mod patience;
 mod payload;
 mod s3;
+mod signature;
 mod socket;
 mod tls;
 mod unsigned;

@@ -221,3 +221,143 @@ fn signatures_that_fit_and_cover_too_little_are_refused() {
     let refused = answer(&[], Some(60));
     assert_eq!(refused.error(), (400, "AuthorizationQueryParametersError".to_owned()), "a URL over nothing");
 }
+
+/// The answer to a listing with these lines in its head.
+fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
+    let request = format!("GET {target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n{lines}\r\n");
+    fixture.client.send_raw("GET", &request)
+}
+
+const SCOPE: &str = "20260101/us-east-1/s3/aws4_request";
+
+/// AWS says what is wrong with the form of a signature, in these words.
+#[test]
+fn the_form_of_a_signature_in_a_header_is_explained() {
+    let fixture = serve();
+    let whole = |credential: &str| {
+        format!("AWS4-HMAC-SHA256 Credential={credential},SignedHeaders=host,Signature={}", "0".repeat(64))
+    };
+    let malformed = "AuthorizationHeaderMalformed";
+    for (value, code, words) in [
+        ("invalid_header".to_owned(), "InvalidArgument", "one and only one ' ' (space) required."),
+        ("AWS2-HMAC-SHA1 Credential=a".to_owned(), "InvalidArgument", "Unsupported Authorization Type"),
+        (format!("AWS4-HMAC-SHA256 Credential=a/{SCOPE},Signature=0"), malformed, "three components"),
+        (
+            format!("AWS4-HMAC-SHA256 Credential=a/{SCOPE},SignedHeaders-host,Signature=0"),
+            malformed,
+            "component \"SignedHeaders-host\" is malformed.",
+        ),
+        (
+            format!("AWS4-HMAC-SHA256 a=a/{SCOPE},SignedHeaders=b,Signature=0"),
+            malformed,
+            "missing Credential.",
+        ),
+        (
+            format!("AWS4-HMAC-SHA256 Credential=a/{SCOPE},a=b,Signature=0"),
+            malformed,
+            "missing SignedHeaders.",
+        ),
+        (
+            format!("AWS4-HMAC-SHA256 Credential=a/{SCOPE},SignedHeaders=b,a=0"),
+            malformed,
+            "missing Signature.",
+        ),
+        (whole("a/20260101/us-east-1/s3/extra/things"), malformed, "the Credential is mal-formed"),
+        (whole("a/20260101/us-east-1/s3/aws_request"), malformed, "incorrect terminal \"aws_request\"."),
+        (whole("a/20260101/us-east-1/ec2/aws4_request"), malformed, "incorrect service \"ec2\"."),
+        (whole("a/3223423234/us-east-1/s3/aws4_request"), malformed, "incorrect date format \"3223423234\"."),
+        (whole("a/20260101/US/s3/aws4_request"), malformed, "the region \"US\" is wrong; expecting"),
+        (whole("a/20260102/us-east-1/s3/aws4_request"), malformed, "Invalid credential date \"20260102\"."),
+    ] {
+        let lines = format!("x-amz-date: 20260101T000000Z\r\nauthorization: {value}\r\n");
+        let answer = answer_to(&fixture, "/", &lines);
+        assert_eq!(answer.error(), (400, code.to_owned()), "{value}");
+        let said = answer.element("Message").unwrap().replace("&quot;", "\"");
+        assert!(said.contains(words), "{value}: {said}");
+    }
+    for date in ["", "x-amz-date: \r\n", "x-amz-date: 03032006\r\n"] {
+        let lines = format!("{date}authorization: {}\r\n", whole(&format!("a/{SCOPE}")));
+        let answer = answer_to(&fixture, "/", &lines);
+        assert_eq!(answer.error(), (403, "AccessDenied".to_owned()), "{date}");
+    }
+    for (hash, code) in [("", "InvalidRequest"), ("x-amz-content-sha256: x\r\n", "InvalidArgument")] {
+        let signed = whole(&format!("a/{SCOPE}"));
+        let lines = format!("x-amz-date: 20260101T000000Z\r\n{hash}authorization: {signed}\r\n");
+        assert_eq!(answer_to(&fixture, "/", &lines).error(), (400, code.to_owned()), "{hash}");
+    }
+}
+
+#[test]
+fn the_form_of_a_signature_in_a_url_is_explained() {
+    let fixture = serve();
+    let parameters = [
+        ("X-Amz-Algorithm", "AWS4-HMAC-SHA256"),
+        ("X-Amz-Credential", "a/20260101/us-east-1/s3/aws4_request"),
+        ("X-Amz-Date", "20260101T000000Z"),
+        ("X-Amz-Expires", "60"),
+        ("X-Amz-SignedHeaders", "host"),
+        ("X-Amz-Signature", "00"),
+    ];
+    let refused = |changed: &str, value: Option<&str>, words: &str| {
+        let pairs = parameters.iter().filter_map(|(name, usual)| match *name == changed {
+            true => value.map(|value| format!("{name}={value}")),
+            false => Some(format!("{name}={usual}")),
+        });
+        let target = format!("/?{}", pairs.collect::<Vec<_>>().join("&"));
+        let answer = answer_to(&fixture, &target, "");
+        assert_eq!(answer.error(), (400, "AuthorizationQueryParametersError".to_owned()), "{target}");
+        let said = answer.element("Message").unwrap();
+        assert!(said.contains(words), "{target}: {said}");
+    };
+    for (name, _) in parameters {
+        refused(name, None, "requires the X-Amz-Algorithm");
+    }
+    refused("X-Amz-Algorithm", Some("AWS4-SHA256"), "X-Amz-Algorithm only supports");
+    refused(
+        "X-Amz-Credential",
+        Some("a/b"),
+        "Error parsing the X-Amz-Credential parameter; the Credential is",
+    );
+    refused("X-Amz-Credential", Some("a/20260102/us-east-1/s3/aws4_request"), "Invalid credential date");
+    refused("X-Amz-Credential", Some("a/20260101/us-east-1/sns/aws4_request"), "incorrect service");
+    refused("X-Amz-Date", Some("2026"), "X-Amz-Date must be in the ISO8601 Long Format");
+    refused("X-Amz-Expires", Some("soon"), "X-Amz-Expires should be a number");
+    refused("X-Amz-Expires", Some("-3"), "X-Amz-Expires must be non-negative");
+    refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
+}
+
+/// Programs compare AWS's words; ours, and the facts, stand beside them.
+#[test]
+fn errors_have_the_words_of_aws_and_ours() {
+    let fixture = serve();
+    let missing = fixture.client.send(&Call::on("GET", "none"));
+    assert_eq!(missing.element("Message").unwrap(), "The specified key does not exist.");
+    assert!(missing.element("Detail").unwrap().contains(&format!("s3://{BUCKET}/none")));
+    let mut stranger = fixture.client.clone();
+    stranger.identity.access_key = "nobody".to_owned();
+    let refused = stranger.send(&Call::new("GET", "/"));
+    assert_eq!(refused.element("AWSAccessKeyId").unwrap(), "nobody");
+}
+
+/// A request that is dated by `Date` alone is as good.
+#[test]
+fn the_header_date_is_enough() {
+    let fixture = serve();
+    let mut client = fixture.client.clone();
+    client.dates_by_date = true;
+    client.send(&Call::new("GET", "/")).ok();
+}
+
+/// Nobody learns what is there by asking for what is never given.
+#[test]
+fn what_is_not_offered_is_refused_to_known_callers_only() {
+    let fixture = serve();
+    let answer = answer_to(&fixture, &format!("/{BUCKET}?website"), "");
+    assert_eq!(answer.error(), (403, "AccessDenied".to_owned()));
+    let cors =
+        |bucket: &str| fixture.client.send(&Call::new("PUT", format!("/{bucket}")).query("cors")).error();
+    assert_eq!(cors(BUCKET), (501, "NotImplemented".to_owned()));
+    assert_eq!(cors("nowhere"), (404, "NoSuchBucket".to_owned()));
+    let retention = fixture.client.send(&Call::on("GET", "k").query("retention"));
+    assert_eq!(retention.error(), (404, "NoSuchKey".to_owned()));
+}

@@ -155,7 +155,7 @@ fn what_is_not_there() {
     let fixture = serve();
     let missing = fixture.client.send(&Call::on("GET", "none"));
     assert_eq!(missing.error(), (404, "NoSuchKey".to_owned()));
-    assert!(missing.element("Message").unwrap().contains(&format!("s3://{BUCKET}/none")));
+    assert!(missing.element("Detail").unwrap().contains(&format!("s3://{BUCKET}/none")));
     assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
     let elsewhere = fixture.client.send(&Call::new("GET", "/no-bucket/k"));
     assert_eq!(elsewhere.error(), (404, "NoSuchBucket".to_owned()));
@@ -213,5 +213,7 @@ fn what_would_only_seem_to_be_done_is_refused() {
     }
     fixture.client.send(&Call::on("PUT", "k").header("x-amz-acl", "private").body("x")).ok();
     let version = fixture.client.send(&Call::on("GET", "k").query("versionId=abc"));
-    assert_eq!(version.error(), (404, "NoSuchVersion".to_owned()));
+    assert_eq!(version.error(), (400, "InvalidArgument".to_owned()));
+    let opaque = Call::on("GET", "k").query("versionId=0123456789abcdef0123456789abcdef");
+    assert_eq!(fixture.client.send(&opaque).error(), (404, "NoSuchVersion".to_owned()));
 }

@@ -50,7 +50,8 @@ fn tags_that_cannot_be_are_refused() {
     }
     for bad in ["a=1&a=2", "a=%FF"] {
         let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", bad).body("new"));
-        assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
+        assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{bad}");
+        assert_eq!(answer.element("ArgumentName").unwrap(), "x-amz-tagging");
     }
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
 }

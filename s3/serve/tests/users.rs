@@ -41,7 +41,7 @@ impl Ground {
 
     fn client(&self, access_key: &str) -> Client {
         let identity = Identity { access_key: access_key.to_owned(), secret_key: "secret".to_owned() };
-        Client { address: self.gateway.local_addr(), identity, clock_offset_s: 0 }
+        Client { address: self.gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false }
     }
 
     fn write(&self, credentials: &str) {

@@ -48,8 +48,13 @@ fn an_unversioned_bucket_names_no_versions() {
     let answer = fixture.client.send(&Call::on("GET", "k").query("versionId=null")).ok();
     assert_eq!((answer.text().as_str(), answer.header("x-amz-version-id")), ("x", None));
     assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId"), ["null"]);
-    let other = fixture.client.send(&Call::on("GET", "k").query("versionId=other"));
-    assert_eq!(other.error(), (404, "NoSuchVersion".to_owned()));
+    let version = |name: &str| {
+        let query = format!("versionId={name}");
+        fixture.client.send(&Call::on("GET", "k").query(&query)).error()
+    };
+    assert_eq!(version("0123456789abcdef0123456789abcdef"), (404, "NoSuchVersion".to_owned()));
+    // What no store makes is S3's InvalidArgument.
+    assert_eq!(version("other"), (400, "InvalidArgument".to_owned()));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Conditions, Deleted, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart, PartInfo,
-    PutOptions, PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing,
+    Checksum, Conditions, Deleted, DocumentKind, Error, ErrorKind, GetOptions, Key, ObjectInfo, ObjectPart,
+    PartInfo, PutOptions, PutResult, Result, Step, UploadId, VersionCollector, VersionId, VersionListing,
     VersionSummary, Versioning, VersionsQuery,
 };
 
@@ -62,6 +62,7 @@ impl Version {
                 is_latest,
                 modified: *modified,
                 content: None,
+                checksum: None,
             },
         }
     }
@@ -79,6 +80,7 @@ impl Stored {
             is_latest,
             modified: self.info.modified,
             content: Some((self.info.size, self.info.etag.clone())),
+            checksum: self.info.checksum.as_ref().map(Checksum::plan),
         }
     }
 }

@@ -33,7 +33,9 @@ pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
     for_each_element(document, "Error", |path, text| {
         let field = match path {
             "Code" => &mut found.code,
-            "Message" => &mut found.message,
+            // Ours says more there than AWS's words do.
+            "Message" if !found.message.is_empty() => return Ok(()),
+            "Message" | "Detail" => &mut found.message,
             "Region" | "BucketRegion" => &mut found.region,
             "Endpoint" => &mut found.endpoint,
             "RequestTime" => &mut found.request_time,
@@ -57,6 +59,9 @@ mod tests {
             <Message>a &lt;b&gt; &#99;</Message><Resource>/b/k</Resource></Error>";
         let error = error_document(document).unwrap().unwrap();
         assert_eq!((error.code.as_str(), error.message.as_str()), ("NoSuchKey", "a <b> c"));
+        let detailed =
+            b"<Error><Code>NoSuchKey</Code><Message>gone</Message><Detail>b/k is gone</Detail></Error>";
+        assert_eq!(error_document(detailed).unwrap().unwrap().message, "b/k is gone");
         assert_eq!(error_document(b"<CopyObjectResult><Error/></CopyObjectResult>").unwrap(), None);
         assert!(error_document(b"502 Bad Gateway").is_err());
     }

@@ -5,11 +5,12 @@
 use std::time::UNIX_EPOCH;
 
 use fordway_store::{
-    ETag, Error, ErrorKind, Result, VersionId, VersionListing, VersionSummary, VersionsQuery,
+    ChecksumAlgorithm, ChecksumPlan, ChecksumType, ETag, Error, ErrorKind, Result, VersionId, VersionListing,
+    VersionSummary, VersionsQuery,
 };
 
 use super::bodies::{opened, push_element};
-use super::{decoded, etag, for_each_element, number, time};
+use super::{decoded, etag, for_each_element, number, plan, time};
 use crate::date;
 
 /// What a server answers to a query beside the page itself.
@@ -66,6 +67,10 @@ fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsAn
     push_element(body, "LastModified", &date::format_iso8601(version.modified));
     if let Some((size, tag)) = &version.content {
         push_element(body, "ETag", &format!("\"{tag}\""));
+        if let Some(ChecksumPlan { algorithm, kind }) = version.checksum {
+            push_element(body, "ChecksumAlgorithm", algorithm.name());
+            push_element(body, "ChecksumType", kind.name());
+        }
         push_element(body, "Size", &size.to_string());
         push_element(body, "StorageClass", "STANDARD");
     }
@@ -119,6 +124,8 @@ struct Blank {
     modified: Option<std::time::SystemTime>,
     size: u64,
     tag: Option<ETag>,
+    algorithm: Option<ChecksumAlgorithm>,
+    kind: Option<ChecksumType>,
 }
 
 impl Blank {
@@ -130,6 +137,10 @@ impl Blank {
             Some(("Version" | "DeleteMarker", "LastModified")) => self.modified = Some(time(text)),
             Some(("Version", "Size")) => self.size = number(path, text)?,
             Some(("Version", "ETag")) => self.tag = Some(etag(text)),
+            Some(("Version", "ChecksumAlgorithm")) => {
+                self.algorithm = ChecksumAlgorithm::from_name(text.trim());
+            }
+            Some(("Version", "ChecksumType")) => self.kind = ChecksumType::from_name(text.trim()),
             _ => {}
         }
         Ok(())
@@ -148,6 +159,7 @@ impl Blank {
             is_latest: self.is_latest,
             modified: self.modified.unwrap_or(UNIX_EPOCH),
             content: is_object.then_some((self.size, tag)),
+            checksum: plan(self.algorithm, self.kind),
         })
     }
 }

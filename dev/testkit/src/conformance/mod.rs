@@ -68,7 +68,8 @@ pub use versions::{
     deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
     overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
     unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
-    versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
+    versions_are_selected_and_rolled_up, versions_list_their_checksums,
+    without_versioning_there_is_one_version,
 };
 
 /// A store to test, with whatever must live as long as it does.
@@ -119,6 +120,8 @@ macro_rules! conformance_suite {
             a_delete_hides_behind_a_marker, conditions_see_the_latest_version,
             deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
             overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
+    versions_list_their_checksums,
+            versions_list_their_checksums,
             unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
             versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
             documents_are_kept_and_replaced, documents_have_limits

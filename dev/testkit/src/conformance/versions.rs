@@ -1,8 +1,9 @@
 //! Versions: what a bucket that keeps them does differently.
 
 use fordway_store::{
-    Bucket, Conditions, CopyOptions, DeleteOptions, Deleted, ErrorKind, GetOptions, PutOptions, Result,
-    Store, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, Deleted, ErrorKind,
+    Expected, GetOptions, PutOptions, Result, Store, VersionId, VersionListing, VersionSummary, Versioning,
+    VersionsQuery,
 };
 
 use super::{all_keys, assert_kind, bucket, delete, get, head, key, put};
@@ -185,7 +186,8 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     let kept = put_version(store, &b, "k", b"kept");
     store.set_versioning(&b, Versioning::Suspended).unwrap();
     let made = put(store, &b, "k", b"null 1");
-    assert_eq!(made.version, Some(VersionId::null()));
+    // S3 leaves this name out of its answer.
+    assert!(made.version.is_none_or(|version| version.is_null()));
     put(store, &b, "k", b"null 2");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{kept}")]);
     assert_eq!(get(store, &b, "k").unwrap(), b"null 2");
@@ -201,6 +203,26 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     store.set_versioning(&b, Versioning::Suspended).unwrap();
     put(store, &b, "k", b"null 3");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{newer}"), format!("k@{kept}")]);
+}
+
+/// A listing says which checksum each version has, the latest one included.
+pub fn versions_list_their_checksums(store: &dyn Store) {
+    let b = versioned(store);
+    for algorithm in [ChecksumAlgorithm::Crc32, ChecksumAlgorithm::Sha256] {
+        let options = PutOptions { checksum: Some(algorithm), ..Default::default() };
+        let mut writer = store.writer(&b, &key("k"), &options).unwrap();
+        writer.write(b"x").unwrap();
+        writer.commit(&Expected::default()).unwrap();
+    }
+    put(store, &b, "plain", b"x");
+    store.delete(&b, &key("k"), &DeleteOptions::default()).unwrap();
+    let page = store.list_versions(&b, &VersionsQuery::default()).unwrap();
+    let listed = page.versions.iter().map(|version| version.checksum.map(|plan| (plan.algorithm, plan.kind)));
+    let whole = ChecksumType::FullObject;
+    assert_eq!(
+        listed.collect::<Vec<_>>(),
+        [None, Some((ChecksumAlgorithm::Sha256, whole)), Some((ChecksumAlgorithm::Crc32, whole)), None]
+    );
 }
 
 /// Page after page, as long as there are more.

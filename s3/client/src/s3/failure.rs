@@ -89,6 +89,9 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
     if is_elsewhere(status, said) {
         return ErrorKind::InvalidArgument;
     }
+    if status == 400 && call.names("versionId") && says_no_version(said) {
+        return ErrorKind::NoSuchVersion;
+    }
     match s3_error::from_s3(status, &said.code) {
         // Without a code, 404 speaks of what was asked for. With one that nobody knows it may be a
         // configuration that is missing, and the bucket be there.
@@ -99,6 +102,11 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &Call) -> ErrorKind {
         ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
         kind => kind,
     }
+}
+
+/// Whether the name of a version is none that the service makes. An answer to HEAD says nothing.
+fn says_no_version(said: &ErrorDocument) -> bool {
+    said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
 /// Whether the code of a 404 says no more than that.

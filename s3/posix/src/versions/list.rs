@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fordway_store::{
-    Bucket, ErrorKind, Key, ListQuery, Result, Step, VersionCollector, VersionId, VersionListing,
+    Bucket, Checksum, ErrorKind, Key, ListQuery, Result, Step, VersionCollector, VersionId, VersionListing,
     VersionSummary, VersionsQuery,
 };
 use fordway_sys::{EntryKind, Errno, Mode, OFlags, read_dir};
@@ -117,7 +117,14 @@ impl Inner {
         if found.is_marker {
             let modified = system_time(i64::try_from(found.order).unwrap_or(i64::MAX));
             let key = key.as_str().to_owned();
-            return Ok(Some(VersionSummary { key, version, is_latest: false, modified, content: None }));
+            return Ok(Some(VersionSummary {
+                key,
+                version,
+                is_latest: false,
+                modified,
+                content: None,
+                checksum: None,
+            }));
         }
         let opened = match self.open_file(bucket, &archived_place(bucket, key, found)) {
             // Anybody may put a closed file there: it hides no other version.
@@ -174,6 +181,7 @@ fn summary(key: &Key, version: VersionId, opened: Opened) -> VersionSummary {
         version,
         is_latest: false,
         modified: info.modified,
+        checksum: info.checksum.as_ref().map(Checksum::plan),
         content: Some((info.size, info.etag)),
     }
 }

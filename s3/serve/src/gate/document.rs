@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
 use super::{Operation, Refusal};
+use crate::message::composed;
 
 /// The most bytes of a document: 10,000 parts with a checksum each take about 2 MiB.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -85,10 +86,11 @@ impl Claims {
 
     fn check(&self, document: &[u8]) -> Result<(), Refusal> {
         if self.sha256.as_ref().is_some_and(|hash| *hash != hex(&of(ChecksumAlgorithm::Sha256, document))) {
-            return Err(Refusal::bad(
-                "XAmzContentSHA256Mismatch",
-                "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again",
-            ));
+            let words = "The provided 'x-amz-content-sha256' header does not match what was computed.";
+            let (stated, computed) =
+                (self.sha256.clone().unwrap_or_default(), hex(&of(ChecksumAlgorithm::Sha256, document)));
+            let facts = [("ClientComputedContentSHA256", &*stated), ("S3ComputedContentSHA256", &*computed)];
+            return Err(Refusal::bad("XAmzContentSHA256Mismatch", composed(words, "send it again", &facts)));
         }
         let digest = |what: &str| {
             Refusal::bad("BadDigest", format!("the body's {what} is not the one stated; send it again"))
@@ -122,12 +124,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The checksum in a head, of which there may be one.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, Refusal> {
-    crate::s3::stated_checksum(headers).map_err(|_| {
-        Refusal::bad(
-            "InvalidRequest",
-            "the x-amz-checksum- headers are not one checksum; state one, in base64",
-        )
-    })
+    crate::s3::stated_checksum(headers).map_err(|text| Refusal::bad("InvalidRequest", text))
 }
 
 /// The body as the S3 layer reads it: in one piece, once it is known to be right.

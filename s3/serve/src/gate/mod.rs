@@ -41,7 +41,7 @@ impl Refusal {
 type Parameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// The operation that is asked for. What a presigned URL says in place of headers is put there.
-/// Errors: it is none, or none that is offered, or more is asked than it knows.
+/// Errors: it is none, or more is asked than it knows.
 pub(crate) fn admit<B>(request: &mut Request<B>, domains: &Domains) -> Result<&'static Operation, Refusal> {
     let uri = request.uri().clone();
     let parameters = parameters(uri.query().unwrap_or_default())?;
@@ -50,10 +50,15 @@ pub(crate) fn admit<B>(request: &mut Request<B>, domains: &Domains) -> Result<&'
     let headers = request.headers();
     let operation = select(request.method(), resource, &parameters, headers)?;
     if !operation.is_offered {
-        let message = format!("{} is not offered here; do without it", operation.name);
-        return Err(Refusal::not_implemented(message));
+        // The route refuses it by name after it has checked the signature.
+        return Ok(operation);
     }
     check_parameters(operation, &parameters)?;
+    let has = |wanted: &str| parameters.iter().any(|(name, value)| name == wanted && !value.is_empty());
+    if has("allow-unordered") && has("delimiter") {
+        let message = "keys in no order cannot be rolled up; leave allow-unordered or the delimiter out";
+        return Err(Refusal::bad("InvalidArgument", message));
+    }
     check_headers(operation, request.method(), headers)?;
     Ok(operation)
 }

@@ -16,7 +16,7 @@ pub(crate) struct Operation {
     pub(crate) name: &'static str,
     pub(super) method: &'static str,
     pub(super) resource: Resource,
-    pub(super) is_offered: bool,
+    pub(crate) is_offered: bool,
     /// Parameters that tell it from others; some have one value only.
     pub(super) selecting_parameters: Vec<(&'static str, Option<&'static str>)>,
     pub(super) selecting_headers: Vec<&'static str>,

@@ -2,13 +2,14 @@
 
 use super::*;
 
-fn asked(request: http::request::Builder) -> Result<&'static str, Refusal> {
+fn asked(request: http::request::Builder) -> Result<&'static Operation, Refusal> {
     let domains = Domains::new(&["s3.example".to_owned()]).unwrap();
-    admit(&mut request.body(()).unwrap(), &domains).map(|operation| operation.name)
+    admit(&mut request.body(()).unwrap(), &domains)
 }
 
 fn plain(method: &str, target: &str) -> Result<&'static str, u16> {
-    asked(Request::builder().method(method).uri(target)).map_err(|refusal| refusal.status.as_u16())
+    let found = asked(Request::builder().method(method).uri(target));
+    found.map(|operation| operation.name).map_err(|refusal| refusal.status.as_u16())
 }
 
 #[test]
@@ -35,7 +36,6 @@ fn operations_are_told_apart() {
 #[test]
 fn what_is_not_known_is_not_implemented() {
     for (method, target) in [
-        ("PUT", "/b/k?encryption"),
         ("PUT", "/b/k?uploadId=1"),
         ("PUT", "/b/k?Acl"),
         ("PUT", "/b?location"),
@@ -50,15 +50,23 @@ fn what_is_not_known_is_not_implemented() {
         ("PATCH", "/b/k"),
         ("PUT", "/b/k?x-amz-meta-a=b"),
     ] {
-        assert_eq!(plain(method, target), Err(501), "{method} {target}");
+        let answer = asked(Request::builder().method(method).uri(target));
+        // Those that S3 has are refused by name, once the caller is known.
+        let is_refused =
+            answer.map_or_else(|refusal| refusal.status == 501, |operation| !operation.is_offered);
+        assert!(is_refused, "{method} {target}");
     }
+    assert!(!asked(Request::put("/b/k?encryption")).unwrap().is_offered);
     assert_eq!(plain("DELETE", "/b/k?versionId=1&versionId=2"), Err(400));
     assert_eq!(plain("DELETE", "/b/k?versionId=%ff"), Err(400));
+    assert_eq!(plain("GET", "/b?allow-unordered=true&delimiter=/"), Err(400));
 }
 
 #[test]
 fn headers_choose_operations_and_are_refused_by_name() {
-    let put = |name: &str, value: &str| asked(Request::put("/b/k").header(name, value));
+    let put = |name: &str, value: &str| {
+        asked(Request::put("/b/k").header(name, value)).map(|operation| operation.name)
+    };
     assert_eq!(put("x-amz-copy-source", "/b/j").unwrap(), "CopyObject");
     assert_eq!(put("x-amz-meta-Colour", "red").unwrap(), "PutObject");
     assert_eq!(put("x-amz-date", "now").unwrap(), "PutObject");
@@ -73,14 +81,14 @@ fn headers_choose_operations_and_are_refused_by_name() {
         assert!(refusal.message.contains(name), "{}", refusal.message);
     }
     let twice = Request::put("/b/k").header("if-none-match", "*").header("if-none-match", "*");
-    assert_eq!(asked(twice).unwrap_err().code, "InvalidArgument");
+    assert_eq!(asked(twice).expect_err("twice").code, "InvalidArgument");
     let read = Request::get("/b?location").header("if-none-match", "\"t\"");
-    assert_eq!(asked(read).unwrap(), "GetBucketLocation");
+    assert_eq!(asked(read).unwrap().name, "GetBucketLocation");
 }
 
 #[test]
 fn a_bucket_may_stand_in_the_host() {
-    let at = |target: &str| asked(Request::put(target).header("host", "b.s3.example:9000")).unwrap();
+    let at = |target: &str| asked(Request::put(target).header("host", "b.s3.example:9000")).unwrap().name;
     assert_eq!((at("/"), at("/k")), ("CreateBucket", "PutObject"));
 }
 

@@ -129,7 +129,7 @@ fn read_semantics(head: &mut Head<'_>) -> Result<(), Refusal> {
         } else if name.eq_ignore_ascii_case("connection") {
             close |= has_option(header.value, b"close");
             keep |= has_option(header.value, b"keep-alive");
-        } else if name.eq_ignore_ascii_case("expect") {
+        } else if name.eq_ignore_ascii_case("expect") && !header.value.trim_ascii().is_empty() {
             check_expectation(header.value)?;
             head.expects_continue = head.is_http_1_1;
         }
@@ -246,6 +246,7 @@ mod tests {
             assert_eq!(head.framing, Framing::Length(5));
             assert!(head.expects_continue);
         });
+        check("PUT /b/k HTTP/1.1\r\nHost: h\r\nExpect: \r\n\r\n", |head| assert!(!head.expects_continue));
         check("PUT /b/k HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n", |head| {
             assert_eq!(head.framing, Framing::Chunked);
         });

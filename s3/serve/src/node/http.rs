@@ -46,6 +46,7 @@ impl Http {
         let shared = Shared {
             service: crate::s3::service_for_peers(),
             region: REGION.to_owned(),
+            allows_version_2: false,
             limits,
             fast_lane: FastLane::new(users.clone(), Domains::none()),
             domains: Domains::none(),

@@ -2,11 +2,12 @@
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
 use fordway_wire::s3_xml::AnswerDocument;
+use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
-use super::convert::{invalid_request, names, page_size, timestamp, version, version_name, written};
-use super::error::Outcome;
+use super::convert::{names, page_size, timestamp, version, version_name, written};
+use super::error::{Failure, Outcome};
 
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -20,8 +21,9 @@ pub(super) fn get(
     // The S3 layer takes a header with a list in it for one name.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
-    check_names(&named)?;
     let wants = |name| named.contains(&name);
+    store.head_bucket(&bucket)?;
+    check_names(&named)?;
     let info = store.head(&bucket, &key, &options)?;
     let mut document = AnswerDocument::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
@@ -48,7 +50,7 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Errors: `InvalidRequest` for none, and for one that S3 does not have.
+/// Errors: `InvalidRequest` for none, `InvalidArgument` for one that S3 does not have.
 fn check_names(named: &[&str]) -> Outcome<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,
@@ -59,9 +61,14 @@ fn check_names(named: &[&str]) -> Outcome<()> {
     ];
     match named.iter().find(|name| !KNOWN.contains(name)) {
         None if !named.is_empty() => Ok(()),
+        Some(name) if !name.is_empty() => {
+            Err(Failure::argument("Invalid attribute name specified.", "x-amz-object-attributes", name))
+        }
         _ => {
-            let known = KNOWN.join(", ");
-            Err(invalid_request(format!("x-amz-object-attributes names one or more of {known}")))
+            let words = "The x-amz-object-attributes header specifying the attributes to be retrieved is \
+                         either missing or empty";
+            let detail = format!("name one or more of {}", KNOWN.join(", "));
+            Err(Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, &detail))
         }
     }
 }
@@ -75,7 +82,7 @@ fn write_parts(
     let marker = input.part_number_marker.unwrap_or(0);
     let after = usize::try_from(marker)
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "the part number marker cannot be negative"))?;
-    let max_parts = page_size(input.max_parts, PAGE_MAX)?;
+    let max_parts = page_size("max-parts", input.max_parts, PAGE_MAX)?;
     let rest = parts.get(after..).unwrap_or_default();
     let shown = &rest[..max_parts.min(rest.len())];
     let next = shown.last().map(|part| part.number.to_string());

@@ -9,7 +9,7 @@ use s3s::dto::{
     Permission, Type,
 };
 
-use super::convert::{add_text, page_size, timestamp};
+use super::convert::{add_text, timestamp};
 use super::error::{Failure, Outcome};
 
 /// The most buckets in one answer (S3's limit).
@@ -26,7 +26,11 @@ pub(super) fn list(
     input: ListBucketsInput,
 ) -> Outcome<ListBucketsOutput> {
     let is_elsewhere = input.bucket_region.as_deref().zip(region).is_some_and(|(asked, ours)| asked != ours);
-    let page = page_size(input.max_buckets, PAGE_MAX)?;
+    let page = page_size(input.max_buckets)?;
+    // S3 names the region only if the request has a parameter.
+    let has_parameter =
+        [&input.prefix, &input.continuation_token, &input.bucket_region].iter().any(|it| it.is_some())
+            || input.max_buckets.is_some();
     let prefix = input.prefix.as_deref().unwrap_or_default();
     let after = input.continuation_token.as_deref().unwrap_or_default();
     let mut wanted = store.list_buckets()?.into_iter().filter(|bucket| {
@@ -39,7 +43,7 @@ pub(super) fn list(
         .map(|bucket| s3s::dto::Bucket {
             name: Some(bucket.name.as_str().to_owned()),
             creation_date: timestamp(bucket.created),
-            bucket_region: None,
+            bucket_region: region.filter(|_| has_parameter).map(str::to_owned),
         })
         .collect();
     let last = buckets.last().and_then(|bucket| bucket.name.clone());
@@ -49,6 +53,18 @@ pub(super) fn list(
         owner: Some(owner.clone()),
         prefix: input.prefix,
     })
+}
+
+/// Errors: `InvalidArgument` for no number of buckets that a page may have.
+fn page_size(asked: Option<i32>) -> Outcome<usize> {
+    let Some(asked) = asked else { return Ok(PAGE_MAX) };
+    match usize::try_from(asked) {
+        Ok(count) if (1..=PAGE_MAX).contains(&count) => Ok(count),
+        _ => {
+            let words = format!("Argument max-buckets must be an integer between 1 and {PAGE_MAX}.");
+            Err(Failure::argument(&words, "max-buckets", &asked.to_string()))
+        }
+    }
 }
 
 /// `region` is that of the gateway, where it has one.

@@ -11,10 +11,11 @@ use s3s::{Body, S3Request, S3Response};
 
 use super::apart::change_apart;
 use super::convert::{
-    CONDITIONS, VERSION_ID, add_text, as_invalid_request, checksum_type, conditions_in, document,
-    invalid_request, names, parameter, quoted, stated_checksum,
+    CONDITIONS, add_version, checksum_type, conditions_in, document, invalid_request, names, parameter,
+    quoted, stated_checksum,
 };
 use super::error::{Failure, Outcome, unreadable_body};
+use crate::message::composed;
 use crate::users::User;
 
 pub(super) async fn complete(
@@ -58,11 +59,15 @@ impl Wanted {
     fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> Outcome<Self> {
         let (bucket, key) = names(bucket, key)?;
         let upload = UploadId::new(parameter(uri, "uploadId").unwrap_or_default())?;
-        let checksum = stated_checksum(headers).map_err(as_invalid_request)?;
+        let checksum = stated_checksum(headers).map_err(invalid_request)?;
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let kind = text("x-amz-checksum-type").map(checksum_type).transpose()?;
-        let not_a_size = || invalid_request("x-amz-mp-object-size is not a number of bytes");
-        let size = text("x-amz-mp-object-size").map(|size| size.parse().map_err(|_| not_a_size()));
+        let not_a_size = |size: &str| {
+            let why = if size.starts_with('-') { "less than zero" } else { "invalid" };
+            let words = format!("Value for x-amz-mp-object-size header is {why}: '{size}'");
+            invalid_request(composed(&words, "", &[]))
+        };
+        let size = text("x-amz-mp-object-size").map(|size| size.parse().map_err(|_| not_a_size(size)));
         let options = CompleteOptions {
             checksum,
             size: size.transpose()?,
@@ -95,7 +100,11 @@ impl Wanted {
             None => Ok(()),
             Some(plan) => {
                 let (asked, stated) = (plan.kind.name(), stated.name());
-                Err(invalid_request(format!("the upload was started with the type {asked}, not {stated}")))
+                let words = format!(
+                    "The upload was created using the {asked} checksum mode. The complete request must use \
+                     the same checksum mode."
+                );
+                Err(invalid_request(composed(&words, &format!("not {stated}"), &[])))
             }
         }
     }
@@ -107,8 +116,6 @@ fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());
     let mut response = document(result);
-    if let Some(version) = &made.version {
-        add_text(&mut response.headers, VERSION_ID, version.as_str());
-    }
+    add_version(&mut response.headers, made.version.as_ref());
     response
 }

@@ -20,6 +20,7 @@ use s3s::{Body, S3Response};
 
 use super::error::{Failure, Outcome};
 use crate::answer::Reply;
+use crate::message::composed;
 use crate::payload::Payload;
 
 /// The names a request is about.
@@ -27,32 +28,49 @@ pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// The version a request names, if it names one. Errors: `NoSuchVersion`, and `InvalidArgument` for an
-/// empty name, which must not come to mean the latest.
+/// The version a request names, if it names one. Errors: `NoSuchVersion`, and `InvalidArgument` for what can
+/// be no name, above all for an empty one, which must not come to mean the latest.
 pub(super) fn version(named: Option<&str>) -> Outcome<Option<VersionId>> {
     if named == Some("") {
         let detail = "the version's name is empty; leave versionId out to mean the latest version";
         return Err(Error::new(ErrorKind::InvalidArgument, detail).into());
     }
+    if named.is_some_and(|name| name != VersionId::NULL && name.len() < VERSION_BYTES_MIN) {
+        return Err(Failure::argument(
+            "Invalid version id specified",
+            "versionId",
+            named.unwrap_or_default(),
+        ));
+    }
     Ok(named.map(VersionId::new).transpose()?)
 }
+
+/// No store makes shorter names of versions.
+const VERSION_BYTES_MIN: usize = 24;
 
 /// A version as S3 sends it.
 pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
 
-/// The tags in `x-amz-tagging`. Errors: `InvalidTag`.
+/// The tags in `x-amz-tagging`. Errors: `InvalidArgument`.
 pub(super) fn tags(header: Option<&str>) -> Outcome<Tags> {
-    Ok(tagging::decode(header.unwrap_or_default())?)
+    let text = header.unwrap_or_default();
+    tagging::decode(text).map_err(|_| {
+        let words = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters \
+                     without tag name duplicates.";
+        Failure::argument(words, TAGGING.as_str(), text)
+    })
 }
 
 /// A count that S3 sends as a signed number, at most `max`. Errors: `InvalidArgument`.
-pub(super) fn page_size(wanted: Option<i32>, max: usize) -> Outcome<usize> {
-    let wanted = usize::try_from(wanted.unwrap_or(i32::MAX)).map_err(|_| {
-        Error::new(ErrorKind::InvalidArgument, "the number of entries wanted cannot be negative")
+pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Outcome<usize> {
+    let wanted = wanted.unwrap_or(i32::MAX);
+    let count = usize::try_from(wanted).map_err(|_| {
+        let words = format!("Argument {name} must be an integer between 0 and 2147483647");
+        Failure::argument(&words, name, &wanted.to_string())
     })?;
-    Ok(wanted.min(max))
+    Ok(count.min(max))
 }
 
 /// A time as S3 sends it.
@@ -155,8 +173,8 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// The checksum in the head of a request, of which there may be one. The S3 layer knows some of their
-/// headers only. Errors: `InvalidArgument` for several, `BadDigest`.
-pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Option<Checksum>> {
+/// headers only. Errors: the text of an `InvalidRequest`.
+pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     let value = |algorithm: ChecksumAlgorithm| {
         let value = headers.get(algorithm.header())?;
         Some((algorithm, value.to_str().unwrap_or_default()))
@@ -164,11 +182,15 @@ pub(crate) fn stated_checksum(headers: &HeaderMap) -> fordway_store::Result<Opti
     let mut stated = ChecksumAlgorithm::ALL.into_iter().filter_map(value);
     match (stated.next(), stated.next()) {
         (None, _) => Ok(None),
-        // What is no checksum at all is none that fits: S3 has one code for both.
-        (Some((algorithm, text)), None) => Checksum::from_base64(algorithm, text)
-            .map(Some)
-            .map_err(|error| Error::new(ErrorKind::BadDigest, error.detail())),
-        _ => Err(Error::new(ErrorKind::InvalidArgument, "state one checksum, not several")),
+        (Some((algorithm, text)), None) => {
+            Checksum::from_base64(algorithm, text).map(Some).map_err(|error| {
+                composed(&format!("Value for {} header is invalid.", algorithm.header()), error.detail(), &[])
+            })
+        }
+        _ => {
+            let words = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
+            Err(composed(words, "state one checksum, not several", &[]))
+        }
     }
 }
 
@@ -186,6 +208,14 @@ pub(super) fn checksum_headers(checksum: Option<&Checksum>, kind: Option<Checksu
 pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);
+    }
+}
+
+/// Says which version was made. The one that a bucket without versioning has is not named, nor is it where
+/// versioning is suspended.
+pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
+    if let Some(version) = made.filter(|version| !version.is_null()) {
+        add_text(headers, VERSION_ID, version.as_str());
     }
 }
 
@@ -227,29 +257,25 @@ pub(super) fn quoted(tag: &ETag) -> String {
 /// The algorithm a client names. Errors: `InvalidRequest`.
 pub(super) fn algorithm(name: &str) -> Outcome<ChecksumAlgorithm> {
     ChecksumAlgorithm::from_name(name).ok_or_else(|| {
-        let known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name).join(", ");
-        invalid_request(format!("checksum {name:?} is not one of {known}"))
+        let mut known = ChecksumAlgorithm::ALL.map(ChecksumAlgorithm::name);
+        known.sort_unstable();
+        let advice = "Please try again with any of the valid types";
+        let words = format!("Checksum algorithm provided is unsupported. {advice}: [{}]", known.join(", "));
+        invalid_request(composed(&words, &format!("{name:?} is none of them"), &[]))
     })
 }
 
 /// What a checksum is computed from, as a client names it. Errors: `InvalidRequest`.
 pub(super) fn checksum_type(name: &str) -> Outcome<ChecksumType> {
     ChecksumType::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
-        invalid_request(format!("checksum type {name:?} is neither FULL_OBJECT nor COMPOSITE"))
+        let detail = format!("{name:?} is neither FULL_OBJECT nor COMPOSITE");
+        invalid_request(composed("Value for x-amz-checksum-type header is invalid.", &detail, &[]))
     })
 }
 
 /// S3's code for what is wrong with checksums, and with a few other things.
 pub(super) fn invalid_request(message: impl Into<String>) -> Failure {
     Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
-}
-
-/// An error as [`invalid_request`], if it says that an argument is wrong.
-pub(super) fn as_invalid_request(error: Error) -> Failure {
-    match error.kind() {
-        ErrorKind::InvalidArgument => invalid_request(super::error::message(&error)),
-        _ => error.into(),
-    }
 }
 
 /// Refuses what a client asks for and would believe it had got. Errors: `NotImplemented`.
@@ -276,10 +302,10 @@ mod tests {
 
     #[test]
     fn page_sizes() {
-        assert_eq!(page_size(None, 1000).unwrap(), 1000);
-        assert_eq!(page_size(Some(5000), 1000).unwrap(), 1000);
-        assert_eq!(page_size(Some(0), 1000).unwrap(), 0);
-        assert!(page_size(Some(-1), 1000).is_err());
+        assert_eq!(page_size("max-keys", None, 1000).unwrap(), 1000);
+        assert_eq!(page_size("max-keys", Some(5000), 1000).unwrap(), 1000);
+        assert_eq!(page_size("max-keys", Some(0), 1000).unwrap(), 0);
+        assert!(page_size("max-keys", Some(-1), 1000).is_err());
     }
 
     #[test]

@@ -11,10 +11,11 @@ use percent_encoding::percent_decode_str;
 use s3s::{Body, S3Response};
 
 use super::convert::{
-    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, conditions_in, document,
+    CONDITIONS, TAGGING, add_text, add_version, algorithm, conditions_in, document, invalid_request,
     metadata, names, quoted, tags, version,
 };
-use super::error::Outcome;
+use super::error::{Failure, Outcome};
+use crate::message::composed;
 
 pub(super) fn copy(
     store: &dyn Store,
@@ -35,12 +36,18 @@ pub(super) fn copy(
         conditions: conditions_in(headers, &CONDITIONS)?,
         checksum: checksum.map(algorithm).transpose()?,
     };
-    options.check_target((&from_bucket, &from_key), (&bucket, &key)).map_err(as_invalid_request)?;
+    options
+        .check_target((&from_bucket, &from_key), (&bucket, &key))
+        .map_err(|error| invalid_request(composed(TO_ITSELF, error.detail(), &[])))?;
     let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options)?;
     let mut response = document(copied("CopyObjectResult", &made));
     add_versions(&mut response, version.as_ref(), made.version.as_ref());
     Ok(response)
 }
+
+/// AWS's words for a copy that changes nothing.
+const TO_ITSELF: &str = "This copy request is illegal because it is trying to copy an object to itself without \
+    changing the object's metadata, storage class, website redirect location or encryption attributes.";
 
 /// The headers of conditions on the source of a copy.
 pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
@@ -56,8 +63,8 @@ fn replaces(headers: &HeaderMap, directive: &str) -> Outcome<bool> {
         None | Some(b"COPY") => Ok(false),
         Some(b"REPLACE") => Ok(true),
         Some(_) => {
-            let detail = format!("{directive} is COPY or REPLACE");
-            Err(Error::new(ErrorKind::InvalidArgument, detail).into())
+            let kind = if directive == "x-amz-tagging-directive" { "tagging" } else { "metadata" };
+            Err(Failure::argument(&format!("Unknown {kind} directive."), directive, ""))
         }
     }
 }
@@ -68,11 +75,10 @@ pub(super) fn add_versions(
     source: Option<&VersionId>,
     made: Option<&VersionId>,
 ) {
-    for (name, version) in [(SOURCE_VERSION_ID, source), (VERSION_ID, made)] {
-        if let Some(version) = version {
-            add_text(&mut response.headers, name, version.as_str());
-        }
+    if let Some(version) = source {
+        add_text(&mut response.headers, SOURCE_VERSION_ID, version.as_str());
     }
+    add_version(&mut response.headers, made);
 }
 
 const SOURCE_VERSION_ID: HeaderName = HeaderName::from_static("x-amz-copy-source-version-id");
@@ -106,8 +112,11 @@ pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<V
         return Err(Error::new(ErrorKind::NotImplemented, detail).into());
     }
     let (bucket, key) = path.split_once('/').ok_or_else(|| wrong(""))?;
-    let (bucket, key) = names(bucket, key)?;
-    Ok((bucket, key, version(named.as_deref())?))
+    let source = Bucket::new(bucket);
+    let invalid =
+        |what: &str| Failure::argument(&format!("Invalid copy source {what}"), "x-amz-copy-source", "");
+    let bucket = source.map_err(|_| invalid("bucket name"))?;
+    Ok((bucket, Key::new(key)?, version(named.as_deref())?))
 }
 
 /// What a copied part asks of its source, with the range it takes. Errors: `InvalidArgument`.
@@ -116,8 +125,9 @@ pub(super) fn copy_source_options(headers: &HeaderMap, version: Option<VersionId
     let range = text.map(|text| match parse_range(text) {
         Some(range @ ByteRange::Inclusive(first, last)) if first <= last => Ok(range),
         _ => {
-            let detail = "x-amz-copy-source-range is not bytes=FIRST-LAST";
-            Err(Error::new(ErrorKind::InvalidArgument, detail))
+            let words = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
+                         and last are the zero-based offsets of the first and last bytes to copy";
+            Err(Failure::argument(words, "x-amz-copy-source-range", text))
         }
     });
     let conditions = conditions_in(headers, &SOURCE_CONDITIONS)?;

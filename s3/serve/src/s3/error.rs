@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
 
 use crate::http1::{BROKEN, STALLED};
+use crate::message::composed;
 use crate::unsigned::NOT_CHUNKED;
 
 /// Carries the code of an error beside its document, because an answer to HEAD has no document.
@@ -33,6 +34,18 @@ impl Failure {
             failure.add_header(CODE_HEADER, code);
         }
         failure
+    }
+
+    /// An error in AWS's words; `detail` are ours, or nothing.
+    pub(super) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
+        Failure::new(code, status, composed(words, detail, &[]))
+    }
+
+    /// An argument that is wrong, in AWS's words.
+    pub(super) fn argument(words: &str, name: &str, value: &str) -> Self {
+        let facts = [("ArgumentName", name), ("ArgumentValue", value)];
+        let facts = if value.is_empty() { &facts[..1] } else { &facts[..] };
+        Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
     /// Whether somebody held a lock, so that it may be done again.
@@ -119,14 +132,16 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
         let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
         return Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message);
     }
+    if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
+        let words = "The request body terminated unexpectedly";
+        return Failure::aws("IncompleteBody", StatusCode::BAD_REQUEST, words, NOT_CHUNKED);
+    }
     let (kind, detail) = if says(STALLED) {
         (ErrorKind::Timeout, STALLED)
     } else if says(BROKEN) {
         (ErrorKind::InvalidArgument, BROKEN)
     } else if says("SignatureMismatch") {
         (ErrorKind::SignatureDoesNotMatch, "a chunk's signature does not fit")
-    } else if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
-        (ErrorKind::InvalidArgument, NOT_CHUNKED)
     } else {
         (ErrorKind::IncompleteBody, "the body ended before its announced length")
     };

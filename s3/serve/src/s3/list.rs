@@ -58,7 +58,7 @@ pub(super) fn list_v1(
         prefix: input.prefix.unwrap_or_default(),
         delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),
         start_after: input.marker.filter(|marker| !marker.is_empty()),
-        max_keys: page_size(input.max_keys, MAX_KEYS)?,
+        max_keys: page_size("max-keys", input.max_keys, MAX_KEYS)?,
     };
     let listing = store.list(&bucket, &query)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;
@@ -86,7 +86,7 @@ pub(super) fn list_v2(
         prefix: input.prefix.unwrap_or_default(),
         delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),
         start_after,
-        max_keys: page_size(input.max_keys, MAX_KEYS)?,
+        max_keys: page_size("max-keys", input.max_keys, MAX_KEYS)?,
     };
     let listing = store.list(&bucket, &query)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;

@@ -18,6 +18,7 @@ mod look_up;
 mod multipart;
 mod ranges;
 mod reads;
+mod refused;
 mod routes;
 mod tagging;
 mod upload;
@@ -55,7 +56,7 @@ const FORM_BYTES_MAX: usize = 64 * 1024;
 /// The service that answers requests of `users`.
 pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
     let keys = KnownKeys(users.clone());
-    let admission = Admission::Signed { users, allow_version_2: config.signature_v2 };
+    let admission = Admission::Signed(users);
     let mut builder = builder(Some(&config.region), admission, domains.clone());
     builder.set_auth(keys);
     builder.set_host(domains);

@@ -13,12 +13,13 @@ use s3s::dto::{
 use s3s::{Body, S3Response};
 
 use super::convert::{
-    TAGGING, add_text, algorithm, as_invalid_request, checksum_headers, checksum_type, document, metadata,
+    TAGGING, add_text, algorithm, checksum_headers, checksum_type, document, invalid_request, metadata,
     names, page_size, parameter, quoted, tags, written,
 };
 use super::copy::{add_versions, copied, copy_source, copy_source_options};
-use super::error::Outcome;
+use super::error::{Failure, Outcome};
 use super::list::write_owner;
+use crate::message::composed;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -26,7 +27,10 @@ const PAGE_MAX: usize = 1000;
 /// Errors: `InvalidArgument` outside of 1 to 10,000.
 pub(super) fn part_number(number: i32) -> Outcome<u16> {
     // What does not fit is out of range in any case.
-    Ok(checked_part_number(u16::try_from(number).unwrap_or(0))?)
+    checked_part_number(u16::try_from(number).unwrap_or(0)).map_err(|_| {
+        let words = "Part number must be an integer between 1 and 10000, inclusive.";
+        Failure::argument(words, "partNumber", &number.to_string())
+    })
 }
 
 pub(super) fn create(
@@ -43,7 +47,7 @@ pub(super) fn create(
         checksum_type: text("x-amz-checksum-type").map(checksum_type).transpose()?,
         ..Default::default()
     };
-    options.check_upload().map_err(as_invalid_request)?;
+    options.check_upload().map_err(|error| unfit_checksum(&options, error))?;
     let upload = store.create_upload(&bucket, &key, &options)?;
     let mut result = AnswerDocument::new("InitiateMultipartUploadResult");
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
@@ -54,6 +58,21 @@ pub(super) fn create(
         response.headers.extend(checksum_headers(None, Some(kind)));
     }
     Ok(response)
+}
+
+/// What is wrong with an upload's checksum, in AWS's words.
+fn unfit_checksum(options: &PutOptions, error: Error) -> Failure {
+    let words = match (options.checksum_type, options.checksum) {
+        _ if error.kind() != ErrorKind::InvalidArgument => return error.into(),
+        (Some(kind), Some(algorithm)) => format!(
+            "The {} checksum type cannot be used with the {} checksum algorithm.",
+            kind.name(),
+            algorithm.name().to_lowercase()
+        ),
+        _ => "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header."
+            .to_owned(),
+    };
+    invalid_request(composed(&words, error.detail(), &[]))
 }
 
 const CHECKSUM_ALGORITHM: HeaderName = HeaderName::from_static("x-amz-checksum-algorithm");
@@ -119,7 +138,7 @@ pub(super) fn list_parts(
     let upload = UploadId::new(input.upload_id.as_str())?;
     let after = u16::try_from(input.part_number_marker.unwrap_or(0))
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "part-number-marker is not a part's number"))?;
-    let query = PartsQuery { after, max_parts: page_size(input.max_parts, PAGE_MAX)? };
+    let query = PartsQuery { after, max_parts: page_size("max-parts", input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
     let mut document = AnswerDocument::new("ListPartsResult");

@@ -66,8 +66,13 @@ impl Wanted {
         };
         let ranges = if is_head || ranges.len() < 2 { Vec::new() } else { ranges };
         if options.part.is_some() && (options.range.is_some() || !ranges.is_empty()) {
-            let message = "a range and a part cannot both be asked for; ask for one of them";
-            return Err(Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message));
+            let words = "Cannot specify both Range header and partNumber query parameter";
+            return Err(Failure::aws(
+                "InvalidRequest",
+                StatusCode::BAD_REQUEST,
+                words,
+                "ask for one of them",
+            ));
         }
         let mode = headers.get("x-amz-checksum-mode").map(HeaderValue::as_bytes);
         Ok(Wanted {
@@ -185,8 +190,9 @@ impl Wanted {
     fn explained(&self, store: &dyn Store, error: Error) -> Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
-            let message = super::error::message(&error);
-            return Failure::new("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, message);
+            let (words, detail) =
+                ("The requested partnumber is not satisfiable.", super::error::message(&error));
+            return Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
         }
         let mut failure = Failure::from(error);
         let plain = GetOptions { version: self.options.version.clone(), ..Default::default() };

@@ -11,7 +11,7 @@ use super::apart::{Pace, change_apart};
 use super::error::{Failure, Outcome};
 use super::look_up::look_up;
 use super::reads::Wanted;
-use super::{caller, completion, copy, documents, multipart, upload};
+use super::{caller, completion, copy, documents, multipart, refused, upload};
 use crate::domains::Domains;
 use crate::gate;
 use crate::identity::Admission;
@@ -43,8 +43,9 @@ fn operation(extensions: &Extensions) -> &'static str {
 #[async_trait::async_trait]
 impl S3Route for ObjectRoutes {
     fn is_match(&self, _: &Method, _: &Uri, _: &HeaderMap, extensions: &mut Extensions) -> bool {
-        let name = operation(extensions);
-        SERVED.contains(&name) || documents::of_operation(name).is_some()
+        let found = extensions.get::<&'static gate::Operation>();
+        let is_served = |name| SERVED.contains(&name) || documents::of_operation(name).is_some();
+        found.is_some_and(|operation| !operation.is_offered || is_served(operation.name))
     }
 
     async fn check_access(&self, request: &mut S3Request<Body>) -> S3Result<()> {
@@ -69,6 +70,11 @@ impl ObjectRoutes {
             return service.serve(action, (user, names.0), request).await;
         }
         let S3Request { headers, uri, .. } = &request;
+        if request.extensions.get::<&'static gate::Operation>().is_some_and(|known| !known.is_offered) {
+            return look_up(user, move |store| Err(refused::refusal(store, &names, operation)))
+                .await
+                .map_err(Failure);
+        }
         match operation {
             "GetObject" | "HeadObject" => {
                 let is_head = operation == "HeadObject";

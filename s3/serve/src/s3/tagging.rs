@@ -1,6 +1,6 @@
 //! Tags of objects.
 
-use fordway_store::{Store, Tags};
+use fordway_store::{MAX_TAGS, Store, Tags};
 use fordway_wire::s3_xml::AnswerDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
@@ -12,6 +12,10 @@ use s3s::dto::{
 
 use super::convert::{names, version, version_name, written};
 use super::error::{Failure, Outcome};
+
+/// The most characters of a tag's name and value (S3's limits).
+const NAME_CHARS_MAX: usize = 128;
+const VALUE_CHARS_MAX: usize = 256;
 
 pub(super) fn get(
     store: &dyn Store,
@@ -38,9 +42,32 @@ pub(super) fn put(store: &dyn Store, input: PutObjectTaggingInput) -> Outcome<Pu
         let message = "every Tag has a Key and a Value";
         Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
     };
-    let tags = tagging::collect(listed.ok_or_else(malformed)?)?;
+    let listed = listed.ok_or_else(malformed)?;
+    check(&listed)?;
+    let tags = tagging::collect(listed)?;
     store.set_tags(&bucket, &key, version.as_ref(), &tags)?;
     Ok(PutObjectTaggingOutput { version_id: version_name(version) })
+}
+
+/// Says in AWS's words what is wrong with tags. Errors: `InvalidTag`.
+fn check(tags: &[(String, String)]) -> Outcome<()> {
+    let invalid = |words: &str| Err(Failure::aws("InvalidTag", StatusCode::BAD_REQUEST, words, ""));
+    let is_repeated = |at: usize, name: &String| tags[..at].iter().any(|(known, _)| known == name);
+    if tags.len() > MAX_TAGS {
+        return invalid(&format!("Object tags cannot be greater than {MAX_TAGS}"));
+    }
+    for (at, (name, value)) in tags.iter().enumerate() {
+        if !(1..=NAME_CHARS_MAX).contains(&name.chars().count()) {
+            return invalid("The TagKey you have provided is invalid");
+        }
+        if value.chars().count() > VALUE_CHARS_MAX {
+            return invalid("The TagValue you have provided is invalid");
+        }
+        if is_repeated(at, name) {
+            return invalid("Cannot provide multiple Tags with the same key");
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn delete(

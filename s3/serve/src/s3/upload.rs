@@ -14,11 +14,12 @@ use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use super::apart::Pace;
 use super::convert::{
-    CONDITIONS, TAGGING, VERSION_ID, add_text, algorithm, as_invalid_request, checksum_headers,
-    conditions_in, metadata, names, parameter, quoted, stated_checksum, tags,
+    CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
+    metadata, names, parameter, quoted, stated_checksum, tags,
 };
 use super::error::{Failure, Outcome, unreadable_body};
 use super::multipart::part_number;
+use crate::message::composed;
 use crate::unsigned::Trailers;
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
@@ -51,9 +52,7 @@ pub(super) async fn put(
     let kind = made.checksum.as_ref().map(Checksum::checksum_type);
     let mut headers = checksum_headers(made.checksum.as_ref(), kind);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
-    if let Some(version) = &made.version {
-        add_text(&mut headers, VERSION_ID, version.as_str());
-    }
+    add_version(&mut headers, made.version.as_ref());
     Ok(S3Response::with_headers(Body::empty(), headers))
 }
 
@@ -73,7 +72,12 @@ pub(super) async fn put_part(
         checksum: checks.checksum.algorithm,
         size_hint: checks.size,
     };
-    let mut part = store.part_writer(&bucket, &key, &upload, number, &options)?;
+    let part = store.part_writer(&bucket, &key, &upload, number, &options);
+    let mut part = part.map_err(|error| match error.kind() {
+        // It is another checksum than the upload's.
+        ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
+        _ => error.into(),
+    })?;
     receive(request.input, |data| part.write(data)).await?;
     let made = pace.publish(part, checks.expected()?).await?;
     let mut headers = checksum_headers(made.checksum.as_ref(), None);
@@ -154,7 +158,7 @@ impl Trailing {
 
 impl Stated {
     fn new(headers: &HeaderMap, trailing: Option<Trailing>) -> Outcome<Self> {
-        let value = stated_checksum(headers).map_err(as_invalid_request)?;
+        let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
         let trailer = trailing.filter(|_| announced.is_some() && value.is_none());
         let named = || -> Outcome<_> {
@@ -162,6 +166,14 @@ impl Stated {
             let name = names.find_map(|name| headers.get(*name)?.to_str().ok());
             name.map(algorithm).transpose()
         };
+        let meant = headers.get("x-amz-sdk-checksum-algorithm").and_then(|name| name.to_str().ok());
+        if let (Some(meant), Some(stated)) = (meant.map(algorithm).transpose()?, &value)
+            && meant != stated.algorithm
+        {
+            let words = "Value for x-amz-sdk-checksum-algorithm header is invalid.";
+            let detail = format!("it is {}, and the checksum a {}", meant.name(), stated.algorithm.name());
+            return Err(invalid_request(composed(words, &detail, &[])));
+        }
         let algorithm = match value.as_ref().map(|checksum| checksum.algorithm).or(announced) {
             Some(algorithm) => Some(algorithm),
             None => named()?,
@@ -179,7 +191,10 @@ impl Stated {
         let text = trailer.get(name);
         let missing = || Error::new(ErrorKind::InvalidArgument, format!("the trailer {name} is missing"));
         let text = text.ok_or_else(missing)?;
-        Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(as_invalid_request)
+        Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(|error| {
+            let words = format!("Value for {name} trailing header is invalid.");
+            invalid_request(composed(&words, error.detail(), &[]))
+        })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn list(
         prefix: input.prefix.clone().unwrap_or_default(),
         key_after: input.key_marker.clone().filter(|marker| !marker.is_empty()),
         upload_after: input.upload_id_marker.clone().filter(|marker| !marker.is_empty()),
-        max_uploads: page_size(input.max_uploads, PAGE_MAX)?,
+        max_uploads: page_size("max-uploads", input.max_uploads, PAGE_MAX)?,
     };
     let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
     let page = Page::read(store, &bucket, &query, delimiter)?;
@@ -106,7 +106,8 @@ impl Page {
         }
         match prefix.map(str::to_owned) {
             Some(prefix) => {
-                self.last = Some((prefix.clone(), None));
+                // AWS names the upload that the prefix was found by.
+                self.last = Some((prefix.clone(), Some(upload.upload.as_str().to_owned())));
                 self.prefixes.push(prefix);
             }
             None => {

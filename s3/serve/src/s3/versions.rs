@@ -56,7 +56,7 @@ pub(super) fn list(
         delimiter: input.delimiter.filter(|delimiter| !delimiter.is_empty()),
         key_after: input.key_marker.filter(|marker| !marker.is_empty()),
         version_after: version(input.version_id_marker.as_deref().filter(|marker| !marker.is_empty()))?,
-        max_keys: page_size(input.max_keys, MAX_KEYS)?,
+        max_keys: page_size("max-keys", input.max_keys, MAX_KEYS)?,
     };
     if query.version_after.is_some() && query.key_after.is_none() {
         let detail = "a version-id-marker needs a key-marker";

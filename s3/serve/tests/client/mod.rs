@@ -41,7 +41,7 @@ pub fn serve_with(change: impl FnOnce(&mut GatewayConfig)) -> Fixture {
         .unwrap()
         .spawn()
         .unwrap();
-    let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0 };
+    let client = Client { address: gateway.local_addr(), identity, clock_offset_s: 0, dates_by_date: false };
     Fixture { store, client, gateway }
 }
 
@@ -58,6 +58,8 @@ pub struct Client {
     pub address: SocketAddr,
     pub identity: Identity,
     pub clock_offset_s: i64,
+    /// Says the time in `Date`, and not in Amazon's header.
+    pub dates_by_date: bool,
 }
 
 /// A request; `path` and `query` are as they stand on the wire.
@@ -166,7 +168,10 @@ impl Client {
             headers.push(("host", self.address.to_string()));
         }
         headers.push(("x-amz-content-sha256", hash.clone()));
-        headers.push(("x-amz-date", moment.clone()));
+        match self.dates_by_date {
+            true => headers.push(("date", fordway_wire::date::format_http(SystemTime::now()))),
+            false => headers.push(("x-amz-date", moment.clone())),
+        }
         headers.sort();
         let names = headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
         let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();

@@ -1,0 +1,188 @@
+//! What an error document says: the words that AWS has for a failure in `Message`, and our own sentence, which
+//! names what failed and what to do next, in `Detail`. Programs compare the first; people need the second.
+//!
+//! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds
+//! AWS's words, the second our sentence, and each further line a fact, which becomes an element. A text of one
+//! line is our sentence; the table below then gives AWS's words for the code.
+
+use fordway_store::ChecksumAlgorithm;
+use fordway_wire::s3_xml::escaped;
+
+/// AWS's words for codes that always have the same.
+const WORDS: [(&str, &str); 37] = [
+    (
+        "BucketAlreadyExists",
+        "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",
+    ),
+    (
+        "BucketAlreadyOwnedByYou",
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
+    ("BucketNotEmpty", "The bucket you tried to delete is not empty."),
+    (
+        "ConditionalRequestConflict",
+        "The conditional request cannot succeed due to a conflicting operation against this resource.",
+    ),
+    ("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size."),
+    ("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"),
+    ("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header"),
+    ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+    ("InvalidBucketName", "The specified bucket is not valid."),
+    ("InvalidDigest", "The Content-MD5 you specified is not valid."),
+    ("InvalidLocationConstraint", "The specified location-constraint is not valid"),
+    (
+        "InvalidPart",
+        "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.",
+    ),
+    (
+        "InvalidPartOrder",
+        "The list of parts was not in ascending order. Parts must be ordered by part number.",
+    ),
+    ("InvalidRange", "The requested range is not satisfiable"),
+    ("KeyTooLongError", "Your key is too long."),
+    (
+        "MalformedXML",
+        "The XML you provided was not well-formed or did not validate against our published schema.",
+    ),
+    ("MaxMessageLengthExceeded", "Your request was too big."),
+    ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
+    ("MethodNotAllowed", "The specified method is not allowed against this resource."),
+    ("NoSuchBucket", "The specified bucket does not exist."),
+    ("NoSuchBucketPolicy", "The bucket policy does not exist."),
+    ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
+    ("NoSuchKey", "The specified key does not exist."),
+    ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
+    ("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found"),
+    ("NoSuchTagSet", "The TagSet does not exist."),
+    (
+        "NoSuchUpload",
+        "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
+    ),
+    ("NoSuchVersion", "The specified version does not exist."),
+    ("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"),
+    ("ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket."),
+    ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found."),
+    ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold."),
+    ("ReplicationConfigurationNotFoundError", "The replication configuration was not found"),
+    ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
+    (
+        "ServerSideEncryptionConfigurationNotFoundError",
+        "The server side encryption configuration was not found",
+    ),
+    (
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
+    ),
+    (
+        "XAmzContentSHA256Mismatch",
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    ),
+];
+
+/// The text of an error with AWS's words, our sentence, which may be empty, and facts by the names of their
+/// elements.
+pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
+    let mut text = format!("{}\n{}", one_line(words), one_line(detail));
+    for (name, value) in facts {
+        text.push_str(&format!("\n{name} {}", one_line(value)));
+    }
+    text
+}
+
+/// Lines mean something here.
+fn one_line(text: &str) -> String {
+    match text.contains(char::is_control) {
+        true => text
+            .chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// An error document with its text taken apart; XML goes in and comes out.
+pub(crate) fn taken_apart(document: &str) -> String {
+    let Some((head, rest)) = document.split_once("</Code>") else { return document.to_owned() };
+    let code = head.rsplit_once("<Code>").map_or("", |(_, code)| code);
+    let said = rest.strip_prefix("<Message>").and_then(|rest| rest.split_once("</Message>"));
+    let (text, rest) = said.unwrap_or(("", rest));
+    let mut lines = text.split('\n');
+    let first = lines.next().unwrap_or_default();
+    let (words, detail) = match lines.next() {
+        Some(detail) => (first.to_owned(), detail),
+        None => of_code(code, first),
+    };
+    let mut made = format!("{head}</Code><Message>{words}</Message>");
+    if !detail.is_empty() {
+        made.push_str(&format!("<Detail>{detail}</Detail>"));
+    }
+    for (name, value) in lines.filter_map(|line| line.split_once(' ')) {
+        made.push_str(&format!("<{name}>{value}</{name}>"));
+    }
+    made + rest
+}
+
+/// AWS's words for a code, where it has some, and our own.
+fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
+    if code == "BadDigest" {
+        return (of_digest(ours), ours);
+    }
+    match WORDS.iter().find(|(known, _)| *known == code) {
+        Some((_, words)) => (escaped(words), ours),
+        None => (ours.to_owned(), ""),
+    }
+}
+
+/// AWS names the checksum that does not fit.
+fn of_digest(ours: &str) -> String {
+    let mut known = ChecksumAlgorithm::ALL.iter();
+    let named = known.find(|known| ours.contains(&format!("{} is not the one", known.name())));
+    match named {
+        Some(known) => format!("The {} you specified did not match the calculated checksum.", known.name()),
+        None => "The Content-MD5 you specified did not match what we received.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(code: &str, text: &str) -> String {
+        taken_apart(&format!("<Error><Code>{code}</Code><Message>{text}</Message><X/></Error>"))
+    }
+
+    #[test]
+    fn codes_have_words_and_ours_are_a_detail() {
+        assert_eq!(
+            document("NoSuchKey", "s3://b/k: gone"),
+            "<Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message>\
+             <Detail>s3://b/k: gone</Detail><X/></Error>"
+        );
+        assert_eq!(
+            document("InvalidArgument", "ours"),
+            "<Error><Code>InvalidArgument</Code><Message>ours</Message><X/></Error>"
+        );
+        assert_eq!(
+            taken_apart("<Error><Code>MethodNotAllowed</Code></Error>"),
+            "<Error><Code>MethodNotAllowed</Code><Message>The specified method is not allowed against this \
+             resource.</Message></Error>"
+        );
+        let digest = document("BadDigest", "the content's CRC32C is not the one stated");
+        assert!(digest.contains("<Message>The CRC32C you specified did not match"), "{digest}");
+    }
+
+    #[test]
+    fn facts_are_elements_and_nobody_adds_one() {
+        let text = composed("Words.", "ours", &[("ArgumentName", "a"), ("ArgumentValue", "x\nHostId y")]);
+        assert_eq!(
+            document("InvalidArgument", &text),
+            "<Error><Code>InvalidArgument</Code><Message>Words.</Message><Detail>ours</Detail>\
+             <ArgumentName>a</ArgumentName><ArgumentValue>x\\nHostId y</ArgumentValue><X/></Error>"
+        );
+    }
+
+    #[test]
+    fn the_table_is_sorted() {
+        assert!(WORDS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}

@@ -1,0 +1,301 @@
+//! Checks the form of a signature before the signature itself. Each error has AWS's code and words, which
+//! clients and their users know.
+
+use std::time::SystemTime;
+
+use fordway_wire::date::{self, Utc};
+use fordway_wire::sigv4::MAX_EXPIRES_S;
+use http::header::{AUTHORIZATION, DATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+
+use crate::gate::Refusal;
+use crate::identity::{CLOCK_SKEW_MAX, is_region};
+use crate::message::composed;
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
+const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+
+/// Checks the form of a request's signature; one without any passes, and is refused later. A request that is
+/// dated by `Date` alone is given the header that the S3 layer reads.
+/// Errors: AWS's for every form that is none.
+pub(crate) fn check_form(
+    headers: &mut HeaderMap,
+    uri: &Uri,
+    region: &str,
+    allows_version_2: bool,
+) -> Result<(), Refusal> {
+    let query = Query::read(uri);
+    let header = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default().to_owned());
+    let is_version_2 = header.as_deref().is_some_and(|value| value.starts_with("AWS "));
+    if is_version_2 || query.has("Signature") {
+        let is_whole = !is_version_2 || header.is_some_and(|value| value.contains(':'));
+        return match allows_version_2 && is_whole {
+            true if is_version_2 => check_version_2_date(headers),
+            true => Ok(()),
+            false => Err(version_2_refused()),
+        };
+    }
+    match header {
+        _ if query.is_signed() => query.check(region),
+        Some(value) => {
+            check_header(&value, headers, region)?;
+            check_payload_hash(headers)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Nothing else binds a version 2 signature to the time it was made at; a presigned URL has its own.
+fn check_version_2_date(headers: &HeaderMap) -> Result<(), Refusal> {
+    let refused = |code, message| Err(Refusal { status: StatusCode::FORBIDDEN, code, message });
+    let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
+    let date = stated.and_then(|value| value.to_str().ok()).and_then(date::parse_http);
+    let Some(date) = date.filter(|date| *date > SystemTime::UNIX_EPOCH) else {
+        return refused("AccessDenied", composed(NO_DATE, "send an HTTP date", &[]));
+    };
+    let now = SystemTime::now();
+    let skew = now.duration_since(date).unwrap_or_else(|ahead| ahead.duration());
+    match skew <= CLOCK_SKEW_MAX {
+        true => Ok(()),
+        false => {
+            refused("RequestTimeTooSkewed", "the clocks are more than 15 minutes apart; set yours".to_owned())
+        }
+    }
+}
+
+/// AWS's words for a request that says not when it was made.
+const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
+
+/// S3's own words: s3cmd looks for them, and signs anew.
+fn version_2_refused() -> Refusal {
+    let words =
+        "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
+    let detail =
+        "in boto3 that is Config(signature_version='s3v4'); or start the gateway with --signature-v2";
+    bad("InvalidRequest", composed(words, detail, &[]))
+}
+
+fn bad(code: &'static str, message: String) -> Refusal {
+    Refusal { status: StatusCode::BAD_REQUEST, code, message }
+}
+
+fn wrong_argument(words: &str, name: &str, value: &str) -> Refusal {
+    bad("InvalidArgument", composed(words, "", &[("ArgumentName", name), ("ArgumentValue", value)]))
+}
+
+/// An error in a credential. The caller writes the name of the header or parameter before `words`.
+struct Wrong {
+    words: String,
+    region: Option<String>,
+}
+
+/// The scope of a key: who signs, for which day, region and service.
+fn check_credential(credential: &str, day: Option<&str>, region: &str) -> Result<(), Wrong> {
+    let wrong = |words: String| Err(Wrong { words, region: None });
+    let parts: Vec<&str> = credential.split('/').collect();
+    let [_, date, asked, service, end] = parts[..] else {
+        return wrong(
+            "the Credential is mal-formed; expecting \"<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request\"."
+                .to_owned(),
+        );
+    };
+    if end != "aws4_request" {
+        return wrong(format!("incorrect terminal \"{end}\". This endpoint uses \"aws4_request\"."));
+    }
+    if !["s3", "sts"].contains(&service) {
+        return wrong(format!("incorrect service \"{service}\". This endpoint belongs to \"s3\"."));
+    }
+    if date.len() != 8 || !date.bytes().all(|byte| byte.is_ascii_digit()) {
+        let form = "This date in the credential must be in the format \"yyyyMMdd\".";
+        return wrong(format!("incorrect date format \"{date}\". {form}"));
+    }
+    // s3cmd signs for `US` until it is told better.
+    if !is_region(asked) {
+        let words = format!("the region \"{asked}\" is wrong; expecting \"{region}\"");
+        return Err(Wrong { words, region: Some(region.to_owned()) });
+    }
+    match day.filter(|day| *day != date) {
+        Some(day) => {
+            let words = format!("Invalid credential date \"{date}\".");
+            wrong(format!("{words} This date is not the same as X-Amz-Date: \"{day}\"."))
+        }
+        None => Ok(()),
+    }
+}
+
+fn malformed(why: &str) -> Refusal {
+    header_refused(Wrong { words: why.to_owned(), region: None })
+}
+
+fn header_refused(wrong: Wrong) -> Refusal {
+    let words = format!("The authorization header is malformed; {}", wrong.words);
+    let facts: Vec<_> = wrong.region.iter().map(|region| ("Region", region.as_str())).collect();
+    bad("AuthorizationHeaderMalformed", composed(&words, "", &facts))
+}
+
+fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<(), Refusal> {
+    let Some((algorithm, rest)) = value.split_once(' ') else {
+        let words = "Authorization header is invalid -- one and only one ' ' (space) required.";
+        return Err(wrong_argument(words, "Authorization", value));
+    };
+    if algorithm != ALGORITHM {
+        return Err(wrong_argument("Unsupported Authorization Type", "Authorization", algorithm));
+    }
+    let credential = check_components(rest)?;
+    let Some(stamp) = stamp(headers) else {
+        check_credential(credential, None, region).map_err(header_refused)?;
+        let message = composed(NO_DATE, "write x-amz-date as 20130524T000000Z", &[]);
+        return Err(Refusal { status: StatusCode::FORBIDDEN, code: "AccessDenied", message });
+    };
+    check_credential(credential, stamp.get(..8), region).map_err(header_refused)?;
+    if let Ok(value) = HeaderValue::from_str(&stamp) {
+        headers.insert(AMZ_DATE, value);
+    }
+    Ok(())
+}
+
+/// The credential of the three parts of a header.
+fn check_components(text: &str) -> Result<&str, Refusal> {
+    let components: Vec<&str> = text.split(',').map(str::trim).collect();
+    if components.len() != 3 {
+        return Err(malformed(
+            "the authorization header requires three components: Credential, SignedHeaders, and Signature.",
+        ));
+    }
+    let mut credential = "";
+    let mut missing = vec!["Credential", "SignedHeaders", "Signature"];
+    for component in components {
+        let Some((name, value)) = component.split_once('=') else {
+            return Err(malformed(&format!("the authorization component \"{component}\" is malformed.")));
+        };
+        missing.retain(|known| *known != name);
+        if name == "Credential" {
+            credential = value;
+        }
+    }
+    match missing.first() {
+        Some(name) => Err(malformed(&format!("missing {name}."))),
+        None => Ok(credential),
+    }
+}
+
+/// The time that a request states, as signatures have it: `20130524T000000Z`.
+fn stamp(headers: &HeaderMap) -> Option<String> {
+    match headers.get(AMZ_DATE).map(|value| value.to_str().unwrap_or_default()) {
+        Some(text) if is_stamp(text) => Some(text.to_owned()),
+        Some(text) if !text.is_empty() => None,
+        _ => {
+            let date = headers.get(DATE)?.to_str().ok()?;
+            Some(Utc::from(date::parse_http(date)?).amz_date())
+        }
+    }
+}
+
+fn is_stamp(text: &str) -> bool {
+    let is_fit = |(at, byte): (usize, u8)| match at {
+        8 => byte == b'T',
+        15 => byte == b'Z',
+        _ => byte.is_ascii_digit(),
+    };
+    text.len() == 16 && text.bytes().enumerate().all(is_fit)
+}
+
+fn check_payload_hash(headers: &HeaderMap) -> Result<(), Refusal> {
+    const KNOWN: [&str; 6] = [
+        "UNSIGNED-PAYLOAD",
+        "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+        "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD",
+        "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER",
+    ];
+    let Some(value) = headers.get(CONTENT_SHA256) else {
+        let words = "Missing required header for this request: x-amz-content-sha256";
+        return Err(bad("InvalidRequest", composed(words, "", &[])));
+    };
+    let value = value.to_str().unwrap_or_default();
+    let is_hash = value.len() == 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match is_hash || KNOWN.contains(&value) {
+        true => Ok(()),
+        false => {
+            let known = KNOWN.join(", ");
+            let words = format!("x-amz-content-sha256 must be {known} or a valid sha256 value.");
+            Err(wrong_argument(&words, "x-amz-content-sha256", value))
+        }
+    }
+}
+
+/// The parameters of a presigned URL, decoded.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// What a URL has that is signed, as AWS counts them.
+    const REQUIRED: [&str; 6] = [
+        "X-Amz-Algorithm",
+        "X-Amz-Credential",
+        "X-Amz-Signature",
+        "X-Amz-Date",
+        "X-Amz-SignedHeaders",
+        "X-Amz-Expires",
+    ];
+
+    fn read(uri: &Uri) -> Self {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let pairs = uri.query().unwrap_or_default().split('&');
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        Query(pairs.map(|(name, value)| (decoded(name), decoded(value))).collect())
+    }
+
+    fn get(&self, wanted: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Whether somebody meant to sign it.
+    fn is_signed(&self) -> bool {
+        ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"].iter().any(|name| self.has(name))
+    }
+
+    fn check(&self, region: &str) -> Result<(), Refusal> {
+        let wrong = |words: &str| Err(bad("AuthorizationQueryParametersError", composed(words, "", &[])));
+        let values = Self::REQUIRED.map(|name| self.get(name).filter(|value| !value.is_empty()));
+        let [Some(algorithm), Some(credential), Some(_), Some(date), Some(_), Some(expires)] = values else {
+            return wrong(
+                "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, \
+                 X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.",
+            );
+        };
+        match algorithm {
+            ALGORITHM => {}
+            "AWS4-ECDSA-P256-SHA256" => return wrong("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256\""),
+            _ => {
+                return wrong(
+                    "X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256 and AWS4-ECDSA-P256-SHA256\"",
+                );
+            }
+        }
+        if !is_stamp(date) {
+            return wrong("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"");
+        }
+        if let Err(found) = check_credential(credential, date.get(..8), region) {
+            // A date that is another one is no mistake in the credential.
+            let is_of_date = found.words.starts_with("Invalid credential date");
+            let place = if is_of_date { "" } else { "Error parsing the X-Amz-Credential parameter; " };
+            return wrong(&format!("{place}{}", found.words));
+        }
+        match expires.strip_prefix('-').map_or(expires.parse::<u64>(), str::parse) {
+            Err(_) => wrong("X-Amz-Expires should be a number"),
+            Ok(_) if expires.starts_with('-') => wrong("X-Amz-Expires must be non-negative"),
+            Ok(seconds) if seconds > MAX_EXPIRES_S => wrong(
+                "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must \
+                 be less than 604800 seconds",
+            ),
+            Ok(_) => Ok(()),
+        }
+    }
+}
