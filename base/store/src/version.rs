@@ -243,6 +243,7 @@ mod tests {
                 version: VersionId::new(name).unwrap(),
                 is_latest,
                 modified: UNIX_EPOCH,
+                checksum: None,
                 content: None,
             };
             let versions = || Ok([("2", true), ("1", false)].map(version).to_vec());

@@ -177,7 +177,7 @@ made_structs! {
     UploadSummary { key, upload, started, checksum }
     UploadListing { uploads, truncated }
     Deleted { version, is_marker }
-    VersionSummary { key, version, is_latest, modified, content }
+    VersionSummary { key, version, is_latest, modified, content, checksum }
     VersionsQuery { prefix, delimiter, key_after, version_after, max_keys }
     VersionListing { versions, prefixes, next }
     Got { info, range, sent }

@@ -195,6 +195,10 @@ mod tests {
                 version: VersionId::new(version).unwrap(),
                 is_latest,
                 modified: UNIX_EPOCH + Duration::from_millis(ms),
+                checksum: content.as_ref().map(|_| ChecksumPlan {
+                    algorithm: ChecksumAlgorithm::Crc32,
+                    kind: ChecksumType::FullObject,
+                }),
                 content: content.map(|(size, tag)| (u64::from(size), ETag::new(&tag))),
             },
         )

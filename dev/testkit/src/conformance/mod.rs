@@ -120,7 +120,6 @@ macro_rules! conformance_suite {
             a_delete_hides_behind_a_marker, conditions_see_the_latest_version,
             deleting_a_version_promotes_the_next, many_are_marked, objects_of_before_are_the_version_null,
             overwriting_keeps_versions, pages_of_versions_join, suspended_versioning_replaces_null,
-    versions_list_their_checksums,
             versions_list_their_checksums,
             unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
             versions_are_selected_and_rolled_up, without_versioning_there_is_one_version,
