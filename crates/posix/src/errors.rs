@@ -25,6 +25,12 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     Error::new(kind, format!("{doing}: {why}"))
 }
 
+/// Whether it comes of a file that another node has removed from the server.
+pub(crate) fn is_stale(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
+}
+
 /// Why the root itself cannot be used.
 pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();

@@ -67,7 +67,7 @@ impl Inner {
             if glance.vouches_for(&locks) {
                 return act(glance.contents);
             }
-            if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
+            if is_current(&locks, glance.contents)? {
                 glance.vouch_for(&locks);
                 return act(glance.contents);
             }
@@ -142,7 +142,25 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
             let why = "another program held the lock for longer than is waited for, and nothing was changed";
             Error::new(ErrorKind::LockTimeout, why)
         }
+        Errno::NOLCK => {
+            let why = "the file system grants no locks; mount it with them (NFS 3: rpc.statd on client and server, and \
+                       not `nolock`, or better vers=4.2; Lustre: `flock`), or give up If-Match with \
+                       conditions=none-match-only";
+            Error::new(ErrorKind::NotImplemented, why)
+        }
         errno => from_errno(errno, "locking the key"),
+    }
+}
+
+/// Whether the lock file is still the bucket's.
+fn is_current(locks: &ByteLocks, contents: Contents) -> Result<bool> {
+    let is_current = match contents.sharing.is_shared() {
+        true => locks.is_current_now(),
+        false => locks.is_current(),
+    };
+    match is_current {
+        Err(Errno::STALE) => Ok(false),
+        is_current => is_current.map_err(|errno| from_errno(errno, "locking the key")),
     }
 }
 

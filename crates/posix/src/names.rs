@@ -7,8 +7,9 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, read_dir, stat};
+use fordway_sys::{EntryKind, Errno, FileStat, Sharing, Tick, name_to_text, read_dir, stat, stat_now};
 
 use crate::private::{is_settled, times};
 
@@ -16,6 +17,8 @@ use crate::private::{is_settled, times};
 const MOST_BYTES: usize = 256 << 20;
 /// The most directories remembered.
 const MOST_DIRS: usize = 16;
+/// Longer than any file system's step of time: MooseFS has whole seconds.
+const SHARED_STEP: Duration = Duration::from_secs(3);
 /// Smaller directories are read again: that costs no more than a page does.
 const FEWEST: usize = 500;
 
@@ -158,7 +161,10 @@ struct Memory {
     device: u64,
     inode: u64,
     times: (i64, i64),
-    names: Arc<Names>,
+    /// When these times were first seen.
+    seen: Tick,
+    /// `None` while a change might leave these times as they are.
+    names: Option<Arc<Names>>,
 }
 
 impl Remembered {
@@ -166,33 +172,50 @@ impl Remembered {
     pub(crate) fn names(
         &self,
         dir: &File,
+        sharing: Sharing,
         read: impl FnOnce() -> Result<Names, Errno>,
     ) -> Result<Arc<Names>, Errno> {
         // The times first: what changes after them is seen as a change.
-        let before = stat(dir)?;
-        if let Some(names) = self.find(&before) {
+        let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
+        let (found, seen) = self.find(&before);
+        if let Some(names) = found {
             return Ok(names);
         }
         let names = Arc::new(read()?);
-        if names.len() >= FEWEST && !names.has_links && is_settled(&before) {
-            self.keep(&before, &names);
+        if names.len() >= FEWEST && !names.has_links {
+            let is_settled = match sharing.is_shared() {
+                // The server's clock may be another, and its steps are not known.
+                true => seen.elapsed() > SHARED_STEP,
+                false => is_settled(&before),
+            };
+            match is_settled {
+                true => self.keep(&before, seen, Some(&names)),
+                false if sharing.is_shared() => self.keep(&before, seen, None),
+                false => {}
+            }
         }
         Ok(names)
     }
 
-    fn find(&self, stat: &FileStat) -> Option<Arc<Names>> {
+    /// The names for these times, and since when these are known.
+    fn find(&self, stat: &FileStat) -> (Option<Arc<Names>>, Tick) {
         let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode))?;
-        (found.times == times(stat)).then(|| found.names.clone())
+        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
+        match found.filter(|found| found.times == times(stat)) {
+            Some(found) => (found.names.clone(), found.seen),
+            None => (None, Tick::now()),
+        }
     }
 
-    fn keep(&self, stat: &FileStat, names: &Arc<Names>) {
+    fn keep(&self, stat: &FileStat, seen: Tick, names: Option<&Arc<Names>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
-        all.push(Memory { device, inode, times: times(stat), names: names.clone() });
-        let too_much =
-            |all: &Vec<Memory>| all.iter().map(|memory| memory.names.bytes()).sum::<usize>() > MOST_BYTES;
+        all.push(Memory { device, inode, times: times(stat), seen, names: names.cloned() });
+        let too_much = |all: &Vec<Memory>| {
+            all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
+                > MOST_BYTES
+        };
         while all.len() > MOST_DIRS || too_much(&all) {
             all.remove(0);
         }

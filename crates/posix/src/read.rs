@@ -8,14 +8,16 @@ use fordway_store::{
     Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
     ObjectPart, Result, VersionId,
 };
-use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, read_into_spare, stat, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat, stat_in};
 
 use crate::Inner;
 use crate::bare::is_bare;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
 use crate::record::{NOTHING, Record, Seal, etag_of_file};
+use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
+use crate::stage::give_way;
 
 /// An object's file, opened.
 pub(crate) struct Opened {
@@ -103,12 +105,23 @@ impl Inner {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
-        let found = self.find_file(bucket, key)?;
-        let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
-        let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
-        buffer.clear();
-        read_exactly(&file, range, buffer)?;
-        Ok(stat.size)
+        let mut race = 0;
+        loop {
+            let found = self.find_file(bucket, key)?;
+            let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
+            let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
+            buffer.clear();
+            match read_exactly(&file, range, buffer) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => {
+                    if let Some(place) = plain(bucket, key) {
+                        self.refresh_dirs(&place.dir);
+                        look_again(self.root.dir(), &place.path());
+                    }
+                }
+                done => return done.map(|()| stat.size),
+            }
+            race += 1;
+        }
     }
 
     /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
@@ -230,13 +243,22 @@ impl Inner {
     /// Opens the regular file at `place`; `None` if there is none. A FIFO, socket or device is told
     /// from a file after a non-blocking open for reading, which neither waits nor moves data.
     fn open_regular(&self, place: &Place) -> Result<Option<(File, FileStat)>> {
-        let file = match self.open_to_read(place) {
-            Ok(file) => file,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => return Ok(None),
-            Err(errno) => return Err(from_errno(errno, "opening")),
-        };
-        let stat = stat(&file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
-        Ok(stat.is_file.then_some((file, stat)))
+        for race in 0..MAX_STALE {
+            give_way(race);
+            let opened = self.open_to_read(place).and_then(|file| stat(&file).map(|stat| (file, stat)));
+            return match opened {
+                Ok((file, stat)) => Ok(stat.is_file.then_some((file, stat))),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => Ok(None),
+                // Another node has replaced or removed it, or a directory on the way.
+                Err(Errno::STALE) => {
+                    self.refresh_dirs(&place.dir);
+                    look_again(self.root.dir(), &place.path());
+                    continue;
+                }
+                Err(errno) => Err(from_errno(errno, "opening")),
+            };
+        }
+        Ok(None)
     }
 
     fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
@@ -251,7 +273,7 @@ impl Inner {
         match self.root.open_in(&dir, &place.name, flags) {
             // A link is followed by a walk from the root, which keeps it beneath that.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
-            Err(Errno::NOENT | Errno::STALE) if dir.is_gone() => {
+            Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
                 self.root.open_beneath(&place.path(), flags, Mode::empty())
             }

@@ -4,7 +4,8 @@
 //! All of it runs in namespaces whose first process is killed with the thread that started it. A test that is killed
 //! leaves no process, no mount and no file behind, and nothing of the machine's own settings changes.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,10 +37,9 @@ done
 
 /// A volume of two bricks. The server refuses loopback addresses, so it gets another one.
 const GLUSTERFS: &str = r#"
-exec >/run/fordway/log 2>&1
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
-ulimit -n 65536
+ulimit -n 65536 || true
 mount -t proc proc /proc
 for dir in /var/lib/glusterd /var/log /mnt; do mount -t tmpfs fordway "$dir"; done
 mkdir -p /run/gluster /run/bricks/1 /run/bricks/2 /var/log/glusterfs /mnt/1 /mnt/2
@@ -67,7 +67,6 @@ set +eu
 
 /// A kernel of its own, as a process, whose root is the machine's, read-only. The line `INIT` is replaced.
 const KERNEL: &str = r#"
-exec >/run/fordway/log 2>&1
 cat >/run/fordway/init <<'END OF INIT'
 #!/bin/bash
 INIT
@@ -89,9 +88,8 @@ mount -t hostfs -o /run/fordway none /tmp/control
 for dir in /run /mnt /var/lib/nfs; do mount -t tmpfs fordway "$dir"; done
 mkdir -p /run/fordway /run/netns /run/bin /run/modules/lib /run/export /mnt/1 /mnt/2 /var/lib/nfs/v4recovery
 mount --move /tmp/control /run/fordway
-exec >/run/fordway/log 2>&1
 set -e
-ulimit -n 65536
+ulimit -n 65536 || true
 ip link set lo up
 ln -s /usr/lib/uml/modules /run/modules/lib/modules
 printf '#!/bin/sh\nexec /sbin/modprobe -d /run/modules "$@"\n' >/run/bin/modprobe
@@ -174,16 +172,17 @@ impl Cluster {
         let network = Namespace::new().map_err(|error| error.to_string())?;
         network.ip("addr add 10.88.0.1/32 dev lo").map_err(|error| error.to_string())?;
         let mounts = Mounts::new().map_err(|error| error.to_string())?;
+        let log = tempfile::tempfile().map_err(|error| error.to_string())?;
+        let copy = || log.try_clone().map(Stdio::from).map_err(|error| error.to_string());
         let mut command = Command::new("bash");
-        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
         let agent = network.start_within(&mounts, command).map_err(|error| error.to_string())?;
         let mut cluster = Cluster { name, agent, next: AtomicUsize::new(0) };
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
-            let log = fs::read_to_string(cluster.control("log")).unwrap_or_default();
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
             if ended.is_some() || begin.elapsed() > START {
-                return Err(format!("it ended with {ended:?} after {:?}: {log}", begin.elapsed()));
+                return Err(format!("after {:?}, ended {ended:?}: {}", begin.elapsed(), tail(&log)));
             }
             std::thread::sleep(POLL);
         }
@@ -208,6 +207,15 @@ impl Cluster {
         fs::rename(new, self.control(&format!("cmd.{number}"))).unwrap();
         Task { cluster: self, number }
     }
+}
+
+/// The last of what the scripts wrote.
+fn tail(log: &File) -> String {
+    const BYTES_MAX: u64 = 2000;
+    let length = log.metadata().map_or(0, |metadata| metadata.len());
+    let mut last = vec![0; BYTES_MAX as usize];
+    let read = log.read_at(&mut last, length.saturating_sub(BYTES_MAX)).unwrap_or(0);
+    String::from_utf8_lossy(&last[..read]).into_owned()
 }
 
 impl Task<'_> {

@@ -1,0 +1,128 @@
+//! File systems that other nodes change too: which they are, and how to ask their server instead of this node's caches.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, RawDir, StatxFlags, makedev};
+use rustix::io::{Errno, Result};
+
+use crate::call::{fstatfs, point, statx};
+use crate::file::FileStat;
+use crate::name::text_to_name;
+use crate::xattr::get_xattr_in;
+
+/// The types that `statfs` gives of file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs, ramfs,
+/// overlayfs, F2FS, ZFS, bcachefs, JFS, NILFS, ReiserFS, FAT, exFAT, NTFS, UFS.
+const LOCAL: [u64; 16] = [
+    0xEF53,
+    0x5846_5342,
+    0x9123_683E,
+    0x0102_1994,
+    0x8584_58F6,
+    0x794C_7630,
+    0xF2F5_2010,
+    0x2FC1_2FC1,
+    0xCA45_1A4E,
+    0x3153_464A,
+    0x3434,
+    0x5265_4973,
+    0x4D44,
+    0x2011_BAB0,
+    0x7366_746E,
+    0x0001_1954,
+];
+
+/// The type of NFS.
+const NFS: u64 = 0x6969;
+
+/// Who may change a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// This kernel alone.
+    #[default]
+    Local,
+    /// The clients of an NFS server.
+    Nfs,
+    /// Perhaps other nodes: FUSE, and every file system of an unknown type.
+    Unknown,
+}
+
+impl Sharing {
+    /// Who may change the file system of `file`. Cost: one `fstatfs`.
+    pub fn of(file: impl AsFd) -> Result<Self> {
+        // The type is 32 bits; some architectures extend its sign.
+        let kind = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
+        Ok(match kind {
+            NFS => Sharing::Nfs,
+            kind if LOCAL.contains(&kind) => Sharing::Local,
+            _ => Sharing::Unknown,
+        })
+    }
+
+    /// Whether other nodes may change it.
+    pub fn is_shared(self) -> bool {
+        self != Sharing::Local
+    }
+}
+
+/// Describes an open file as its server does, and brings what the kernel remembers of it up to date: for a directory
+/// of NFS, the names in it too. Cost: one `statx`, and a round trip.
+pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
+    Ok(FileStat::of_statx(&stat, makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+}
+
+/// Has the kernel find out whether what it remembers under `path` (from `dir`) still exists, and look every name on
+/// the way up again if it does not. What is found is of no interest. Cost: two calls, and as many round trips.
+///
+/// The kernel looks names up again where the server no longer knows the file behind one (`ESTALE`). NFS says so when
+/// it is asked for the state. GlusterFS answers that question from a cache of the client, but not the one for an
+/// attribute.
+pub fn look_again(dir: impl AsFd, path: &str) {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
+    let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
+}
+
+/// The inode that the directory `dir`, which must be open for reading and not have been read, gives for `name`: what
+/// the server says, whatever is remembered of the name. Cost: it reads the directory up to the name.
+pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
+    const BUFFER_BYTES: usize = 32 * 1024;
+    let (name, mut buffer) = (text_to_name(name), Vec::with_capacity(BUFFER_BYTES));
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    loop {
+        if entries.is_buffer_empty() {
+            point("getdents64")?;
+        }
+        match entries.next() {
+            None | Some(Err(Errno::NOENT)) => return Ok(None),
+            Some(Err(errno)) => return Err(errno),
+            Some(Ok(entry)) if entry.file_name().to_bytes() == &*name => return Ok(Some(entry.ino())),
+            Some(Ok(_)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_says_is_what_a_local_kernel_knows() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "content").unwrap();
+        let file = std::fs::File::open(dir.path().join("f")).unwrap();
+        assert_eq!(stat_now(&file).unwrap(), crate::stat(&file).unwrap());
+        let open = || std::fs::File::open(dir.path()).unwrap();
+        assert_eq!(inode_in(open(), "f").unwrap(), Some(crate::stat(&file).unwrap().inode));
+        assert_eq!(inode_in(open(), "g").unwrap(), None);
+        look_again(open(), "f");
+        look_again(open(), "none/at/all");
+    }
+
+    #[test]
+    fn proc_is_of_no_known_type() {
+        assert_eq!(Sharing::of(std::fs::File::open("/proc/self/stat").unwrap()), Ok(Sharing::Unknown));
+        assert!(Sharing::Unknown.is_shared() && !Sharing::Local.is_shared());
+    }
+}
