@@ -20,6 +20,10 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
         Errno::FBIG => (ErrorKind::EntityTooLarge, "the file is larger than the file system takes"),
         Errno::MFILE | Errno::NFILE => (ErrorKind::TooManyOpenFiles, "no file descriptor is left"),
         Errno::NOENT | Errno::NOTDIR => (ErrorKind::NoSuchKey, "it is not there"),
+        Errno::STALE => {
+            let why = format!("{doing}: another node has removed it meanwhile; try again");
+            return Error::new(ErrorKind::ConditionalConflict, why).caused_by(std::io::Error::from(errno));
+        }
         _ => return Error::new(ErrorKind::Io, doing).caused_by(std::io::Error::from(errno)),
     };
     Error::new(kind, format!("{doing}: {why}"))

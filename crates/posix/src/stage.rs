@@ -14,8 +14,8 @@ use fordway_sys::{
 
 use crate::area::{Shelter, not_ours};
 use crate::dirs::Dir;
-use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, is_private, join};
+use crate::errors::{from_errno, is_stale};
+use crate::layout::{OUR_DIR, Place, is_private, join, tmp_dir};
 use crate::read::system_time;
 use crate::record::{Record, Seal, etag_of_file};
 use crate::{Durability, Inner};
@@ -91,7 +91,16 @@ impl Staged {
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket, mode)?,
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                    match inner.create_hidden(bucket, mode) {
+                        // Another node has removed the bucket, or its directory for staged files.
+                        Err(error) if is_stale(&error) => {
+                            inner.refresh_dirs(&tmp_dir(bucket));
+                            continue;
+                        }
+                        made => made?,
+                    }
+                }
                 // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
                 Err(_) if parent.is_removed() => {
                     inner.dirs.forget(&place.dir);

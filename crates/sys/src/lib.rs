@@ -76,7 +76,7 @@ pub use root::{Links, Resolution, Root};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use send::{is_writable, send_file, send_more};
-pub use shared::{Sharing, inode_in, look_again, stat_now};
+pub use shared::{Sharing, inode_in, locks_of_one_node, look_again, stat_now};
 pub use socket::{Peer, Wait, keep_alive, peer_of, receive, receive_with_descriptor, send_all};
 pub use tcp::{TcpInfo, offer_room, send_unpaced_on_loopback, set_receive_low_water, tcp_info};
 pub use tun::{PacketHeader, TUN_READ_BYTES_MAX, Tun};

@@ -29,6 +29,9 @@ struct Member {
 
 type Role = (&'static str, fn(&Member));
 
+/// What must hold, and how that is seen.
+type Check = (&'static str, fn(&Cluster));
+
 const ROLES: &[Role] = &[
     ("set-up", set_up),
     ("counter", count_up),
@@ -45,12 +48,12 @@ const ROLES: &[Role] = &[
 
 #[test]
 fn glusterfs_is_one_store_for_two_nodes() {
-    Cluster::glusterfs().inspect(|cluster| is_one_store(cluster));
+    Cluster::glusterfs().inspect(is_one_store);
 }
 
 #[test]
 fn nfs_is_one_store_for_two_nodes() {
-    Cluster::nfs().inspect(|cluster| is_one_store(cluster));
+    Cluster::nfs().inspect(is_one_store);
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn report(line: impl std::fmt::Display) {
 #[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
 fn is_one_store(cluster: &Cluster) {
     run(cluster, &["set-up"]);
-    let checks: &[(&str, fn(&Cluster))] = &[
+    let checks: &[Check] = &[
         ("the put just acknowledged is listed", |cluster| {
             run(cluster, &["lister"]);
         }),
@@ -298,10 +301,11 @@ fn read_whole(member: &Member) {
 /// As many that a listing is remembered.
 fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
-    for number in 0..600 {
-        put(&one, &format!("listed/{number:04}"), b"");
-    }
-    let query = ListQuery { prefix: "listed/".to_owned(), max_keys: 1000, ..Default::default() };
+    put(&one, "listed/first", b"");
+    let dir = Path::new(Cluster::MOUNTS[0]).join("bucket/listed");
+    (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
+    let start_after = Some("listed/0599".to_owned());
+    let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
     for round in 0..15 {
         let store = if round % 2 == 0 { &one } else { &other };
         store.list(&bucket(), &query).unwrap();
@@ -356,7 +360,43 @@ fn leave_names_behind(_: &Member) {
     one.list(&bucket(), &query).unwrap();
 }
 
-/// A test that is killed leaves nothing behind: here, the thread that holds the cluster ends.
+/// Names the file that tells of a cluster which is about to lose its test.
+const HOLDER: &str = "FORDWAY_TEST_HOLDER";
+
+#[test]
+#[ignore = "run by another test, as a process that is killed"]
+fn holds_a_cluster() {
+    let Ok(file) = std::env::var(HOLDER) else { return };
+    let cluster = Cluster::glusterfs().unwrap();
+    let new = format!("{file}.new");
+    fs::write(&new, cluster.process().to_string()).unwrap();
+    fs::rename(new, file).unwrap();
+    std::thread::sleep(START);
+}
+
+#[test]
+fn a_test_that_is_killed_leaves_nothing_behind() {
+    // It is known to start here before another process is asked to.
+    let Some(cluster) = Cluster::glusterfs() else { return };
+    drop(cluster);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("process");
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "holds_a_cluster"]).env(HOLDER, &file);
+    let mut holder = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    wait_for(&file);
+    let process = Path::new("/proc").join(fs::read_to_string(&file).unwrap());
+    assert!(process.exists());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let begin = Instant::now();
+    // The kernel ends the first process of the namespace, and with it all others, before it is gone itself.
+    while process.exists() {
+        assert!(begin.elapsed() < START, "{} lives on", process.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_cluster_ends_with_its_test() {
     let Some(cluster) = Cluster::glusterfs() else { return };
