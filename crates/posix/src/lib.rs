@@ -137,7 +137,7 @@ struct Inner {
     path: PathBuf,
     root: tree::Tree,
     config: PosixConfig,
-    /// Who may change the file system of the root; a bucket may lie on another.
+    /// Whether other nodes may change the root's file system. A bucket may lie on another.
     sharing: Sharing,
     dirs: dirs::Dirs,
     private: private::Private,

@@ -39,7 +39,7 @@ pub(crate) const VERSIONING_BYTES: usize = 64;
 /// What is known of every bucket that was asked about.
 pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<Known>>>,
-    /// Who may change the file system of the root.
+    /// Whether other nodes may change the root's file system.
     sharing: Sharing,
     /// The same of every device that a bucket was found on.
     devices: RwLock<HashMap<u64, Sharing>>,
@@ -58,7 +58,7 @@ pub(crate) struct Contents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: Versioning,
-    /// Who may change its file system.
+    /// Whether other nodes may change its file system.
     pub(crate) sharing: Sharing,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
     pub(crate) guard: Option<Guard>,

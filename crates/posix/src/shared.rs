@@ -86,7 +86,7 @@ impl Inner {
         self.dirs.forget(dir);
         let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
         for path in ends.map(|end| &dir[..end]) {
-            // It is opened again by whoever needs it, who sees what is wrong with it.
+            // The caller opens the directory again and sees the error.
             let _ = self.open_dir(path).and_then(stat_now);
             look_again(self.root.dir(), path);
         }

@@ -36,7 +36,7 @@ const NFS: u64 = 0x6969;
 const OCFS2: u64 = 0x7461_636F;
 const LUSTRE: u64 = 0x0BD0_0BD0;
 
-/// Who may change a file system.
+/// Whether other nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Sharing {
     /// This kernel alone.
@@ -49,7 +49,7 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// Who may change the file system of `file`. Cost: one `fstatfs`.
+    /// Classifies the file system of `file` by its type. Cost: one `fstatfs`.
     pub fn of(file: impl AsFd) -> Result<Self> {
         // The type is 32 bits; some architectures extend its sign.
         let kind = fstatfs(file)?.f_type as u64 & 0xFFFF_FFFF;
