@@ -60,7 +60,8 @@ fn uses(room: Room) -> &'static [Room] {
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
         Room::Program => &[Base, Http, S3, Lanes, Command],
-        Room::Testkit => &[Base, Http, S3, Lanes],
+        // Clusters of its own lie in networks of the lab.
+        Room::Testkit => &[Base, Http, S3, Lanes, Lab],
         Room::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, Result};
 
@@ -60,6 +60,27 @@ impl FileStat {
             user: stat.st_uid,
             group: stat.st_gid,
             mode: stat.st_mode & 0o7777,
+            is_file: kind == FileType::RegularFile,
+            is_dir: kind == FileType::Directory,
+            is_link: kind == FileType::Symlink,
+        }
+    }
+}
+
+impl FileStat {
+    /// That of a file on `device`.
+    pub(crate) fn of_statx(stat: &Statx, device: u64) -> Self {
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        FileStat {
+            size: stat.stx_size,
+            modified_ns: nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec.into()),
+            changed_ns: nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec.into()),
+            inode: stat.stx_ino,
+            device,
+            links: stat.stx_nlink.into(),
+            user: stat.stx_uid,
+            group: stat.stx_gid,
+            mode: u32::from(stat.stx_mode) & 0o7777,
             is_file: kind == FileType::RegularFile,
             is_dir: kind == FileType::Directory,
             is_link: kind == FileType::Symlink,

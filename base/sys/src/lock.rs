@@ -227,6 +227,12 @@ impl ByteLocks {
         crate::stat(&self.file).map(|stat| stat.links > 0)
     }
 
+    /// As [`ByteLocks::is_current`], asked of the server of a shared file system.
+    /// Errors: `STALE` for a lock file that the server no longer knows. Cost: one `statx`.
+    pub fn is_current_now(&self) -> Result<bool> {
+        crate::stat_now(&self.file).map(|stat| stat.links > 0)
+    }
+
     fn control(&self, command: libc::c_int, kind: libc::c_int, byte: i64) -> Result<()> {
         control(self.file.as_fd(), command, kind, byte, 1)
     }

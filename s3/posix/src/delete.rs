@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
 use fordway_sys::{
     Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file, stat_in,
+    stat_now,
 };
 
 use crate::errors::from_errno;
@@ -21,6 +22,7 @@ impl Inner {
         }
         let delete = |contents: Contents| {
             if !options.conditions.is_empty() {
+                self.refresh(bucket, key, contents)?;
                 let found = self.open_version(bucket, key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
                     return Ok(Deleted { version: options.version.clone(), is_marker: false });
@@ -85,18 +87,29 @@ impl Inner {
                 self.prune(bucket, &place.dir, contents);
                 Ok(true)
             }
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG) => Ok(false),
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::ISDIR | Errno::NAMETOOLONG) => Ok(false),
             Err(errno) => Err(from_errno(errno, "removing")),
+        }
+    }
+
+    fn forget_dir(&self, dir: &str, contents: Contents) {
+        match contents.sharing.is_shared() {
+            true => self.refresh_dirs(dir),
+            false => self.dirs.forget(dir),
         }
     }
 
     /// Removes the file; answers it if it may have had a sidecar file.
     fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<Leaving>, Errno> {
         let mut dir = self.dirs.open(&self.root, &place.dir)?;
+        if contents.sharing.is_shared() {
+            // Or a name that another node has just made is not known to be there.
+            let _ = stat_now(&dir);
+        }
         let gone = self.may_have_sidecar(contents, &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
-        if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && dir.is_gone() {
-            self.dirs.forget(&place.dir);
+        if removed == Err(Errno::STALE) || (removed == Err(Errno::NOENT) && dir.is_gone()) {
+            self.forget_dir(&place.dir, contents);
             dir = self.dirs.open(&self.root, &place.dir)?;
             removed = remove_file(&dir, &place.name);
         }

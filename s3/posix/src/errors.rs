@@ -20,9 +20,19 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
         Errno::FBIG => (ErrorKind::EntityTooLarge, "the file is larger than the file system takes"),
         Errno::MFILE | Errno::NFILE => (ErrorKind::TooManyOpenFiles, "no file descriptor is left"),
         Errno::NOENT | Errno::NOTDIR => (ErrorKind::NoSuchKey, "it is not there"),
+        Errno::STALE => {
+            let why = format!("{doing}: another node has removed it meanwhile; try again");
+            return Error::new(ErrorKind::ConditionalConflict, why).caused_by(std::io::Error::from(errno));
+        }
         _ => return Error::new(ErrorKind::Io, doing).caused_by(std::io::Error::from(errno)),
     };
     Error::new(kind, format!("{doing}: {why}"))
+}
+
+/// Whether it comes of a file that another node has removed from the server.
+pub(crate) fn is_stale(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }
 
 /// Why the root itself cannot be used.

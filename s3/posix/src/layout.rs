@@ -99,8 +99,17 @@ pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<Place<'k>> {
 
 /// Whether a file or directory can have the name that `segment`, the text of one, spells.
 fn is_path_segment(segment: &str) -> bool {
-    let is_name = !matches!(segment, "" | "." | "..");
+    let is_name = !matches!(segment, "" | "." | "..") && !is_left_behind(segment.as_bytes());
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
+}
+
+/// Whether it is the name that NFS (`.nfs` and 24 hex digits) or FUSE (`.fuse_hidden` and 16) gives a file that is
+/// removed while a program has it open. No object lies there.
+pub(crate) fn is_left_behind(name: &[u8]) -> bool {
+    let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
+    name.starts_with(b".")
+        && (name.strip_prefix(b".nfs").is_some_and(|rest| is_hex(rest, 24))
+            || name.strip_prefix(b".fuse_hidden").is_some_and(|rest| is_hex(rest, 16)))
 }
 
 /// The directory that an empty object under `key` is: that of a path with a slash behind it.

@@ -46,6 +46,7 @@ mod publish;
 mod read;
 mod record;
 mod scan;
+mod shared;
 mod sidecar;
 mod stage;
 mod store;
@@ -60,7 +61,7 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, ETagPolicy, Result};
-use fordway_sys::{ByteLocks, Resolution, Root};
+use fordway_sys::{ByteLocks, Resolution, Root, Sharing};
 
 pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
 pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
@@ -137,6 +138,8 @@ struct Inner {
     path: PathBuf,
     root: tree::Tree,
     config: PosixConfig,
+    /// Whether other nodes may change the root's file system. A bucket may lie on another.
+    sharing: Sharing,
     dirs: dirs::Dirs,
     private: private::Private,
     remembered: names::Remembered,
@@ -151,12 +154,14 @@ impl PosixStore {
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
         let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
         format::check(&opened, root)?;
+        let sharing = Sharing::of(opened.dir()).map_err(|errno| errors::on_root(errno, root))?;
         let inner = Inner {
             path: root.to_owned(),
             root: tree::Tree::new(opened, config.links),
             config,
+            sharing,
             dirs: dirs::Dirs::default(),
-            private: private::Private::default(),
+            private: private::Private::new(sharing),
             remembered: names::Remembered::default(),
             locks: Mutex::default(),
         };

@@ -12,7 +12,7 @@ use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, 
 
 use crate::Inner;
 use crate::errors::from_errno;
-use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, join, odd, odd_dir, plain};
+use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::names::{Name, Names};
 use crate::private::Contents;
 use crate::read::info_of_bare;
@@ -96,9 +96,15 @@ impl Inner {
 
     /// Opens the directory at `path` to be read; `None` if there is none.
     fn open_to_list(&self, path: &str) -> Result<Option<File>> {
-        match self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        let open = || self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let mut opened = open();
+        if matches!(opened, Err(Errno::STALE)) {
+            self.refresh_dirs(path);
+            opened = open();
+        }
+        match opened {
             Ok(dir) => Ok(Some(dir)),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
+            Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(from_errno(errno, "opening a directory")),
         }
     }
@@ -163,11 +169,13 @@ impl Walk<'_> {
         let is_ours = |name: &[u8]| at.is_empty() && name == PRIVATE_DIR.as_bytes();
         let resolve = |name: &str| self.resolve(dir, path, name);
         let prefix = text_to_name(wanted);
+        let is_wanted = |name: &[u8]| !is_ours(name) && !is_left_behind(name);
         let read =
-            |all| Names::read(dir, |name| (all || name.starts_with(&prefix)) && !is_ours(name), resolve);
+            |all| Names::read(dir, |name| (all || name.starts_with(&prefix)) && is_wanted(name), resolve);
+        let sharing = self.contents.sharing;
         match wanted.is_empty() {
-            true => self.inner.remembered.names(dir, || read(true)),
-            false => self.inner.remembered.names_below(dir, read),
+            true => self.inner.remembered.names(dir, sharing, || read(true)),
+            false => self.inner.remembered.names_below(dir, sharing, read),
         }
     }
 

@@ -1,10 +1,11 @@
 //! The lock of a key, which whoever may replace or remove it holds.
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
-use fordway_sys::{ByteLocks, Errno};
+use fordway_sys::{ByteLocks, Errno, locks_of_one_node};
 
 use crate::Inner;
 use crate::errors::from_errno;
@@ -67,7 +68,7 @@ impl Inner {
             if glance.vouches_for(&locks) {
                 return act(glance.contents);
             }
-            if locks.is_current().map_err(|errno| from_errno(errno, "locking the key"))? {
+            if is_current(&locks, glance.contents)? {
                 glance.vouch_for(&locks);
                 return act(glance.contents);
             }
@@ -114,6 +115,7 @@ impl Inner {
             return Ok(locks.clone());
         }
         let file = self.open_shared_file(bucket, LOCKS)?;
+        require_locks_of_all_nodes(&file)?;
         let locks = Arc::new(ByteLocks::new(file.into()));
         let mut all = self.lock_tables();
         if all.len() >= MOST_TABLES {
@@ -142,7 +144,41 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
             let why = "another program held the lock for longer than is waited for, and nothing was changed";
             Error::new(ErrorKind::LockTimeout, why)
         }
+        Errno::NOLCK => {
+            let why = "the file system grants no locks; mount it with them (NFS 3: rpc.statd on client and server, and \
+                       not `nolock`, or better vers=4.2; Lustre: `flock`), or give up If-Match with \
+                       conditions=none-match-only";
+            Error::new(ErrorKind::NotImplemented, why)
+        }
         errno => from_errno(errno, "locking the key"),
+    }
+}
+
+/// Errors: `NotImplemented` for a lock file whose locks other nodes do not see. Cost: one `fstatfs` as a rule.
+fn require_locks_of_all_nodes(file: impl AsFd) -> Result<()> {
+    let why =
+        locks_of_one_node(file).map_err(|errno| from_errno(errno, "asking for the file system's type"))?;
+    match why {
+        None => Ok(()),
+        Some(why) => Err(Error::new(
+            ErrorKind::NotImplemented,
+            format!(
+                "overwrites and deletes need locks that all nodes see: {why}; or give up If-Match with \
+                 conditions=none-match-only"
+            ),
+        )),
+    }
+}
+
+/// Whether the lock file is still the bucket's.
+fn is_current(locks: &ByteLocks, contents: Contents) -> Result<bool> {
+    let is_current = match contents.sharing.is_shared() {
+        true => locks.is_current_now(),
+        false => locks.is_current(),
+    };
+    match is_current {
+        Err(Errno::STALE) => Ok(false),
+        is_current => is_current.map_err(|errno| from_errno(errno, "locking the key")),
     }
 }
 

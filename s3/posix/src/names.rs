@@ -7,8 +7,9 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, read_dir, stat};
+use fordway_sys::{EntryKind, Errno, FileStat, Sharing, Tick, name_to_text, read_dir, stat, stat_now};
 
 use crate::private::{is_settled, times};
 
@@ -16,6 +17,8 @@ use crate::private::{is_settled, times};
 const MOST_BYTES: usize = 256 << 20;
 /// The most directories remembered.
 const MOST_DIRS: usize = 16;
+/// Longer than any file system's step of time: MooseFS has whole seconds.
+const SHARED_STEP: Duration = Duration::from_secs(3);
 /// Smaller directories are read again: that costs no more than a page does.
 const FEWEST: usize = 500;
 
@@ -165,7 +168,10 @@ struct Memory {
     device: u64,
     inode: u64,
     times: (i64, i64),
-    names: Arc<Names>,
+    /// When these times were first seen.
+    seen: Tick,
+    /// `None` while a change might leave these times as they are.
+    names: Option<Arc<Names>>,
 }
 
 impl Remembered {
@@ -173,16 +179,27 @@ impl Remembered {
     pub(crate) fn names(
         &self,
         dir: &File,
+        sharing: Sharing,
         read: impl FnOnce() -> Result<Names, Errno>,
     ) -> Result<Arc<Names>, Errno> {
         // The times first: what changes after them is seen as a change.
-        let before = stat(dir)?;
-        if let Some(names) = self.find(&before) {
+        let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
+        let (found, seen) = self.find(&before);
+        if let Some(names) = found {
             return Ok(names);
         }
         let names = Arc::new(read()?);
-        if names.len() >= FEWEST && !names.has_links && is_settled(&before) {
-            self.keep(&before, &names);
+        if names.len() >= FEWEST && !names.has_links {
+            let is_settled = match sharing.is_shared() {
+                // The server's clock may be another, and its steps are not known.
+                true => seen.elapsed() > SHARED_STEP,
+                false => is_settled(&before),
+            };
+            match is_settled {
+                true => self.keep(&before, seen, Some(&names)),
+                false if sharing.is_shared() => self.keep(&before, seen, None),
+                false => {}
+            }
         }
         Ok(names)
     }
@@ -193,14 +210,15 @@ impl Remembered {
     pub(crate) fn names_below(
         &self,
         dir: &File,
+        sharing: Sharing,
         read: impl FnOnce(bool) -> Result<Names, Errno>,
     ) -> Result<Arc<Names>, Errno> {
-        let before = stat(dir)?;
-        if let Some(names) = self.find(&before) {
+        let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
+        if let Some(names) = self.find(&before).0 {
             return Ok(names);
         }
         match self.was_asked(&before) {
-            true => self.names(dir, || read(true)),
+            true => self.names(dir, sharing, || read(true)),
             false => read(false).map(Arc::new),
         }
     }
@@ -220,19 +238,25 @@ impl Remembered {
         false
     }
 
-    fn find(&self, stat: &FileStat) -> Option<Arc<Names>> {
+    /// The names for these times, and since when these are known.
+    fn find(&self, stat: &FileStat) -> (Option<Arc<Names>>, Tick) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode))?;
-        (found.times == times(stat)).then(|| found.names.clone())
+        let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
+        match found.filter(|found| found.times == times(stat)) {
+            Some(found) => (found.names.clone(), found.seen),
+            None => (None, Tick::now()),
+        }
     }
 
-    fn keep(&self, stat: &FileStat, names: &Arc<Names>) {
+    fn keep(&self, stat: &FileStat, seen: Tick, names: Option<&Arc<Names>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
-        all.push(Memory { device, inode, times: times(stat), names: names.clone() });
-        let too_much =
-            |all: &Vec<Memory>| all.iter().map(|memory| memory.names.bytes()).sum::<usize>() > MOST_BYTES;
+        all.push(Memory { device, inode, times: times(stat), seen, names: names.cloned() });
+        let too_much = |all: &Vec<Memory>| {
+            all.iter().filter_map(|memory| memory.names.as_ref()).map(|names| names.bytes()).sum::<usize>()
+                > MOST_BYTES
+        };
         while all.len() > MOST_DIRS || too_much(&all) {
             all.remove(0);
         }
@@ -279,7 +303,7 @@ mod tests {
                 asked = Some(all);
                 Names::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
             };
-            let names = remembered.names_below(&opened, read).unwrap();
+            let names = remembered.names_below(&opened, Sharing::default(), read).unwrap();
             (asked, names.len())
         };
         assert_eq!([ask().0, ask().0, ask().0, ask().0], [Some(false), Some(true), None, None]);

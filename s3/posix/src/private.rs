@@ -12,11 +12,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Versioning};
-use fordway_sys::{ByteLocks, Errno, FileStat, Mode, OFlags, Tick, open_in, stat, stat_in};
+use fordway_sys::{
+    ByteLocks, Errno, FileStat, Mode, OFlags, Sharing, Tick, look_again, open_in, stat, stat_in, stat_now,
+};
 
 use crate::area::{Guard, read_small};
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
+use crate::shared::MAX_STALE;
 use crate::tree::Tree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
@@ -34,8 +37,13 @@ pub(crate) const SUSPENDED: &str = "Suspended";
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// What is known of every bucket that was asked about.
-#[derive(Default)]
-pub(crate) struct Private(RwLock<HashMap<Bucket, Arc<Known>>>);
+pub(crate) struct Private {
+    known: RwLock<HashMap<Bucket, Arc<Known>>>,
+    /// Whether other nodes may change the root's file system.
+    sharing: Sharing,
+    /// The same of every device that a bucket was found on.
+    devices: RwLock<HashMap<u64, Sharing>>,
+}
 
 /// What lies in the private directory of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +58,8 @@ pub(crate) struct Contents {
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: Versioning,
+    /// Whether other nodes may change its file system.
+    pub(crate) sharing: Sharing,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
     pub(crate) guard: Option<Guard>,
 }
@@ -95,6 +105,22 @@ impl Glance {
 }
 
 impl Private {
+    pub(crate) fn new(sharing: Sharing) -> Self {
+        Private { known: RwLock::default(), sharing, devices: RwLock::default() }
+    }
+
+    /// Cost: one `fstatfs` for each device.
+    fn sharing_of(&self, private: &File, device: u64) -> Result<Sharing, Errno> {
+        let known =
+            self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
+        if let Some(sharing) = known {
+            return Ok(sharing);
+        }
+        let sharing = Sharing::of(private)?;
+        self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(device, sharing);
+        Ok(sharing)
+    }
+
     /// Looks whether anything changed in the private directory of `bucket`. Cost: one `fstat` as a rule.
     pub(crate) fn glance(&self, root: &Tree, bucket: &Bucket) -> Result<Glance, Errno> {
         if let Some(known) = self.held(bucket)
@@ -105,7 +131,13 @@ impl Private {
         {
             return Ok(Glance { contents: known.contents, known: Some(known) });
         }
-        Ok(Glance { contents: self.look(root, bucket)?, known: None })
+        for _ in 0..MAX_STALE {
+            match self.look(root, bucket) {
+                Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
+                contents => return Ok(Glance { contents: contents?, known: None }),
+            }
+        }
+        Err(Errno::STALE)
     }
 
     /// As [`Private::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
@@ -120,11 +152,11 @@ impl Private {
 
     /// Forgets what is known of `bucket`, because this process has just changed it.
     pub(crate) fn forget(&self, bucket: &Bucket) {
-        self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
+        self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
     fn held(&self, bucket: &Bucket) -> Option<Arc<Known>> {
-        let all = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let all = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.get(bucket).filter(|known| known.opened.elapsed() < HOLD).cloned()
     }
 
@@ -134,15 +166,22 @@ impl Private {
             Ok(private) => private,
             // What is not there holds nothing, and what is no directory is not ours.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                self.remember(bucket, None, None, Contents::default());
-                return Ok(Contents::default());
+                let contents = Contents { sharing: self.sharing, ..Contents::default() };
+                self.remember(bucket, None, None, contents);
+                return Ok(contents);
             }
             Err(errno) => return Err(errno),
         };
         // The times first: what changes after them is seen as a change.
         let before = stat(&private)?;
-        let contents = contents_of(&private)?;
-        let times = is_settled(&before).then(|| times(&before));
+        let sharing = self.sharing_of(&private, before.device)?;
+        if sharing.is_shared() {
+            // What other nodes have made or removed in it is seen from now on.
+            stat_now(&private)?;
+        }
+        let contents = Contents { sharing, ..contents_of(&private)? };
+        // Times of another node's clock, in steps of its own, are not believed.
+        let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
         self.remember(bucket, Some(private), times, contents);
         Ok(contents)
     }
@@ -156,7 +195,7 @@ impl Private {
     ) {
         let lock_table = AtomicU64::new(0);
         let known = Known { private, opened: Tick::now(), times, contents, lock_table };
-        let mut all = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);
         }
@@ -177,7 +216,8 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
     let versioning = read_versioning(private, guard)?;
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
-    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, guard })
+    let sharing = Sharing::default();
+    Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
 }
 
 /// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in those of a

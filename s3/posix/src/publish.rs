@@ -80,6 +80,10 @@ impl Staged {
     /// Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
+            // What is remembered of the name may be old: the server is asked under the lock.
+            if self.inner.contents_for_write(&self.bucket)?.sharing.is_shared() {
+                return Ok(false);
+            }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
                 // It is a directory, or gone again: that is decided under the lock.
@@ -147,7 +151,7 @@ impl Staged {
                     self.replace(key, contents)?;
                     true
                 }
-                None => self.create_anywhere(key)?,
+                None => self.create_anywhere(key, contents)?,
             };
             if is_done {
                 if is_versioned && version.is_none() {
@@ -161,9 +165,14 @@ impl Staged {
     }
 
     /// Makes the object where it can lie; says `false` if another writer was faster.
-    fn create_anywhere(&mut self, key: &Key) -> Result<bool> {
+    fn create_anywhere(&mut self, key: &Key, contents: Contents) -> Result<bool> {
         if self.link(Some(key))? {
             return Ok(true);
+        }
+        let is_file = || stat_in(&self.parent, &self.place.name).is_ok_and(|stat| !stat.is_dir);
+        if contents.sharing.is_shared() && is_file() {
+            // A creation on another node, or a name that is gone and still remembered.
+            return Ok(false);
         }
         self.move_to_odd(key)?;
         // Now that the odd place can be seen to be there: whoever has made the plain file before is
@@ -256,7 +265,10 @@ impl Staged {
     /// Finds or makes the parent again after a delete removed it; says `false` if the file of another
     /// key is in its place by now, so that `key` has become an odd one.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
-        self.inner.dirs.forget(&self.place.dir);
+        match self.inner.sharing.is_shared() {
+            true => self.inner.refresh_dirs(&self.place.dir),
+            false => self.inner.dirs.forget(&self.place.dir),
+        }
         match self.inner.parent_of(&self.bucket, &self.place.dir) {
             Ok(parent) => {
                 self.parent = parent;
@@ -295,6 +307,7 @@ impl Inner {
         key: &Key,
         contents: Contents,
     ) -> Result<Option<(Place<'static>, Opened)>> {
+        self.refresh(bucket, key, contents)?;
         let odd = odd(bucket, key);
         let places =
             plain(bucket, key).map(Place::into_owned).into_iter().chain(contents.has_odd.then_some(odd));

@@ -8,14 +8,21 @@ use fordway_store::{
     Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
     ObjectPart, Result, VersionId,
 };
-use fordway_sys::{Errno, FileStat, Mode, OFlags, get_xattr_in, read_into_spare, stat, stat_in};
+use fordway_sys::{
+    Errno, FileStat, Mode, OFlags, Sharing, get_xattr_in, look_again, read_into_spare, stat, stat_in,
+};
 
 use crate::Inner;
 use crate::bare::is_bare;
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
 use crate::record::{NOTHING, Record, Seal, etag_of_file};
+use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
+use crate::stage::give_way;
+
+/// Content of a shared file system that is read at once.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// An object's file, opened.
 pub(crate) struct Opened {
@@ -73,6 +80,17 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
 
 impl Inner {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        let mut race = 0;
+        loop {
+            match self.try_get(bucket, key, options) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => self.refresh_name(bucket, key),
+                done => return done,
+            }
+            race += 1;
+        }
+    }
+
+    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
         let opened = self.open_version(bucket, key, options.version.as_ref())?;
         let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
         let (file, info) = opened.into_info();
@@ -83,10 +101,23 @@ impl Inner {
             true => Content::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
-                Content::File(FileRegion { file, offset, len })
+                self.content(FileRegion { file, offset, len })?
             }
         };
         Ok(Object { info, range, content })
+    }
+
+    /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
+    /// may have removed it: so it is read now, all of it if there is little.
+    fn content(&self, region: FileRegion) -> Result<Content> {
+        if self.sharing != Sharing::Unknown {
+            return Ok(Content::File(region));
+        }
+        let is_small = region.len <= SMALL_BYTES;
+        let end = region.offset + if is_small { region.len } else { 1 };
+        let mut bytes = Vec::new();
+        read_exactly(&region.file, region.offset..end, &mut bytes)?;
+        Ok(if is_small { Content::Bytes(bytes.into()) } else { Content::File(region) })
     }
 
     /// Bytes alone: the record is read only where a condition asks for the tag in it.
@@ -103,12 +134,18 @@ impl Inner {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
-        let found = self.find_file(bucket, key)?;
-        let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
-        let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
-        buffer.clear();
-        read_exactly(&file, range, buffer)?;
-        Ok(stat.size)
+        let mut race = 0;
+        loop {
+            let found = self.find_file(bucket, key)?;
+            let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
+            let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
+            buffer.clear();
+            match read_exactly(&file, range, buffer) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => self.refresh_name(bucket, key),
+                done => return done.map(|()| stat.size),
+            }
+            race += 1;
+        }
     }
 
     /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
@@ -194,7 +231,26 @@ impl Inner {
 
     /// Opens the object under `key`, if there is one.
     pub(crate) fn find_object(&self, bucket: &Bucket, key: &Key) -> Result<Option<Opened>> {
-        self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose()
+        let find = || self.find_file(bucket, key)?.map(|found| self.with_record(bucket, found)).transpose();
+        for race in 0..MAX_STALE {
+            give_way(race);
+            match find() {
+                // What is not there is none: this was there a moment ago.
+                Err(error) if is_stale(&error) || error.kind() == ErrorKind::NoSuchKey => {
+                    self.refresh_name(bucket, key);
+                }
+                done => return done,
+            }
+        }
+        find()
+    }
+
+    /// Has this node look up `key` anew, because the server no longer knows what it found.
+    fn refresh_name(&self, bucket: &Bucket, key: &Key) {
+        if let Some(place) = plain(bucket, key) {
+            self.refresh_dirs(&place.dir);
+            look_again(self.root.dir(), &place.path());
+        }
     }
 
     fn with_record(&self, bucket: &Bucket, (file, stat): (File, FileStat)) -> Result<Opened> {
@@ -230,13 +286,25 @@ impl Inner {
     /// Opens the regular file at `place`; `None` if there is none. A FIFO, socket or device is told
     /// from a file after a non-blocking open for reading, which neither waits nor moves data.
     fn open_regular(&self, place: &Place) -> Result<Option<(File, FileStat)>> {
-        let file = match self.open_to_read(place) {
-            Ok(file) => file,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => return Ok(None),
-            Err(errno) => return Err(from_errno(errno, "opening")),
-        };
-        let stat = stat(&file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
-        Ok(stat.is_file.then_some((file, stat)))
+        for race in 0..MAX_STALE {
+            give_way(race);
+            let opened = self.open_to_read(place).and_then(|file| {
+                let stat = stat(&file).map_err(known_no_longer)?;
+                Ok((file, stat))
+            });
+            return match opened {
+                Ok((file, stat)) => Ok(stat.is_file.then_some((file, stat))),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NAMETOOLONG) => Ok(None),
+                // Another node has replaced or removed it, or a directory on the way.
+                Err(Errno::STALE) => {
+                    self.refresh_dirs(&place.dir);
+                    look_again(self.root.dir(), &place.path());
+                    continue;
+                }
+                Err(errno) => Err(from_errno(errno, "opening")),
+            };
+        }
+        Ok(None)
     }
 
     fn open_to_read(&self, place: &Place) -> Result<File, Errno> {
@@ -251,7 +319,7 @@ impl Inner {
         match self.root.open_in(&dir, &place.name, flags) {
             // A link is followed by a walk from the root, which keeps it beneath that.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
-            Err(Errno::NOENT | Errno::STALE) if dir.is_gone() => {
+            Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
                 self.root.open_beneath(&place.path(), flags, Mode::empty())
             }
@@ -279,11 +347,18 @@ impl Inner {
     }
 }
 
+/// What GlusterFS says of an open file that its server no longer knows may also be `NOENT`, which a descriptor
+/// cannot mean.
+fn known_no_longer(errno: Errno) -> Errno {
+    if errno == Errno::NOENT { Errno::STALE } else { errno }
+}
+
 /// Reads a range that lies in `file`, behind what is in `buffer`.
 /// Errors: `IncompleteBody` if the file was cut meanwhile.
 fn read_exactly(file: &File, range: std::ops::Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
     let len = usize::try_from(range.end - range.start).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
-    let got = read_into_spare(file, buffer, range.start, len).map_err(|e| from_errno(e, "reading"))?;
+    let got = read_into_spare(file, buffer, range.start, len)
+        .map_err(|errno| from_errno(known_no_longer(errno), "reading"))?;
     match got == len {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::IncompleteBody, "the file was cut while it was read")),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, Key, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, create_unnamed, free_bytes, make_dir, open_in, remove_file, set_xattr,
-    stat, sync_data, write_all_at,
+    Errno, FileStat, Mode, OFlags, Sharing, create_unnamed, free_bytes, make_dir, open_in, remove_file,
+    set_xattr, stat, sync_data, write_all_at,
 };
 
 use crate::area::{Shelter, not_ours};
 use crate::dirs::Dir;
-use crate::errors::from_errno;
-use crate::layout::{OUR_DIR, Place, is_private, join};
+use crate::errors::{from_errno, is_stale};
+use crate::layout::{OUR_DIR, Place, is_private, join, tmp_dir};
 use crate::read::system_time;
 use crate::record::{Record, Seal, etag_of_file};
 use crate::{Durability, Inner};
@@ -84,9 +84,23 @@ impl Staged {
         for race in 0..MAX_RACES {
             give_way(race);
             let parent = inner.parent_of(bucket, &place.dir)?;
-            let (file, hidden) = match create_unnamed(&parent, mode) {
+            // Few shared file systems have unnamed files, and some that say so lose them.
+            let unnamed = match inner.sharing {
+                Sharing::Local => create_unnamed(&parent, mode),
+                Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
+            };
+            let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
-                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => inner.create_hidden(bucket, mode)?,
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                    match inner.create_hidden(bucket, mode) {
+                        // Another node has removed the bucket, or its directory for staged files.
+                        Err(error) if is_stale(&error) => {
+                            inner.refresh_dirs(&tmp_dir(bucket));
+                            continue;
+                        }
+                        made => made?,
+                    }
+                }
                 // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
                 Err(_) if parent.is_removed() => {
                     inner.dirs.forget(&place.dir);
@@ -178,6 +192,7 @@ impl Staged {
     /// Attaches `record`, sealed for the content as it is now and with a tag of its own if it has
     /// none yet, and makes the content durable where that is asked for.
     pub(crate) fn seal(&self, record: &mut Record) -> Result<PutResult> {
+        self.show_content()?;
         let stamped = if self.may_be_bare && *record == Record::default() { self.stamp()? } else { None };
         let stat = match stamped {
             Some(stat) => stat,
@@ -185,6 +200,18 @@ impl Staged {
         };
         self.sync_content()?;
         Ok(made_of(record, &stat))
+    }
+
+    /// Has the content leave this node, where others could see the name before it.
+    fn show_content(&self) -> Result<()> {
+        let is_shared =
+            self.hidden.is_some() && self.inner.contents_for_write(&self.bucket)?.sharing.is_shared();
+        match is_shared {
+            true => {
+                sync_data(&self.file).map_err(|errno| from_errno(errno, "writing the content to the server"))
+            }
+            false => Ok(()),
+        }
     }
 
     /// Makes the content durable where that is asked for: before it gets a name, so that a crash of the
@@ -208,6 +235,7 @@ impl Staged {
 
     /// Publishes the file at its path whatever is there: for files that no other writer publishes.
     pub(crate) fn publish_private(mut self) -> Result<()> {
+        self.show_content()?;
         self.sync_content()?;
         if !self.link(None)? {
             self.rename_into_place()?.map_err(|errno| from_errno(errno, "publishing"))?;
@@ -217,6 +245,7 @@ impl Staged {
 
     /// Publishes the file at its place if there is none yet.
     pub(crate) fn publish_if_new(mut self) -> Result<()> {
+        self.show_content()?;
         self.sync_content()?;
         self.link(None)?;
         self.sync_name()
@@ -252,7 +281,7 @@ impl Inner {
     pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
         let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
         record.etag.get_or_insert_with(|| unique_etag(&stat));
-        if self.config.durability != Durability::None {
+        if self.config.durability != Durability::None || self.sharing.is_shared() {
             sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(made_of(record, &stat))

@@ -1,0 +1,408 @@
+//! What holds between two nodes that mount one file system, each with caches of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store, ObjectVersions, Objects};
+use fordway_testkit::cluster::Cluster;
+
+/// Names the role, the number and the team of a process in a cluster.
+const MEMBER: &str = "FORDWAY_TEST_SHARED";
+/// How long members of a team wait for each other.
+const START: Duration = Duration::from_secs(60);
+/// What begins a line that a member reports.
+const REPORT: &str = "report: ";
+
+const INCREMENTS: usize = 50;
+const CREATED_KEYS: usize = 60;
+const OVERWRITES: usize = 300;
+
+/// A process in a cluster.
+struct Member {
+    number: usize,
+}
+
+type Role = (&'static str, fn(&Member));
+
+/// What must hold, and how that is seen.
+type Check = (&'static str, fn(&Cluster));
+
+const ROLES: &[Role] = &[
+    ("set-up", set_up),
+    ("counter", count_up),
+    ("count", count),
+    ("creator", create_all),
+    ("old-tags", use_old_tags),
+    ("old-tags-of-versions", use_old_tags_of_versions),
+    ("writer", overwrite),
+    ("reader", read_whole),
+    ("lister", list_what_was_put),
+    ("directories", share_directories),
+    ("left-behind", leave_names_behind),
+];
+
+#[test]
+fn glusterfs_is_one_store_for_two_nodes() {
+    Cluster::glusterfs().inspect(is_one_store);
+}
+
+#[test]
+fn nfs_is_one_store_for_two_nodes() {
+    Cluster::nfs().inspect(is_one_store);
+}
+
+#[test]
+#[ignore = "run by the other tests, as processes in a cluster"]
+fn a_member_of_a_team() {
+    let Ok(task) = std::env::var(MEMBER) else { return };
+    let [role, number, team] = task.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+    let (_, act) = ROLES.iter().find(|(name, _)| *name == role).unwrap();
+    let control = Path::new(Cluster::CONTROL);
+    fs::write(control.join(format!("ready.{team}.{number}")), "").unwrap();
+    wait_for(&control.join(format!("go.{team}")));
+    act(&Member { number: number.parse().unwrap() });
+}
+
+fn wait_for(file: &Path) {
+    let begin = Instant::now();
+    while !file.exists() {
+        assert!(begin.elapsed() < START, "{} does not come", file.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs one process for each of `roles`, all from the same moment on; returns what each reports.
+fn run(cluster: &Cluster, roles: &[&str]) -> Vec<Vec<String>> {
+    static TEAMS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let team = TEAMS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let program = std::env::current_exe().unwrap();
+    let begin = |(number, role): (usize, &&str)| {
+        cluster.task(&format!(
+            "{MEMBER}='{role} {number} {team}' exec {} --ignored --exact a_member_of_a_team --nocapture",
+            program.display()
+        ))
+    };
+    let tasks: Vec<_> = roles.iter().enumerate().map(begin).collect();
+    (0..roles.len()).for_each(|number| wait_for(&cluster.control(&format!("ready.{team}.{number}"))));
+    fs::write(cluster.control(&format!("go.{team}")), "").unwrap();
+    let reports =
+        |said: String| said.lines().filter_map(|line| line.strip_prefix(REPORT)).map(str::to_owned).collect();
+    tasks.into_iter().map(|task| reports(task.output())).collect()
+}
+
+#[allow(clippy::print_stdout, reason = "the test that started this process reads it")]
+fn report(line: impl std::fmt::Display) {
+    // The test harness has begun a line of its own.
+    println!("\n{REPORT}{line}");
+}
+
+#[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
+fn is_one_store(cluster: &Cluster) {
+    run(cluster, &["set-up"]);
+    let checks: &[Check] = &[
+        ("the put just acknowledged is listed", |cluster| {
+            run(cluster, &["lister"]);
+        }),
+        ("an old ETag is refused", |cluster| {
+            run(cluster, &["old-tags"]);
+        }),
+        ("an old ETag is refused where versions are kept", |cluster| {
+            run(cluster, &["old-tags-of-versions"]);
+        }),
+        ("no increment is lost", no_increment_is_lost),
+        ("of racing creators one wins", one_creator_wins),
+        ("no read is torn", |cluster| {
+            run(cluster, &["writer", "reader", "reader", "reader"]);
+        }),
+        ("directories come and go", |cluster| {
+            run(cluster, &["directories"]);
+        }),
+        ("what the file system leaves behind is no object", |cluster| {
+            run(cluster, &["left-behind"]);
+        }),
+    ];
+    let mut failed = Vec::new();
+    for (name, check) in checks {
+        let begin = Instant::now();
+        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(cluster)));
+        eprintln!("{}: {name}: {:?}, {}", cluster.name, begin.elapsed(), held.is_ok());
+        if held.is_err() {
+            failed.push(*name);
+        }
+    }
+    assert!(failed.is_empty(), "on {}: {failed:?}", cluster.name);
+}
+
+fn no_increment_is_lost(cluster: &Cluster) {
+    run(cluster, &["counter"; 8]);
+    let seen = run(cluster, &["count"; 2]);
+    assert_eq!(seen, vec![vec![(8 * INCREMENTS).to_string()]; 2]);
+}
+
+fn one_creator_wins(cluster: &Cluster) {
+    let won = run(cluster, &["creator"; 8]);
+    let mut winners: BTreeMap<&str, usize> = BTreeMap::new();
+    won.iter().flatten().for_each(|key| *winners.entry(key.as_str()).or_default() += 1);
+    assert_eq!(winners.len(), CREATED_KEYS);
+    assert!(winners.values().all(|winners| *winners == 1), "{winners:?}");
+}
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+/// The store as node `number` (or that modulo two) sees it.
+fn store(number: usize) -> PosixStore {
+    PosixStore::open(Path::new(Cluster::MOUNTS[number % 2]), PosixConfig::default()).unwrap()
+}
+
+fn put(store: &PosixStore, name: &str, body: &[u8]) -> ETag {
+    store.put(&bucket(), &key(name), body, &PutOptions::default()).unwrap().etag
+}
+
+fn put_if(conditions: Conditions) -> PutOptions {
+    PutOptions { conditions, ..Default::default() }
+}
+
+fn read(store: &PosixStore, name: &str) -> Result<Vec<u8>, ErrorKind> {
+    let mut body = Vec::new();
+    let got = store.read(&bucket(), &key(name), &GetOptions::default(), &mut body);
+    got.map(|_| body).map_err(|error| error.kind())
+}
+
+fn set_up(_: &Member) {
+    let store = store(0);
+    store.create_bucket(&bucket()).unwrap();
+    put(&store, "dir/count", b"0");
+    put(&store, "whole", &content(0));
+}
+
+fn count(member: &Member) {
+    // No longer than any cache here is trusted.
+    std::thread::sleep(Duration::from_secs(4));
+    report(String::from_utf8(read(&store(member.number), "dir/count").unwrap()).unwrap());
+}
+
+fn count_up(member: &Member) {
+    let store = store(member.number);
+    let mut left = INCREMENTS;
+    while left > 0 {
+        let object = match store.get(&bucket(), &key("dir/count"), &GetOptions::default()) {
+            Ok(object) => object,
+            Err(error) => panic!("{error}"),
+        };
+        let only_if = put_if(Conditions::only_if(object.info.etag));
+        let count: u64 = String::from_utf8(object.content.into_vec().unwrap()).unwrap().parse().unwrap();
+        match store.put(&bucket(), &key("dir/count"), (count + 1).to_string().as_bytes(), &only_if) {
+            Ok(_) => left -= 1,
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn create_all(member: &Member) {
+    let store = store(member.number);
+    for number in 0..CREATED_KEYS {
+        let name = format!("created{}/{number}", number / 20);
+        match store.put(
+            &bucket(),
+            &key(&name),
+            &[member.number as u8; 1000],
+            &put_if(Conditions::create_only()),
+        ) {
+            Ok(_) => report(name),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}"),
+        }
+    }
+}
+
+/// One node has seen a version that another has replaced or removed.
+fn use_old_tags(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    for round in 0..10 {
+        let name = format!("tags/{round}");
+        let old = put(&one, &name, b"one");
+        assert_eq!(other.head(&bucket(), &key(&name), &GetOptions::default()).unwrap().etag, old);
+        let new = put(&one, &name, b"another");
+        let refused = other.put(&bucket(), &key(&name), b"lost", &put_if(Conditions::only_if(old.clone())));
+        assert_eq!(
+            refused.map(|made| made.etag).map_err(|error| error.kind()),
+            Err(ErrorKind::PreconditionFailed)
+        );
+        let options = DeleteOptions { conditions: Conditions::only_if(old), ..Default::default() };
+        let refused = other.delete(&bucket(), &key(&name), &options);
+        assert_eq!(refused.map_err(|error| error.kind()).unwrap_err(), ErrorKind::PreconditionFailed);
+        let third =
+            other.put(&bucket(), &key(&name), b"third", &put_if(Conditions::only_if(new))).unwrap().etag;
+        other.delete(&bucket(), &key(&name), &DeleteOptions::default()).unwrap();
+        let refused = one.put(&bucket(), &key(&name), b"lost", &put_if(Conditions::only_if(third)));
+        assert_eq!(refused.map(|made| made.etag).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
+    }
+}
+
+/// The file of an old version lives on under another name.
+fn use_old_tags_of_versions(_: &Member) {
+    use fordway_store::Versioning;
+    let (one, other) = (store(0), store(1));
+    let bucket = Bucket::new("versions").unwrap();
+    one.create_bucket(&bucket).unwrap();
+    one.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    for round in 0..5 {
+        let key = key(&format!("tags/{round}"));
+        let put = |body: &[u8]| one.put(&bucket, &key, body, &PutOptions::default()).unwrap().etag;
+        let old = put(b"one");
+        assert_eq!(other.head(&bucket, &key, &GetOptions::default()).unwrap().etag, old);
+        let new = put(b"another");
+        let refused = other.put(&bucket, &key, b"lost", &put_if(Conditions::only_if(old)));
+        assert_eq!(
+            refused.map(|made| made.etag).map_err(|error| error.kind()),
+            Err(ErrorKind::PreconditionFailed)
+        );
+        other.put(&bucket, &key, b"third", &put_if(Conditions::only_if(new))).unwrap();
+    }
+}
+
+/// What the version number `round` holds: one letter, as often as its size says.
+fn content(round: usize) -> Vec<u8> {
+    vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
+}
+
+fn overwrite(member: &Member) {
+    let store = store(member.number);
+    (0..OVERWRITES).for_each(|round| drop(put(&store, "whole", &content(round))));
+    put(&store, "overwritten", b"1");
+}
+
+fn read_whole(member: &Member) {
+    let store = store(member.number);
+    let begin = Instant::now();
+    let mut reads = 0;
+    while read(&store, "overwritten").is_err() && begin.elapsed() < START {
+        let body = read(&store, "whole").unwrap();
+        let is_whole =
+            (0..OVERWRITES).any(|round| content(round).len() == body.len() && body == content(round));
+        let letters: std::collections::BTreeSet<u8> = body.iter().copied().collect();
+        assert!(is_whole, "{} bytes of {letters:?} after {reads} reads", body.len());
+        reads += 1;
+    }
+    report(reads);
+}
+
+/// As many that a listing is remembered.
+fn list_what_was_put(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    put(&one, "listed/first", b"");
+    let dir = Path::new(Cluster::MOUNTS[0]).join("bucket/listed");
+    (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
+    let start_after = Some("listed/0599".to_owned());
+    let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
+    for round in 0..15 {
+        let store = if round % 2 == 0 { &one } else { &other };
+        store.list(&bucket(), &query).unwrap();
+        let name = format!("listed/{:04}", 700 + round);
+        put(store, &name, b"");
+        let listed = store.list(&bucket(), &query).unwrap();
+        assert!(
+            listed.entries.iter().any(|entry| format!("{entry:?}").contains(&name)),
+            "{name} is not listed"
+        );
+    }
+}
+
+/// A directory that one node has seen is removed, and perhaps made again, by the other.
+fn share_directories(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    for round in 0..10 {
+        let (first, second) = (format!("come{round}/and/go/x"), format!("come{round}/and/go/y"));
+        put(&one, &first, b"1");
+        read(&other, &first).unwrap();
+        one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
+        match read(&other, &first) {
+            // Within what the mount's caches allow.
+            Ok(_) | Err(ErrorKind::NoSuchKey) => {}
+            Err(kind) => panic!("{kind:?}"),
+        }
+        put(&other, &second, b"2");
+        assert_eq!(read(&other, &second).unwrap(), b"2");
+        other.delete(&bucket(), &key(&second), &DeleteOptions::default()).unwrap();
+        one.put(&bucket(), &key(&first), b"3", &put_if(Conditions::create_only())).unwrap();
+        other.list(&bucket(), &ListQuery { prefix: format!("come{round}/"), ..Default::default() }).unwrap();
+    }
+}
+
+/// NFS gives a file that is open where it is removed a hidden name; FUSE may do so too.
+fn leave_names_behind(_: &Member) {
+    let (one, other) = (store(0), store(1));
+    let dir = Path::new(Cluster::MOUNTS[0]).join("bucket/left");
+    put(&one, "left/a", b"1");
+    put(&one, "left/.nfs", b"an object");
+    let open = fs::File::open(dir.join("a")).unwrap();
+    put(&one, "left/a", b"2");
+    let open_too = fs::File::open(dir.join("a")).unwrap();
+    one.delete(&bucket(), &key("left/a"), &DeleteOptions::default()).unwrap();
+    let query = ListQuery { prefix: "left/".to_owned(), ..Default::default() };
+    for store in [&one, &other] {
+        let listed = store.list(&bucket(), &query).unwrap();
+        assert_eq!(listed.entries.len(), 1, "{:?}", listed.entries);
+    }
+    drop((open, open_too));
+    one.delete(&bucket(), &key("left/.nfs"), &DeleteOptions::default()).unwrap();
+    one.list(&bucket(), &query).unwrap();
+}
+
+/// Names the file that tells of a cluster which is about to lose its test.
+const HOLDER: &str = "FORDWAY_TEST_HOLDER";
+
+#[test]
+#[ignore = "run by another test, as a process that is killed"]
+fn holds_a_cluster() {
+    let Ok(file) = std::env::var(HOLDER) else { return };
+    let cluster = Cluster::glusterfs().unwrap();
+    let new = format!("{file}.new");
+    fs::write(&new, cluster.process().to_string()).unwrap();
+    fs::rename(new, file).unwrap();
+    std::thread::sleep(START);
+}
+
+#[test]
+fn a_test_that_is_killed_leaves_nothing_behind() {
+    // It is known to start here before another process is asked to.
+    let Some(cluster) = Cluster::glusterfs() else { return };
+    drop(cluster);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("process");
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "holds_a_cluster"]).env(HOLDER, &file);
+    let mut holder = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    wait_for(&file);
+    let process = Path::new("/proc").join(fs::read_to_string(&file).unwrap());
+    assert!(process.exists());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let begin = Instant::now();
+    // The kernel ends the first process of the namespace, and with it all others, before it is gone itself.
+    while process.exists() {
+        assert!(begin.elapsed() < START, "{} lives on", process.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_cluster_ends_with_its_test() {
+    let Some(cluster) = Cluster::glusterfs() else { return };
+    let process = Path::new("/proc").join(cluster.process().to_string());
+    let said = cluster.task("grep -c glusterfs /proc/mounts").output();
+    assert_eq!(said.trim(), "2", "both mounts are there");
+    let outside = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!outside.contains("glusterfs"), "{outside}");
+    drop(cluster);
+    assert!(!process.exists());
+}
