@@ -6,7 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, PutOptions, Store, ObjectVersions, Objects};
+use fordway_store::{
+    Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
+    PutOptions, Store,
+};
 use fordway_testkit::cluster::Cluster;
 
 /// Names the role, the number and the team of a process in a cluster.
