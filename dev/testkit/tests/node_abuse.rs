@@ -322,7 +322,7 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert!(root.join("d/e").exists());
 }
 
-/// A descriptor that was kept is that of a file of one's own: what is written through it is a change
+/// A kept descriptor belongs to a file of one's own: what is written through it is a change
 /// that POSIX made, and no stale ETag is served for it.
 #[test]
 fn a_descriptor_that_was_kept_fakes_no_version() {
