@@ -180,7 +180,7 @@ fn what_is_no_greeting_ends_the_connection() {
     raw.socket.write_all(&Hello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
-    assert!(String::from_utf8_lossy(&said).contains("version 3 of the protocol, the client 99"));
+    assert!(String::from_utf8_lossy(&said).contains("version 4 of the protocol, the client 99"));
     ground.assert_works();
 }
 
