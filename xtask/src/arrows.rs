@@ -66,7 +66,7 @@ fn uses(room: Room) -> &'static [Room] {
     }
 }
 
-/// Checks every dependency between crates of the workspace, those of tests and builds included.
+/// Checks every dependency between crates of the workspace, tests and builds included.
 pub(crate) fn check_workspace() -> Result<()> {
     let packages = packages()?;
     let arrows: Vec<_> = packages.iter().flat_map(arrows_of).collect();

@@ -1,7 +1,7 @@
 //! The types of the C interface, field by field, and the proof that they lie where C puts them.
 //!
-//! libs3 4.1 only appended to the structures of 2.0. So a structure that we hand out can be that of
-//! 4.1 for both, and one that we are handed is read as its part of 2.0 first.
+//! libs3 4.1 only appended to the structures of 2.0. So a structure that we hand out can be 4.1's
+//! for both, and one that we are handed is read as its part of 2.0 first.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -294,7 +294,7 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> StatusNumber;
-/// `S3ListPartsResponseCallback`: the four names are those of initiator and owner;
+/// `S3ListPartsResponseCallback`: the four names belong to initiator and owner;
 /// `parts_before` counts the parts that earlier calls had.
 pub type ListPartsCallback = unsafe extern "C" fn(
     is_truncated: c_int,

@@ -222,7 +222,7 @@ pub(crate) unsafe fn properties<P: Properties>(pointer: *const P) -> Outcome<Opt
 }
 
 /// Access is what the file system's permissions or the service's own configuration say.
-/// Errors: every list but that of the owner alone.
+/// Errors: every list but the owner's alone.
 pub(crate) fn check_acl(canned_acl: c_int) -> Outcome {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),

@@ -169,7 +169,7 @@ impl Batch {
     }
 }
 
-/// The bucket a copy goes to: `name`, or that of the target. Errors: `InvalidBucketName`.
+/// The bucket a copy goes to: `name`, or the target's. Errors: `InvalidBucketName`.
 pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> Outcome<Bucket> {
     match name {
         Some(name) => Ok(Bucket::new(name)?),

@@ -1,4 +1,4 @@
-//! What is told to who looks for a fault: nothing, unless `FORDWAY_LOG` is set.
+//! Diagnosis: nothing, unless `FORDWAY_LOG` is set.
 
 use std::io::IsTerminal;
 use std::sync::Once;

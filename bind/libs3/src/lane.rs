@@ -17,7 +17,7 @@ use fordway_sys::Process;
 use crate::arguments::checked;
 use crate::failure::Outcome;
 
-/// What a program says of where its objects are, and of who it is. Empty texts are `None`.
+/// Where a program says that its objects are, and its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address<T> {
     pub(crate) host: Option<T>,

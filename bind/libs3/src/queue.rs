@@ -1,6 +1,6 @@
 //! Request contexts: requests that wait until the program drives them.
 //!
-//! A request that is given a context is checked and copied at once, and carried out by whoever calls
+//! A request that is given a context is checked and copied at once, and carried out by the caller of
 //! one of the `run` functions. There is always something to do while anything waits, so the
 //! descriptor given for `select` is ready then, and the time to wait is nothing.
 
@@ -27,7 +27,7 @@ struct Waiting {
 }
 
 impl RequestContext {
-    /// An empty one. Errors: that of the system, if it has no descriptor left.
+    /// An empty one. Errors: the system's, if it has no descriptor left.
     pub(crate) fn new() -> std::io::Result<Self> {
         let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
         Ok(RequestContext { waiting: Mutex::default(), ready })

@@ -91,7 +91,7 @@ const SINCE_4_1: &[(Status, Status)] = &[
 ];
 
 impl Status {
-    /// The number in 2.0; for what it does not have, that of the nearest that it has.
+    /// The number in 2.0; for a kind it lacks, the nearest one's.
     pub fn number_in_2_0(self) -> StatusNumber {
         let stand_in = SINCE_4_1.iter().find(|(new, _)| *new == self).map(|(_, stand_in)| *stand_in);
         let known = stand_in.unwrap_or(self);
@@ -108,7 +108,7 @@ impl Status {
         Status::ALL.iter().copied().filter(is_known).nth(usize::try_from(number).ok()?)
     }
 
-    /// Whether `S3_status_is_retryable` says so: the list is that of libs3, which programs are made for.
+    /// Whether `S3_status_is_retryable` says so: the list is libs3's, which programs are made for.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,

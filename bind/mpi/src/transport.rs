@@ -33,7 +33,7 @@ pub(crate) struct TransportArgs {
     /// Print the MPI library that this is linked to, and end
     #[arg(long)]
     pub(crate) which: bool,
-    /// Take orders from who listens there
+    /// Take orders from the listener there
     #[arg(long, value_name = "HOST:PORT", hide = true)]
     control: Option<SocketAddr>,
 }

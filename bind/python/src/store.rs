@@ -303,7 +303,7 @@ impl Store {
 
     /// Iterates over all versions and delete markers of the keys that start with `prefix`.
     ///
-    /// They come by key in byte order, and those of one key from the newest to the oldest.
+    /// They come by key in byte order, and the versions of one key from the newest to the oldest.
     /// Raises `NotFoundError` (no bucket) when the first page is fetched.
     #[pyo3(signature = (bucket, prefix=""))]
     fn list_versions(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Versions> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Takes connections on a free port. Dropping it closes them, whoever waits on them.
+/// Takes connections on a free port. Dropping it closes them, even if a thread waits on them.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     open: Arc<Open>,
@@ -96,7 +96,7 @@ impl Open {
     }
 }
 
-/// What is behind `mutex`, whoever has panicked with it.
+/// What is behind `mutex`, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Whether what several clients of one key saw could have happened one after the other.
 //!
-//! The search is that of Wing and Gong: an order of all operations that keeps to real time (what
+//! The search is Wing and Gong's: an order of all operations that keeps to real time (what
 //! ended before another began comes first) and in which every answer is right. Clients work one
 //! operation at a time, so a state of the search is how far each has come and what the key holds;
 //! a state that led nowhere is not tried again.

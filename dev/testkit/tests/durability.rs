@@ -1,5 +1,5 @@
-//! Where content is to be on stable storage before it has a name, all of it is: that of objects, and that of
-//! the files which say what objects are.
+//! Where content is to be on stable storage before it has a name, all of it is: objects, and the files that
+//! describe them.
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{

@@ -180,7 +180,7 @@ fn what_is_no_greeting_ends_the_connection() {
     raw.socket.write_all(&Hello { version: 99, takes_descriptors: true }.to_bytes()).unwrap();
     let mut said = Vec::new();
     raw.socket.read_to_end(&mut said).unwrap();
-    assert!(String::from_utf8_lossy(&said).contains("version 3 of the protocol, the client 99"));
+    assert!(String::from_utf8_lossy(&said).contains("version 4 of the protocol, the client 99"));
     ground.assert_works();
 }
 
@@ -322,7 +322,7 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert!(root.join("d/e").exists());
 }
 
-/// A descriptor that was kept is that of a file of one's own: what is written through it is a change
+/// A kept descriptor belongs to a file of one's own: what is written through it is a change
 /// that POSIX made, and no stale ETag is served for it.
 #[test]
 fn a_descriptor_that_was_kept_fakes_no_version() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
-    PutOptions, Store,
+    PutOptions,
 };
 use fordway_testkit::cluster::Cluster;
 

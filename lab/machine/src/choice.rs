@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use crate::{Entry, Feature, similarity};
 
-/// The features that all machines of a comparison have. A similarity is a mean over features, so only those of
-/// the same features stand beside one another.
+/// The features that all machines of a comparison have. A similarity is a mean over features, so only
+/// similarities over the same features are comparable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// What is compared.

@@ -87,7 +87,7 @@ impl Counters {
     }
 
     /// What was used since. Errors: the processes are not the same any more, or less than `run_ns` was
-    /// covered: such counters would be taken for those of the whole run.
+    /// covered: such counters would be taken for the whole run's.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, NotCovered> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();

@@ -29,7 +29,7 @@ impl Latencies {
 
     /// Counts what `other` counted.
     pub fn add(&mut self, other: &Latencies) {
-        // Both have the bounds of this type, or those of a histogram within them.
+        // Both have the bounds of this type, or a histogram's within them.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }

@@ -73,7 +73,7 @@ pub struct RankRecord {
     pub elapsed_ns: u64,
     /// Spent on making and checking content.
     pub aside_ns: u64,
-    /// CPU time of this rank, that of making and checking content included.
+    /// CPU time of this rank, including making and checking content.
     pub cpu_ns: u64,
 }
 

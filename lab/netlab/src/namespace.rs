@@ -34,7 +34,7 @@ impl Namespace {
     }
 
     /// Does `work` in a thread of its own inside the namespace. Cost: a thread.
-    /// Errors: only those of getting there; the work's are its own.
+    /// Errors: only from getting there; the work's are its own.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_a_thread(|| self.enter().map(|()| work()))?
     }

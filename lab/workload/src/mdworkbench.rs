@@ -1,6 +1,6 @@
 //! md-workbench's pattern: data sets of constant size, from which every rank takes the oldest object
 //! (looks at it, reads it, removes it) and to which it adds a newest one. The objects a rank takes
-//! were made by another rank, and it makes those of a third.
+//! were made by another rank, and it makes a third one's.
 //!
 //! The three phases may be runs of their own: what the last one left is described by an object.
 

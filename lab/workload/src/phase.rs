@@ -20,7 +20,7 @@ const MESSAGES: usize = 3;
 /// How often progress is shown.
 const SHOWN_EVERY_NS: u64 = 100_000_000;
 
-/// What the outside world has to do with a run: the request to stop, and who looks at progress.
+/// What the outside world has to do with a run: the request to stop, and the display of progress.
 pub struct Watch<'w> {
     stop: &'w AtomicBool,
     show: &'w (dyn Fn(&str, u64) + Sync),
@@ -74,7 +74,7 @@ impl<'c> Crew<'c> {
 
     /// Runs `work` on all ranks at once, from a barrier on. Each of `tracks` is a phase of the run: the
     /// operations of `work` are told apart by them. Answers the results and what `work` did.
-    /// Errors: that of `work` on any rank, and `Interrupted`, on every rank.
+    /// Errors: `work`'s on any rank, and `Interrupted`, on every rank.
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],

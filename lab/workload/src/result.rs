@@ -16,7 +16,7 @@ pub struct RankShare {
     pub elapsed_ns: u64,
     /// Spent on making and checking content, and on progress.
     pub aside_ns: u64,
-    /// CPU time of this rank, that of making and checking content included.
+    /// CPU time of this rank, including making and checking content.
     pub cpu_ns: u64,
     /// Latencies of the operations that succeeded, as [`Latencies::to_base64`] has them.
     pub latencies: String,

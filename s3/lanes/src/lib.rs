@@ -6,7 +6,7 @@
 //! | `file:///DIRECTORY[?OPTION=VALUE&...]`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
 //! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
 //! | none | `http`: AWS |
-//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or that of another |
+//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another |
 //!
 //! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`)
 //! and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
@@ -49,7 +49,7 @@ impl Presigner for S3Store {
     }
 }
 
-/// Opens objects for reads of many ranges, and ahead of who reads; only lanes where a request is worth
+/// Opens objects for vectored reads and read-ahead; only lanes where a request is worth
 /// saving have one.
 pub trait FileOpener: Send + Sync {
     /// The version of an object that is there now. Errors: as of [`Objects::head`](fordway_store::Objects::head).

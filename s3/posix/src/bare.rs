@@ -1,4 +1,4 @@
-//! Bare objects: those of which nothing needs to be said but what their file says itself.
+//! Bare objects: their file says all there is to say.
 //!
 //! A put with the ETag policy `fast` and nothing beside its bytes makes one. Its ETag is made of the
 //! file's inode, size and modification time, and that time is set to the nanosecond: the clock that

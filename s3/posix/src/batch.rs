@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use fordway_sys::Process;
 use rayon::prelude::*;
 
-/// From so many writes on, a batch is shared out.
+/// From this many writes on, a batch is shared out.
 pub(crate) const SHARED_FROM: usize = 256;
 /// The fewest that are handed to a thread at a time.
 const AT_LEAST: usize = 16;

@@ -75,7 +75,7 @@ fn append_with_checksum(
 }
 
 /// Appends `len` bytes of `file` from `offset` to `staged`.
-/// Errors: `IncompleteBody` if the file is shorter by then, and those of a write.
+/// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
 pub(crate) fn append_range(staged: &mut Staged, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,
@@ -92,7 +92,7 @@ pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
 }
 
 /// Reads `left` bytes of `file` from `offset`, piece by piece.
-/// Errors: `IncompleteBody` if the file is shorter by then, and those of `consume`.
+/// Errors: `IncompleteBody` if the file is shorter by then, and errors of `consume`.
 pub(crate) fn for_each_piece(
     file: &File,
     mut offset: u64,

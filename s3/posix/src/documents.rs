@@ -1,7 +1,7 @@
 //! Documents of buckets, each a small file in the private area: `document-cors`, `document-tagging`.
 //!
 //! A document is believed if it is a regular file of no more bytes than a document has and, in a bucket with the sticky
-//! bit, if the bucket's owner or root made it. Nothing is remembered of documents: whoever asks reads the file.
+//! bit, if the bucket's owner or root made it. Documents are not cached: each call reads the file.
 
 use std::sync::Arc;
 

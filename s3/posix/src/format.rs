@@ -72,7 +72,7 @@ fn read(root: &Root) -> Result<Option<Vec<u8>>, Errno> {
     }
 }
 
-/// Says that the root has this program's version. Errors: those of the file system.
+/// Says that the root has this program's version. Errors: from the file system.
 pub(crate) fn write(root: &Root) -> Result<()> {
     let failed = |errno| from_errno(errno, "writing .fordway/format of the root");
     make_dir(root.dir(), PRIVATE_DIR, Mode::from_raw_mode(0o755)).map_err(failed)?;

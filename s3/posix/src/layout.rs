@@ -112,7 +112,7 @@ pub(crate) fn is_left_behind(name: &[u8]) -> bool {
             || name.strip_prefix(b".fuse_hidden").is_some_and(|rest| is_hex(rest, 16)))
 }
 
-/// The directory that an empty object under `key` is: that of a path with a slash behind it.
+/// The directory that an empty object under `key` is: a path with a slash behind it.
 pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     let path = Key::new(key.as_str().strip_suffix('/')?).ok()?;
     plain(bucket, &path).map(|place| place.path())
@@ -206,7 +206,7 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or((".", path))
 }
 
-/// Whether `path` is that of a bucket's private directory, or of something in it.
+/// Whether `path` names a bucket's private directory, or of something in it.
 pub(crate) fn is_private(path: &str) -> bool {
     let below = path.split_once('/').and_then(|(_, below)| below.strip_prefix(PRIVATE_DIR));
     below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -232,13 +232,13 @@ pub(crate) fn is_private_dir_name(name: &str) -> bool {
     [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
 }
 
-/// Whether `path` is that of a bucket's directory of staged files.
+/// Whether `path` names a bucket's directory of staged files.
 pub(crate) fn is_tmp_dir(path: &str) -> bool {
     path.strip_suffix(TMP)
         .is_some_and(|above| above.ends_with("/.fordway/") && above.matches('/').count() == 2)
 }
 
-/// Whether `path` is that of the directory of one upload.
+/// Whether `path` names the directory of one upload.
 pub(crate) fn is_upload_dir(path: &str) -> bool {
     let name = path.split_once('/').and_then(|(_, below)| below.strip_prefix(".fordway/mpu/"));
     name.is_some_and(|name| upload_of(name).is_some())

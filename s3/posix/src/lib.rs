@@ -111,7 +111,7 @@ pub struct PosixConfig {
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
     /// How long a writer waits for another that holds the lock of the same key. Then it fails with
-    /// `LockTimeout`: whoever may write to a bucket can hold its locks.
+    /// `LockTimeout`: any writer of a bucket can hold its locks.
     pub lock_patience: Duration,
 }
 

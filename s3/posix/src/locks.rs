@@ -1,4 +1,4 @@
-//! The lock of a key, which whoever may replace or remove it holds.
+//! The lock of a key, held by every operation that may replace or remove it.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, MutexGuard};

@@ -9,7 +9,7 @@
 //! ID/NNNNN-RANDOM   the bytes of a part that could not go into `data`
 //! ```
 //!
-//! A part goes into `data` once: whoever sends it again gets a file of its own, so that the bytes of
+//! A part goes into `data` once: a part sent again gets a file of its own, so that the bytes of
 //! the part that was acknowledged first are never written over.
 
 use std::fs::File;
@@ -97,7 +97,7 @@ impl PartSink {
         Staged::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
     }
 
-    /// Appends `data`. Errors: `IncompleteBody` if the part is longer than it said, and those of a write.
+    /// Appends `data`. Errors: `IncompleteBody` if the part is longer than it said, and errors of a write.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             PartSink::Apart(staged) => staged.write(bytes),
@@ -116,7 +116,7 @@ impl PartSink {
     }
 
     /// Appends `len` bytes of `file` from `offset`, within the kernel where it can.
-    /// Errors: `IncompleteBody` if the file is shorter by then, and those of a write.
+    /// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
             PartSink::Apart(staged) => append_range(staged, file, offset, len),
@@ -164,7 +164,7 @@ impl PartSink {
     }
 }
 
-/// The length of uniform parts of this upload: that of the first part that is long enough to be one.
+/// The length of uniform parts of this upload: the length of the first part that is long enough to be one.
 fn uniform_size(
     inner: &Arc<Inner>,
     bucket: &fordway_store::Bucket,
@@ -191,7 +191,7 @@ fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`; says whether it was free. A claim that comes after
-/// the upload was closed is found out here: whoever closes looks for claims only afterwards.
+/// the upload was closed is found out here: closing looks for claims only afterwards.
 fn claim(dir: &Dir, number: u16) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     match open_in(dir, &format!("{}.claim", part_name(number)), flags, FILE_MODE) {
@@ -324,7 +324,7 @@ impl Part {
     }
 }
 
-/// Whether `name` is that of a file that holds part `number` alone.
+/// Whether `name` names a file that holds part `number` alone.
 fn is_file_of_part(name: &str, number: u16) -> bool {
     let (part, random) = name.split_once('-').unwrap_or_default();
     part_number(part) == Some(number) && is_hidden_name(random)

@@ -142,7 +142,7 @@ impl Private {
 
     /// As [`Private::glance`], but what it tells may be 10 ms old. Cost: none as a rule. For the choice
     /// of how to create an object, which is right either way: the keys that lie apart are looked for
-    /// by whoever reads, and a write that just misses that versions are kept is one from before.
+    /// by readers, and a write that just misses that versions are kept is one from before.
     pub(crate) fn glance_for_write(&self, root: &Tree, bucket: &Bucket) -> Result<Contents, Errno> {
         match self.held(bucket) {
             Some(known) => Ok(known.contents),
@@ -220,8 +220,8 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
     Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
 }
 
-/// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in those of a
-/// third user, keeps them: what was not kept cannot be had again.
+/// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third
+/// user's, keeps them: what was not kept cannot be had again.
 fn read_versioning(private: &File, guard: Option<Guard>) -> Result<Versioning, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open_in(private, VERSIONING, flags, Mode::empty()) {

@@ -175,8 +175,8 @@ impl Staged {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // Now that the odd place can be seen to be there: whoever has made the plain file before is
-        // found here, and whoever makes it from now on finds us.
+        // Now that the odd place can be seen to be there: a plain file made before is found here,
+        // and a writer that makes it from now on finds us.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -184,7 +184,7 @@ impl Staged {
         Ok(!is_taken && self.link(Some(key))?)
     }
 
-    /// Gives the file its name if that is free; says whether it was. `key` is that of an object.
+    /// Gives the file its name if that is free; says whether it was. `key` names an object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
             give_way(race);

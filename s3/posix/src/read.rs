@@ -332,7 +332,7 @@ impl Inner {
         self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
     }
 
-    /// Errors: `NoSuchBucket`, and those of a bucket that cannot be opened.
+    /// Errors: `NoSuchBucket`, and errors of a bucket that cannot be opened.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
         match self.open_dir(bucket.as_str()) {
             Ok(_) => Ok(()),

@@ -11,10 +11,10 @@
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
-//!  11  key           text; in the record of a multipart upload its key, in that of a part its file
+//!  11  key           text; in the record of a multipart upload its key, in a part's its file
 //!  12  ETag policy   0 md5, 1 fast; only there
 //!  13  tag           name (length 2 bytes), value; repeated
-//!  14  part sizes    count (2), size (8) of so many parts in a row; repeated within and as a field
+//!  14  part sizes    count (2), size (8) of this many parts in a row; repeated within and as a field
 //!  15  part sums     the checksums of all parts, of the object's algorithm; repeated
 //!  16  version       text
 //!  17  upload's sum  algorithm (1), type (1: 0 full object, 1 composite); in the record of an upload

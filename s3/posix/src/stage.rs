@@ -46,7 +46,7 @@ pub(crate) struct Staged {
     written: u64,
 }
 
-/// A name that is not that of an object.
+/// A name that is no object's.
 pub(crate) struct Hidden {
     pub(crate) dir: Dir,
     pub(crate) name: String,

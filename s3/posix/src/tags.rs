@@ -11,7 +11,7 @@ impl Inner {
         Ok(self.open_version(bucket, key, version)?.record().tags.clone())
     }
 
-    /// Under the key's lock, so that of two writers one is the last for the record as a whole. Setting
+    /// Under the key's lock, so one of two writers is the last for the whole record. Setting
     /// an attribute changes neither size nor modification time, so the seal goes on to hold.
     pub(crate) fn set_tags(
         self: &Arc<Self>,

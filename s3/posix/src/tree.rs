@@ -1,7 +1,7 @@
 //! Paths beneath the root, and the one rule for where their links may lead.
 //!
-//! What people keep in a bucket may have links. What Fordway keeps beside it has none: whoever may write
-//! to the bucket could lead by one whoever works there, root's `gc` included, to files of others.
+//! What people keep in a bucket may have links. What Fordway keeps beside it has none: a writer of the
+//! bucket could use one to lead programs that work there, root's `gc` included, to files of others.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,8 +40,8 @@ impl Tree {
     }
 
     /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close`
-    /// where a link is on the way that the rule has to be held against.
-    /// Errors: `XDEV` or `LOOP` for a link that may not lead there, those of `openat`.
+    /// where a link is on the way that the rule has to be checked against.
+    /// Errors: `XDEV` or `LOOP` for a link that may not lead there, errors of `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         if self.rule == LinkRule::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
@@ -70,7 +70,7 @@ impl Tree {
         format::check(&self.root, path)
     }
 
-    /// Says that the root has this program's version. Errors: those of the file system.
+    /// Says that the root has this program's version. Errors: from the file system.
     pub(crate) fn write_format(&self) -> Result<()> {
         format::write(&self.root)
     }

@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// Stages a file for what `options` say of an object.
-    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and those of [`Staged::at`].
+    /// Errors: `InvalidArgument` for too much metadata, `InvalidTag`, and errors of [`Staged::at`].
     fn stage_object(self: &Arc<Self>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Staged> {
         check_metadata(&options.metadata)?;
         check_tags(&options.tags)?;

@@ -57,7 +57,7 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
     }
 }
 
-/// Who may not know whether old versions are kept does not write over one.
+/// A user who may not know whether old versions are kept overwrites none.
 #[test]
 fn without_a_look_at_versioning_nothing_is_written() {
     let (dir, bucket) = open();
@@ -152,8 +152,8 @@ fn what_posix_removed_stays_removed() {
     assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::NoSuchKey));
 }
 
-/// While others come and go above it, a version is the latest, an old one, and the latest again; whoever asks
-/// for it, or lists it, finds it.
+/// While others come and go above it, a version is the latest, an old one, and the latest again; a caller
+/// that asks for it, or lists it, finds it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();

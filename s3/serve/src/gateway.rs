@@ -49,7 +49,7 @@ pub struct GatewayConfig {
     /// The region that clients are told; signatures of any region are accepted.
     pub region: String,
     /// Whether signatures of version 2 are taken too, which clients from before 2014 make. They cover
-    /// less of a request than those of version 4.
+    /// less of a request than version 4's.
     pub signature_v2: bool,
     /// The most threads that serve connections; 0 is one per core. As few of them work as the load needs.
     pub threads: usize,
@@ -388,7 +388,7 @@ fn listen_http3(address: SocketAddr, config: &GatewayConfig) -> Result<Option<(s
     Ok(Some((http3::Listener::bind(address)?, tls)))
 }
 
-/// What is said of a gateway to whoever asks for metrics and health.
+/// What a gateway answers to requests for metrics and health.
 struct Vitals {
     monitor: Arc<Monitor>,
     users: Arc<Users>,
@@ -463,7 +463,7 @@ impl RunningGateway {
         self.stop.clone()
     }
 
-    /// Waits until it ended, which something else must bring about. Errors: those of
+    /// Waits until it ended, which something else must bring about. Errors: from
     /// [`Gateway::run`], `Internal` if it panicked.
     pub fn join(mut self) -> Result<()> {
         self.wait()

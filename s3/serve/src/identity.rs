@@ -1,4 +1,4 @@
-//! Who may call: the key pair, and the checks that need nothing but the request's head.
+//! The users: the key pair, and the checks that need nothing but the request's head.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -52,7 +52,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Knows the secrets of those who may call.
+/// Knows the users' secrets.
 pub(crate) struct KnownKeys(pub(crate) Arc<Users>);
 
 #[async_trait::async_trait]
@@ -137,8 +137,8 @@ impl Admission {
         Ok(user)
     }
 
-    /// Says in the request's trace what is asked, and by whom; `names` are those of bucket and key, where
-    /// they are not what the path spells.
+    /// Says in the request's trace what is asked, and by whom; `names` are bucket and key, where the path
+    /// spells them otherwise.
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
@@ -163,7 +163,7 @@ fn names(path: &S3Path) -> (String, String) {
 /// Headers that say whose a bucket must be.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Buckets here are of whoever asks, as listings have it. Errors: `AccessDenied`.
+/// Buckets here belong to the caller, as in listings. Errors: `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
@@ -186,8 +186,8 @@ fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
 const UNSIGNED: [&str; 4] =
     ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
 
-/// A header of Amazon's can make another request of one (a put becomes a copy), so whoever passes a
-/// signed address on must be able to count on it that none is added. Errors: `AccessDenied`.
+/// A header of Amazon's can make another request of one (a put becomes a copy), so a user who
+/// passes a signed address on must be sure that none is added. Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
@@ -207,7 +207,7 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Checks what a valid signature of version 4 covers: AWS takes none that leaves the host out. Errors: those of AWS.
+/// Checks what a valid signature of version 4 covers: AWS takes none that leaves the host out. Errors: from AWS.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {

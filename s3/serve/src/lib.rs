@@ -14,8 +14,8 @@
 //! * `answer`: from a request to its answer; `message`: what an error says; `layer`: answers without a connection
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
 //! * `payload`: an object's content on its way through the S3 layer
-//! * `caller`, `unsigned`: who is at the other end, and requests that need no signature because that is known
-//! * `users`: who may call, and as whom files are used for them; `identity`: key pairs and signatures
+//! * `caller`, `unsigned`: the peer, and requests that need no signature because the peer is known
+//! * `users`: the users, and as whom files are used for them; `identity`: key pairs and signatures
 //! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: each S3 operation in terms of the store

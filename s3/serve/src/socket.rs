@@ -31,7 +31,7 @@ impl Socket {
     }
 
     /// Has the runtime of the calling thread tell what happens on the socket, in place of the one that
-    /// did so until now. What TLS keeps for it is kept. Errors: those of the system.
+    /// did so until now. What TLS keeps for it is kept. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             Socket::Plain(stream) => anew(stream),
@@ -45,7 +45,7 @@ impl Socket {
     }
 
     /// Has the kernel send up to `len` bytes by `send` as soon as the socket takes something.
-    /// Errors: `Unsupported` for a socket with TLS, and those of `send`.
+    /// Errors: `Unsupported` for a socket with TLS, and errors of `send`.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,

@@ -102,7 +102,7 @@ fn without_signature(uri: Uri) -> Uri {
 /// What bodies fail with.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The content of an `aws-chunked` body. Its chunks are those of HTTP/1.1, with signatures for
+/// The content of an `aws-chunked` body. Its chunks are HTTP/1.1's, with signatures for
 /// extensions and checksums for trailers. Content is passed on where it lies.
 struct Unchunked {
     inner: s3s::Body,

@@ -114,7 +114,7 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, "soon", "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// Who was given an address to put an object at must not make it a copy of another one: what changes what is
+/// The holder of an address to put an object must not turn it into a copy of another one: what changes what is
 /// asked for is signed, or refused.
 #[test]
 fn what_was_not_signed_changes_nothing() {

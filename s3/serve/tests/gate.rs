@@ -109,7 +109,7 @@ fn over_http_2_and_tls() {
     });
 }
 
-/// The value of a presigned URL is its query, and whoever has it may add to it what is not signed.
+/// The value of a presigned URL is its query, and its holder may add to it what is not signed.
 #[test]
 fn with_presigned_urls() {
     let fixture = fixture(serve());

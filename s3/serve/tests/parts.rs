@@ -214,7 +214,7 @@ fn uploads_in_progress_are_rolled_up() {
     assert_eq!(seen, ["a/", "b", "c/"]);
 }
 
-/// Who has started an upload, and with which checksum.
+/// The initiator of an upload, and its checksum.
 #[test]
 fn listings_of_uploads_say_whose_and_which() {
     let fixture = serve();

@@ -102,7 +102,7 @@ fn conditions_hold_and_what_is_not_understood_is_refused() {
     assert_eq!(both_ways(&fixture, &part).status, 400);
 }
 
-/// Who may not read may not read in pieces either.
+/// A user who may not read may not read in pieces either.
 #[test]
 fn signatures_are_checked_as_for_all_else() {
     let fixture = serve();

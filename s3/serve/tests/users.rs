@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str) {
     std::fs::rename(&new, path).unwrap();
 }
 
-/// A user who is whoever runs this test.
+/// A user who is the one that runs this test.
 fn user(name: &str, more: &str) -> String {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
     format!(

@@ -60,7 +60,7 @@ fn suites(python: &str) -> Vec<Suite> {
             build: vec![
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
-                // Tests of the instrument start gateways, and those of Python run commands.
+                // Tests of the instrument start gateways, and Python's run commands.
                 words("cargo build --locked"),
                 words(&format!("{rust} --no-run")),
             ],

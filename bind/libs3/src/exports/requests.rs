@@ -243,7 +243,7 @@ pub(super) unsafe fn delete_object<C: Context>(
     }
 }
 
-/// Where a copy goes: bucket and key, NULL for those of the source, and what of the source is copied
+/// Where a copy goes: bucket and key, NULL for the source's, and what of the source is copied
 /// into which part of which upload.
 pub(super) struct CopyTo {
     pub(super) bucket: *const c_char,

@@ -1,4 +1,4 @@
-//! The functions of libs3 2.0 whose arguments differ from those of 4.1: no time limits, tokens or regions.
+//! The functions of libs3 2.0 whose arguments differ from 4.1's: no time limits, tokens or regions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The functions of libs3 4.1 whose arguments differ from those of 2.0, or that 2.0 does not have.
+//! The functions of libs3 4.1 whose arguments differ from 2.0's, or that 2.0 does not have.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;

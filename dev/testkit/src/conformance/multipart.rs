@@ -105,8 +105,8 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [first, second].concat());
 }
 
-/// Whoever did not hear that an upload was completed completes it again, and is told the same, as long
-/// as the object is that of the upload.
+/// A client that missed the answer to a completion completes again and gets the same answer, as long
+/// as the object is the upload's.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };

@@ -124,7 +124,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     }
 }
 
-/// A part is checked against its own checksum when it arrives, and has that of the upload or none.
+/// A part is checked against its own checksum when it arrives, and has the upload's or none.
 pub fn multipart_parts_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &with_checksum(ChecksumAlgorithm::Sha1, None)).unwrap();
@@ -173,7 +173,7 @@ pub fn parts_are_read_by_number(store: &dyn Store) {
     assert_kind(both, ErrorKind::InvalidArgument);
 }
 
-/// The parts of an object are known as long as it is, and those of a version too.
+/// The parts of an object or version are known as long as it exists.
 pub fn parts_are_described(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, Versioning::Enabled).unwrap();

@@ -119,7 +119,7 @@ pub fn tags_of_versions(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), Some(&two)).unwrap(), tags(&[("two", "2")]));
 }
 
-/// Tags given when an upload is started are those of its object.
+/// Tags given when an upload starts become its object's.
 pub fn tags_of_an_upload(store: &dyn Store) {
     let b = bucket(store);
     let wanted = tags(&[("a", "1"), ("b", "2")]);

@@ -25,7 +25,7 @@ pub(super) fn answer(request: &Request, file: &[u8], lies: &[Lie]) -> Answer {
     answer
 }
 
-/// Another document than the file, for who asks for it.
+/// Another document than the file, on request.
 fn document(request: &Request, lies: &[Lie]) -> Option<Answer> {
     let documents = lies.iter().filter_map(|lie| match lie {
         Lie::Document(ending, kind, body) => Some((*ending, *kind, body)),

@@ -46,7 +46,7 @@ pub enum Lie {
     BodyOff(i64),
     /// No `Content-Range` at all.
     NoContentRange,
-    /// Lines of heads end without a carriage return, those of parts too.
+    /// Lines of heads end without a carriage return, in parts too.
     BareLineFeeds,
     /// Heads of parts are long and short by turns, from the short one on with 0, from the long one with 1.
     UnevenHeads(usize),

@@ -63,7 +63,7 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: Cut) -> io::Result<After>
             // A reset overtakes what the client has not read yet. With a moment's time it has, and the cut
             // is where the test wants it.
             std::thread::sleep(Duration::from_millis(20));
-            // To be connected to nothing ends the connection by a reset, whoever else holds it.
+            // To be connected to nothing ends the connection by a reset, no matter who else holds it.
             rustix::net::connect_unspec(stream)?;
             Ok(After::Gone)
         }

@@ -1,4 +1,4 @@
-//! Files with replicas: whatever the replicas do, the bytes are those of the file or there is an error.
+//! Files with replicas: whatever the replicas do, the bytes are the file's or there is an error.
 
 mod discovery;
 mod faults;

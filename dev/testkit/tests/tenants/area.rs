@@ -23,7 +23,7 @@ fn long_key() -> String {
     format!("long//{}", "x".repeat(600))
 }
 
-/// What one user stores in a bucket with the sticky bit is that user's, wherever it lies, whoever came first.
+/// What one user stores in a bucket with the sticky bit is that user's, wherever it lies and no matter who came first.
 #[test]
 fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     if !is_root() {

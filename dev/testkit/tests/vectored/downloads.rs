@@ -110,7 +110,7 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// A length that is not that of the range, in an answer that stays within it.
+/// A length that differs from the range's, in an answer that stays within it.
 #[test]
 fn a_length_that_is_not_the_range_s_is_an_error() {
     for off in [11, -11] {

@@ -1,5 +1,5 @@
-//! Vectored reads over HTTP: whatever is asked, of whatever server, the bytes are those of the file or
-//! there is an error.
+//! Vectored reads over HTTP: whatever is asked, of whatever server, the bytes are the file's or there
+//! is an error.
 
 mod ahead;
 mod credentials;

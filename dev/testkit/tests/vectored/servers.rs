@@ -93,7 +93,7 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // By the server's limit, or by that of a header's length: 600 ranges of 14 bytes and more.
+    // By the server's limit, or by the limit of a header's length: 600 ranges of 14 bytes and more.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }

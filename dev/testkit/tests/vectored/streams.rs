@@ -189,7 +189,7 @@ fn reading_ahead_is_by_streams() {
     assert!(asked < 20, "{asked} requests for 60 reads");
 }
 
-/// Who asks in HTTP/1.1 is told in the handshake that there is none, and that once.
+/// A client of HTTP/1.1 learns in the handshake that it is not spoken, once.
 #[test]
 fn a_server_that_knows_nothing_else_is_asked_by_it() {
     let server = HostileServer::start_secure_http2(file(), Script::honest());

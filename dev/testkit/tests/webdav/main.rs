@@ -51,7 +51,7 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
 
-/// The names below a collection, those of collections with a slash.
+/// The names below a collection, collections with a slash.
 fn below(dav: &WebDav, url: &str) -> Vec<String> {
     let found = dav.walk(url).map(|found| {
         let found = found.unwrap();

@@ -71,7 +71,7 @@ impl Noise {
         Said::cannot_see(so, "listen longer: --listen 1s").put_down(CHECK, RICHTER)
     }
 
-    /// It as a finding among those of the checks.
+    /// The noise as a finding among the checks'.
     pub fn finding(&self) -> Finding {
         let percent = 100.0 * self.share;
         let so = format!(

@@ -1,4 +1,4 @@
-//! The files that checks read: those of this node, or a copy of another node's.
+//! The files that checks read: this node's, or a copy of another node's.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Who runs the processor of a virtual machine: this machine's own one (`kvm`), or a program that emulates it (`tcg`).
+//! What runs the processor of a virtual machine: this machine's own one (`kvm`), or a program that emulates it (`tcg`).
 
 use std::fs::OpenOptions;
 
@@ -18,7 +18,7 @@ pub(super) fn resolved(said: &str) -> &str {
     }
 }
 
-/// Whether times within are not those of a processor of this kind.
+/// Whether times within differ from a processor of this kind.
 pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }

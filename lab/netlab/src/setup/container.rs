@@ -1,8 +1,8 @@
 //! A container around one program of ours: what an OCI runtime is told.
 //!
 //! Its root directory is empty but for the program and the libraries that it is linked to, mounted read-only
-//! from where they are. It has process, mount, host-name and IPC namespaces of its own, no capabilities, and the
-//! network of whoever starts it. Limits of memory and CPU time (cgroups) are not set.
+//! from where they are. It has process, mount, host-name and IPC namespaces of its own, no capabilities, and its
+//! starter's network. Limits of memory and CPU time (cgroups) are not set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +69,7 @@ pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Resu
     mounts
         .run(write)?
         .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, which must be that of the process namespace where it is.
+    // The runtime looks itself up in /proc, which must belong to its own process namespace.
     let prepare = format!("{}; exec \"$@\"", runtime.prepare);
     let mut words =
         vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];

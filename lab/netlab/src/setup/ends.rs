@@ -16,7 +16,7 @@ const REACHED_WITHIN: Duration = Duration::from_secs(15);
 /// Where nobody listens; connecting a datagram socket sends nothing.
 const DISCARD: u16 = 9;
 
-/// Where programs of one side run, and how those of the other side reach them.
+/// Where programs of one side run, and how the other side's reach them.
 #[derive(Clone, Debug)]
 pub struct End {
     /// The network.

@@ -63,7 +63,7 @@ pub struct Setup {
     /// Where it runs.
     #[serde(default)]
     pub on: Ground,
-    /// Whether it emulates a machine, whose times are then not those of a real one.
+    /// Whether it emulates a machine, whose times then differ from a real one's.
     #[serde(default)]
     pub is_emulated: bool,
     /// Programs that must be there.
@@ -126,7 +126,7 @@ pub struct Part {
     /// In which network; `None` on a machine.
     #[serde(rename = "in")]
     pub network: Option<String>,
-    /// Where it is reached: pong by ping, and ping by who makes the load.
+    /// Where it is reached: pong by ping, and ping by the load.
     pub address: String,
     /// How it is started, if not as usual. What is to be said to the program follows at the end.
     pub command: Option<Vec<String>>,
@@ -186,7 +186,7 @@ impl Setup {
         if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
     }
 
-    /// Who runs its virtual machine; `None` if it has none.
+    /// What runs its virtual machine; `None` if it has none.
     fn accelerator(&self) -> Option<&str> {
         self.variables.get(accelerator::WORD).map(|said| accelerator::resolved(said))
     }

@@ -35,7 +35,7 @@ pub struct Programs {
     pub pong_options: Vec<String>,
     /// Words in braces that the user says, which go before the set-up's own.
     pub variables: BTreeMap<String, String>,
-    /// The port of pong, and that of ping.
+    /// The ports of pong and ping.
     pub ports: (u16, u16),
 }
 
@@ -103,7 +103,7 @@ impl Running {
         Err(Error::new(ErrorKind::NotImplemented, detail))
     }
 
-    /// The network from which ping is asked; `None` for that of this process.
+    /// The network from which ping is asked; `None` for this process's.
     pub fn ping_network(&self) -> Option<&Namespace> {
         self.ping_network.as_ref()
     }
@@ -114,7 +114,7 @@ impl Running {
         (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
 
-    /// Keeps the processes of a side, those of its daemons included, on these processors.
+    /// Keeps the processes of a side, its daemons included, on these processors.
     /// Errors: `InvalidArgument` for processors that are not there.
     pub fn pin(&self, side: Side, cpus: &[usize]) -> Result<()> {
         let daemons = self.daemons.iter().filter(|(of, _)| *of == side).map(|(_, daemon)| daemon);
@@ -149,7 +149,7 @@ impl Running {
         PARAMETERS.into_iter().filter_map(value).collect()
     }
 
-    /// What ping and pong said last, for who wonders why they fail.
+    /// What ping and pong said last, to explain a failure.
     pub fn told(&self) -> String {
         format!("ping: {}; pong: {}", self.ping.log.told(), self.pong.log.told())
     }
@@ -293,7 +293,7 @@ fn in_step(number: usize, error: Error) -> Error {
     Error::new(error.kind(), detail)
 }
 
-/// Errors: `InvalidArgument` if somebody takes connections at `address`, who would be taken for ours.
+/// Errors: `InvalidArgument` if another program listens at `address`, which would be taken for ours.
 fn check_free(address: &str) -> Result<()> {
     if !takes_connections(address) {
         return Ok(());

@@ -51,7 +51,7 @@ const EASY_TRANSFER_BYTES: u64 = 2 << 20;
 const HARD_TRANSFER_BYTES: u64 = 47_008;
 
 impl Io500Plan {
-    /// Why a result cannot be checked against those of others; nothing if it can.
+    /// Why a result cannot be compared with others'; nothing if it can.
     pub fn stamp(&self, results: &[PhaseResult]) -> Option<String> {
         let short: Vec<&str> = results
             .iter()

@@ -158,7 +158,7 @@ impl<'p> Upload<'p> {
         Ok(Upload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
     }
 
-    /// Parts are numbered by where they lie, so that those of all ranks fit together.
+    /// Parts are numbered by where they lie, so that all ranks' parts fit together.
     fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
         let Means::Objects(store, bucket) = self.place.site.means() else {
             return Err(ErrorKind::Internal.into());

@@ -34,7 +34,7 @@ pub struct Plan {
     pub seed: u64,
     /// Processors that the threads are kept on; none is all.
     pub client_cpus: Vec<usize>,
-    /// The server's process, whose counters are read along with those of the processes it started.
+    /// The server's process, whose counters are read along with its descendants'.
     pub server_pid: Option<u32>,
     /// Whether a record of every request is kept.
     pub keep_operations: bool,

@@ -20,7 +20,7 @@ pub(super) struct Reached<'c> {
 }
 
 /// The limit, as far as the counters tell. A client has as many processors as threads, and so has a
-/// server; both together have those of the machine, which they share.
+/// server; both together have the machine's, which they share.
 pub(super) fn limit(settings: &Settings, reached: &Reached) -> Limit {
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));

@@ -7,7 +7,7 @@ use fordway_measure::{Clock, Latencies, Operation};
 
 use super::Answer;
 
-/// Counts and distributions; [`Recorder::add`] joins those of threads and blocks.
+/// Counts and distributions; [`Recorder::add`] joins threads and blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorder {
     pub(super) latency: Latencies,

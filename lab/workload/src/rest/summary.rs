@@ -114,7 +114,7 @@ impl Total {
     }
 }
 
-/// Counters of all blocks; `None` if those of one are missing, because the rest is not the whole.
+/// Counters of all blocks; `None` if one block's are missing, because the rest is not the whole.
 fn joined<'b>(
     mut all: impl Iterator<Item = Option<&'b Result<ProcessCounters, NotCovered>>>,
 ) -> Option<ProcessCounters> {

@@ -66,7 +66,7 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// The sum of squared relative errors. What is exact but for rounding is 0, so that of several exact
+/// The sum of squared relative errors. What is exact but for rounding is 0, so of several exact
 /// subsets the first, which has the fewest costs that communicate, is taken.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();

@@ -89,7 +89,7 @@ impl Job {
     }
 }
 
-/// Who launches jobs.
+/// What launches jobs.
 pub trait Launch {
     /// Runs one job to its end. Errors: `Interrupted` ends all; any other is a job that failed.
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<Job>;

@@ -106,7 +106,7 @@ fn divided(interval: &Interval, by: f64) -> Interval {
     Interval { value: value / by, low: low / by, high: high / by, ..*interval }
 }
 
-/// The model's costs in each lane, from medians; the reference's time on one rank is that of all.
+/// The model's costs in each lane, from medians; the reference's time on one rank holds for all.
 pub fn fits(plan: &Plan, lanes: &[Lane], outcome: &Outcome) -> Vec<Fitted> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));

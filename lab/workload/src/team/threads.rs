@@ -40,7 +40,7 @@ struct Meeting {
 struct State {
     /// Counts meetings that are over.
     round: u64,
-    /// What those who came have brought, by rank.
+    /// What the ranks that arrived have brought, by rank.
     brought: Vec<Option<Vec<u8>>>,
     come: usize,
     /// What was brought to the meeting that ended last. The next one cannot end before all have

@@ -46,8 +46,8 @@ impl Objects {
         noise(size_bytes as usize)
     }
 
-    /// This many messages, shared out to as many threads as a window has room for. The durations are
-    /// those of single messages if there is one thread.
+    /// This many messages, shared out to as many threads as a window has room for. With one thread,
+    /// the durations are single messages'.
     fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
         let threads = self.connections.min(window).max(1);
         let (store, bucket) = (&*self.store, &self.bucket);

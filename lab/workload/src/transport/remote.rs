@@ -17,7 +17,7 @@ use super::{Done, Exchange, Order, Transport};
 pub struct Hello {
     /// The implementation of MPI that carries the messages, with its version.
     pub implementation: String,
-    /// The two sides: who asks, and who answers.
+    /// The two sides: the one that asks, and the one that answers.
     pub sides: [Side; 2],
 }
 

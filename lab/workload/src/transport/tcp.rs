@@ -11,7 +11,7 @@ use super::Link;
 pub struct TcpLink(TcpStream);
 
 impl TcpLink {
-    /// Connects to who listens at `address`. Errors: `Unavailable`.
+    /// Connects to the listener at `address`. Errors: `Unavailable`.
     pub fn connect(address: SocketAddr) -> Result<Self> {
         TcpStream::connect(address).and_then(Self::without_delay).map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("connecting to {address}")).caused_by(error)

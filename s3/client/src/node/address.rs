@@ -14,7 +14,7 @@ use fordway_sys::keep_alive;
 pub enum NodeAddress {
     /// A socket on this node; the kernel tells the gateway who calls.
     Unix(PathBuf),
-    /// A host and port, for who knows the secret.
+    /// A host and port, for clients that know the secret.
     Tcp(String, Secret),
 }
 

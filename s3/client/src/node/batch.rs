@@ -96,7 +96,7 @@ fn maybe_done(failure: Failure) -> Failure {
     }
 }
 
-/// The error of a whole batch as that of one of its objects.
+/// The error of a whole batch as one object's.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
         Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),

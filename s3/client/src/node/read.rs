@@ -55,7 +55,7 @@ pub(super) fn read(
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
         options: Cow::Borrowed(options),
-        // Who has made room for much has read as much before.
+        // A caller with much room has read as much before.
         is_large: buffer.capacity() > INLINE_BYTES_MAX,
     };
     let done = session.run(&call, |connection| {

@@ -39,7 +39,7 @@ impl Credentials {
         }
     }
 
-    /// The keys of the environment, else those of the profile, else none.
+    /// The keys of the environment, else the profile's, else none.
     /// Errors: `InvalidArgument` where one half of a pair is missing.
     pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>, profile: &Profile) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());

@@ -6,7 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 type Section = (String, Vec<(String, String)>);
 
-/// The settings of one profile: those of the credentials file before those of the config file.
+/// The settings of one profile: the credentials file's before the config file's.
 #[derive(Default)]
 pub(super) struct Profile {
     name: String,
@@ -41,7 +41,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// A setting's value; those of S3 alone are called `s3.NAME`.
+    /// A setting's value; S3's own settings are called `s3.NAME`.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
@@ -68,7 +68,7 @@ fn read_sections(path: &Path) -> Result<Vec<Section>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        // The home is somebody else's, or no directory (`/dev/null`), as that of services may be.
+        // The home is somebody else's, or no directory (`/dev/null`), as for services.
         Err(_) if path.try_exists().is_err() => Ok(Vec::new()),
         Err(error) => Err(Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error)),
     }

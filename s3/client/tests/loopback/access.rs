@@ -1,4 +1,4 @@
-//! Who we are: what servers are told, and which ones.
+//! Credentials: what is sent, and to which servers.
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Content held against its digests.
+//! Content checked against its digests.
 
 use std::fs::File;
 
@@ -22,7 +22,7 @@ struct Piece<'r> {
     checksum: Option<&'r Checksum>,
 }
 
-/// Whether a record has something that the content can be held against.
+/// Whether a record has something that the content can be checked against.
 pub(super) fn can_be_checked(record: &Record) -> bool {
     !pieces_of(record).is_empty()
 }

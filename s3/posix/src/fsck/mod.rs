@@ -35,7 +35,7 @@ use finding::show_name;
 pub struct FsckOptions {
     /// The buckets; none means all.
     pub buckets: Vec<Bucket>,
-    /// Whether to read content that has an MD5 or a checksum to be held against.
+    /// Whether to read content that has an MD5 or a checksum to be checked against.
     pub read: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct FsckSummary {
     pub files: u64,
     /// Content in those files.
     pub size_bytes: u64,
-    /// Files whose content was held against a digest.
+    /// Files whose content was checked against a digest.
     pub read_files: u64,
     /// Content read for that.
     pub read_bytes: u64,
@@ -227,7 +227,7 @@ impl Check<'_> {
         is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
     }
 
-    /// Checks a file whose state and record must be those of one version.
+    /// Checks a file whose state and record must belong to one version.
     fn opened(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = || open_in(dir, name, flags, Mode::empty());

@@ -50,7 +50,7 @@ pub struct Garbage {
 /// What a collection tells while it goes on. Whoever is told may end it with an error.
 #[derive(Debug)]
 pub enum GcEvent {
-    /// So many directory entries have been looked at.
+    /// This many directory entries have been looked at.
     Progress {
         /// Entries since the start.
         entries: u64,

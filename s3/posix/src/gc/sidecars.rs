@@ -151,8 +151,8 @@ impl Inner {
         stat.is_file && !matches!(self.read_sidecar(bucket, stat), Ok(None))
     }
 
-    /// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may be
-    /// that of a new object by now. It is moved aside first, so that none is removed unseen.
+    /// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may
+    /// belong to a new object by now. It is moved aside first, so that none is removed unseen.
     fn remove_if_same(&self, bucket: &Bucket, meta: &File, name: &str, seen: &FileStat) -> Result<bool> {
         let failed = |errno| from_errno(errno, "removing");
         let ((aside, _shelter), hidden) = (self.staging_dir(bucket)?, hidden_name()?);

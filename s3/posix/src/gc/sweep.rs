@@ -135,7 +135,7 @@ pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     }
 }
 
-/// A program can set the time of the last write into the past, but not that of the last change.
+/// A program can set the time of the last write into the past, but not the time of the last change.
 pub(super) fn newest_ns(stat: &FileStat) -> i64 {
     stat.modified_ns.max(stat.changed_ns)
 }

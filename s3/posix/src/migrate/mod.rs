@@ -23,7 +23,7 @@ impl PosixStore {
     /// it with, binds records kept apart to their objects again, and writes the root's version down. For
     /// root, or the owner of root and buckets; to be run while nobody else works there, because programs
     /// that are at work made things the old way. Memory: what all records kept apart of one bucket take.
-    /// Errors: `NoSuchBucket`, those of the file system, and what `tell` returns.
+    /// Errors: `NoSuchBucket`, errors of the file system, and what `tell` returns.
     pub fn migrate(&self, buckets: &[Bucket], tell: &mut dyn FnMut(Migrated) -> Result<()>) -> Result<()> {
         let actors = Actors::new();
         for bucket in self.chosen_buckets(buckets)? {

@@ -30,7 +30,7 @@ impl Inner {
         let path = private_dir(bucket);
         match self.open_to_scan(&path) {
             Ok(dir) => self.migrate_dir(&of, (&dir, &path), 0, tell),
-            // In a bucket for many, whoever came first could keep the others out by it.
+            // In a bucket for many, the first writer could keep the others out by it.
             Err(Errno::NOENT) if Guard::of(&of).is_some() => {
                 self.parent_of(bucket, &path)?;
                 self.open_shared_file(bucket, LOCKS)?;
@@ -97,7 +97,7 @@ fn is_below(path: &str, names: &[&str]) -> bool {
 }
 
 /// Gives an open file or directory owner, group and mode; says whether that changed anything. What the
-/// process may not change is left to who may.
+/// process may not change stays.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),

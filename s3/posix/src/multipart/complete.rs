@@ -34,7 +34,7 @@ struct Taken {
 
 impl Taken {
     /// Lets parts arrive again after a completion failed, unless it failed when `data` was an object
-    /// already: whoever wrote into that would change the object.
+    /// already: a write into that would change the object.
     fn reopen(self) {
         if !self.is_published() {
             // Where that fails, the upload can be completed and aborted, but takes no part.
@@ -87,8 +87,8 @@ impl Inner {
         made
     }
 
-    /// What this upload was completed to, if its object is still the one at `key`: whoever did not hear
-    /// that he was done asks again.
+    /// What this upload was completed to, if its object is still the one at `key`: a client that missed
+    /// the answer asks again.
     fn made_before(
         &self,
         bucket: &Bucket,

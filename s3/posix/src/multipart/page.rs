@@ -6,7 +6,7 @@ use crate::Inner;
 use crate::parts::part_name;
 use crate::read::system_time;
 
-/// So many numbers without a part, one behind the other, are looked up; beyond that the names are read, which costs
+/// This many numbers without a part, one behind the other, are looked up; beyond that the names are read, which costs
 /// about as much as that many look-ups of each thousand parts.
 const GAP_MAX: u16 = 64;
 

@@ -114,7 +114,7 @@ impl Inner {
             {
                 return Ok(opened);
             }
-            // An old version that becomes the latest is, for a moment, neither for who looks there first.
+            // An old version that becomes the latest is, for a moment, neither for a reader that looks there first.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;

@@ -217,7 +217,7 @@ fn content_that_rotted_is_found_by_reading() {
     assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }
 
-/// Whether of the whole or of each part, a checksum tells; that of each part tells which.
+/// Whether of the whole or of each part, a checksum tells; each part's tells which.
 #[test]
 fn parts_that_rotted_are_found_by_reading() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! Bodies that are documents: they are read whole, held against all that their sender says of them, and
+//! Bodies that are documents: they are read whole, checked against all that their sender says of them, and
 //! looked through for elements that nobody knows, before the S3 layer sees a byte.
 
 use std::pin::Pin;
@@ -79,7 +79,7 @@ impl Claims {
             operation,
             sha256: sha256.filter(|hash| hash.len() == 64).map(str::to_ascii_lowercase),
             md5: md5.transpose()?,
-            // Beside the parts of an upload it is that of the object to be.
+            // Beside the parts of an upload it is the future object's.
             checksum: if operation.is_completion() { None } else { stated(headers)? },
         })
     }

@@ -154,7 +154,7 @@ fn check_parameters(operation: &Operation, parameters: &[Parameter<'_>]) -> Resu
     Ok(())
 }
 
-/// Conditions may be ignored by who only reads, and by nobody else.
+/// Only reads may ignore conditions.
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 

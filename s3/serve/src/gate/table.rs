@@ -71,7 +71,7 @@ impl Operation {
         self.elements.contains(&path)
     }
 
-    /// Whether checksums in its head are those of an object, and not of its document.
+    /// Whether checksums in its head belong to an object, and not to its document.
     pub(super) fn is_completion(&self) -> bool {
         self.name == "CompleteMultipartUpload"
     }

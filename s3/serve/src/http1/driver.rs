@@ -101,7 +101,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Whether the first bytes of a connection are those of HTTP/2.
+    /// Whether the first bytes of a connection are HTTP/2's.
     async fn begins_with_http2(
         &self,
         wire: &mut Wire,
@@ -274,7 +274,7 @@ async fn go_on_or_close(wire: Wire, goes_on: bool) -> Option<Wire> {
 const TOO_SLOW: Refusal =
     Refusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
-/// Who has the socket while a request is answered.
+/// What holds the socket while a request is answered.
 enum Held {
     Wire(Wire),
     Lent(Lent),

@@ -79,7 +79,7 @@ impl Incoming {
         is_small && !self.has_failed && self.told.is_none()
     }
 
-    /// Reads the rest for nobody. Errors: those of the socket.
+    /// Reads the rest for nobody. Errors: from the socket.
     pub(crate) async fn discard(&mut self) -> io::Result<()> {
         while let Some(piece) = std::future::poll_fn(|context| self.poll_piece(context)).await {
             piece.map_err(io::Error::other)?;

@@ -45,7 +45,7 @@ impl Wire {
     }
 
     /// Makes the socket one of the thread that serves it now, if it has come from another.
-    /// Cost: nothing where it has not, else four system calls. Errors: those of the system.
+    /// Cost: nothing where it has not, else four system calls. Errors: from the system.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if self.home != here() {
             self.stream.register_anew()?;
@@ -139,13 +139,13 @@ impl Wire {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The socket and what was read from it, for who can make more of it.
+    /// The socket and what was read from it, for a driver that can use them.
     pub(crate) fn into_parts(mut self) -> (Socket, Vec<u8>) {
         self.ahead.drain(..self.used);
         (self.stream, self.ahead)
     }
 
-    /// Sends all of `data`. Errors: `TimedOut` and those of the socket.
+    /// Sends all of `data`. Errors: `TimedOut` and errors of the socket.
     pub(crate) async fn send(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             let write = |context: &mut Context<'_>| {
@@ -189,7 +189,7 @@ impl Wire {
     }
 
     /// Sends `range` of a file from the page cache; what is not there is read on a thread that may wait.
-    /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and those of the socket.
+    /// Errors: `UnexpectedEof` for a file that is shorter, `TimedOut`, and errors of the socket.
     pub(crate) async fn send_file(&mut self, file: &File, mut range: Range<u64>) -> io::Result<()> {
         let (mut turn_bytes, mut cached_until) = (0, range.start);
         while !range.is_empty() {
@@ -248,7 +248,7 @@ impl Wire {
         poll_fn(|context| self.timed(context, attempt)).await
     }
 
-    /// Sends `data`, of which `sent` bytes were sent before. Errors: `TimedOut` and those of the socket.
+    /// Sends `data`, of which `sent` bytes were sent before. Errors: `TimedOut` and errors of the socket.
     pub(crate) fn poll_send(
         &mut self,
         context: &mut Context<'_>,

@@ -47,7 +47,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its
-/// requests in progress are answered. Errors: those of the socket and of the protocol.
+/// requests in progress are answered. Errors: from the socket and of the protocol.
 pub(crate) async fn serve(
     socket: Socket,
     ahead: Vec<u8>,

@@ -1,6 +1,6 @@
 //! Answers of one connection take turns. QUIC keeps what the client has not confirmed, up to a limit for
-//! all of a connection; when there is room again, quinn wakes the one first that came last, so that of
-//! many who wait at once the first may wait for ever. Only few may wait here, and the others in order.
+//! all of a connection; when there is room again, quinn wakes the one first that came last, so the
+//! first of many waiters may wait for ever. Only few may wait here, and the others in order.
 
 use std::future::Future;
 use std::io;

@@ -34,7 +34,7 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Makes up the names of a gateway's requests; no two are the same, and those of two gateways hardly ever.
+/// Makes up the names of a gateway's requests; no two are the same, and names of two gateways hardly ever.
 pub(crate) struct RequestIds {
     next: AtomicU64,
     host: HeaderValue,

@@ -1,7 +1,7 @@
 //! How much of answers is read ahead of their clients. What is read waits in memory for the client's window and for
 //! the socket, and of answers that nobody takes there may be thousands on a few connections. Where much waits, an answer
 //! gets its next piece when its last one is gone; where very much waits, a small one. No answer waits for the window of
-//! another, so nobody is kept waiting by who holds one closed.
+//! another, so a client that holds one closed keeps nobody waiting.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) struct HeldBytes(Arc<AtomicU64>);
 #[derive(Default)]
 struct Own {
     bytes: AtomicU64,
-    /// Who waits for it to be gone.
+    /// The tasks that wait for it to be gone.
     waker: Mutex<Option<Waker>>,
 }
 

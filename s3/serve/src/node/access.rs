@@ -1,4 +1,4 @@
-//! Who may call, as whom, and the store for that.
+//! The users, as whom they act, and the store for that.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use crate::OpenStore;
 
 /// What a caller was admitted to.
 pub(super) struct Admitted {
-    /// Who it is; for who is known by a secret, the gateway's own user.
+    /// The user; for a client known by a secret, the gateway's own.
     pub(super) uid: u32,
     pub(super) store: Arc<dyn Store>,
     /// Whether files being written may be handed out: only to whom they belong anyway.
@@ -33,7 +33,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Opens the store of the gateway's own user. Errors: those of opening it.
+    /// Opens the store of the gateway's own user. Errors: from opening it.
     pub(super) fn new(open: OpenStore, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
@@ -43,14 +43,14 @@ impl Access {
         Ok(Access { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
-    /// Whether the gateway acts as whoever calls.
+    /// Whether the gateway acts as the caller.
     pub(super) fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// The store for who is at the other end of a Unix socket. If that is another user and the
+    /// The store for the peer of a Unix socket. If that is another user and the
     /// gateway is root, the calling thread acts as that user from now on, for good.
-    /// Errors: `AccessDenied`, and those of opening the store as that user.
+    /// Errors: `AccessDenied`, and errors of opening the store as that user.
     pub(super) fn admit(&self, socket: impl AsFd) -> Result<Admitted> {
         let peer = peer_of(socket).map_err(|errno| {
             Error::new(ErrorKind::AccessDenied, "the kernel does not say who calls").caused_by(errno)
@@ -75,7 +75,7 @@ impl Access {
         }
     }
 
-    /// The store for who has proved to know the secret.
+    /// The store for a client that has proved to know the secret.
     pub(super) fn admit_by_secret(&self) -> Admitted {
         Admitted { uid: self.uid, store: self.own.clone(), lends_files: false }
     }

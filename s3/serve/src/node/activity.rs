@@ -2,7 +2,7 @@
 //!
 //! Waking a thread that sleeps takes several times as long as a small get. A thread that looks out
 //! for some microseconds instead saves that, if a processor has nothing better to do: with more
-//! who look out than processors, they keep each other from working.
+//! of them than processors, they keep each other from working.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub(super) struct Lookout {
 }
 
 impl Activity {
-    /// For a machine with so many cores.
+    /// For a machine with this many cores.
     pub(super) fn new(cores: usize) -> Self {
         Activity {
             start: Instant::now(),
@@ -45,7 +45,7 @@ impl Activity {
     /// Notes a request of the connection that `lookout` is of; says whether its client and its thread
     /// can both look out without keeping others from work. Cost: one look at the clock.
     pub(super) fn note(&self, lookout: &mut Lookout) -> bool {
-        // Periods are counted from 1, so that 0 is that of nobody.
+        // Periods are counted from 1, so that 0 is nobody's.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
         if lookout.period != period {
             lookout.period = period;

@@ -170,7 +170,7 @@ impl Connection {
         let header = loop {
             match inbox.next_header().map_err(|_| Errno::PROTO)? {
                 Some(header) => break header,
-                // Who has proved nothing gets no memory.
+                // A client that has proved nothing gets no memory.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
                 None => self.receive(inbox, Wait::Yes)?,
             }
@@ -202,7 +202,7 @@ impl Connection {
         send_all(&self.socket, &bytes, &[], None)
     }
 
-    /// Receives what there is. Errors: those of the socket; `CONNRESET` at the end of the stream.
+    /// Receives what there is. Errors: from the socket; `CONNRESET` at the end of the stream.
     fn receive(&self, inbox: &mut Inbox, wait: Wait) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),

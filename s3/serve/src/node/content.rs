@@ -11,7 +11,7 @@ use super::session::Session;
 /// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
 /// long to read as a client looks out for it.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
-/// And from so many objects on, of whatever size.
+/// And from this many objects on, of whatever size.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// What an object is described with in front of its content.

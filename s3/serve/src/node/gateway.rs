@@ -122,8 +122,8 @@ pub struct NodeGateway {
 
 impl NodeGateway {
     /// Opens the store and makes the socket; clients may connect from now on and wait until the
-    /// gateway runs. Errors: those of the store; `InvalidArgument` for a socket path that is in use,
-    /// too long or that of something else, and for TCP as root; `AccessDenied`, `Io`.
+    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use,
+    /// too long or something else's, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: OpenStore, config: NodeConfig) -> Result<Self> {
         let access = Access::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {

@@ -24,7 +24,7 @@ pub(super) struct SocketFile {
 
 impl SocketFile {
     /// Listens at `path` with these permissions. The socket of a gateway that is gone is replaced.
-    /// Errors: `InvalidArgument` for a path that is too long, in use, or that of something else;
+    /// Errors: `InvalidArgument` for a path that is too long, in use, or something else's;
     /// `AccessDenied`, also for the socket of another user.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();

@@ -1,4 +1,4 @@
-//! The gateway of a node: the node protocol on a Unix socket, and on TCP for who knows the secret.
+//! The gateway of a node: the node protocol on a Unix socket, and on TCP for clients that know the secret.
 //!
 //! A thread for each connection reads requests, calls the store, and answers in order: for calls that
 //! take microseconds every hand-over to another thread costs more than the call. A client that sends
@@ -6,7 +6,7 @@
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
 //! * `listen`: making the socket, and whose it may replace
-//! * `access`: who may call, as whom, and the store for that
+//! * `access`: the users, as whom they act, and the store for that
 //! * `connection`: one client: greeting, reading, looking out for the next request
 //! * `http`: clients that speak HTTP instead, in the gateway's own words
 //! * `session`: each request in terms of the store

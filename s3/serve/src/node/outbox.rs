@@ -9,7 +9,7 @@ use fordway_wire::node::{Flags, Put, Reply};
 
 use super::stats::Stats;
 
-/// Replies wait until so many bytes of them have come together, or no request waits any more.
+/// Replies wait until this many bytes of them have come together, or no request waits any more.
 const GATHER_BYTES: usize = 64 << 10;
 
 /// Collects replies, and sends as many as there are by one system call.
@@ -28,7 +28,7 @@ impl Outbox {
         Outbox { socket, buffer: Vec::new(), stats, more_to_come: false, flags: Flags::default() }
     }
 
-    /// Answers a request. Errors: those of the socket, after which the connection is over.
+    /// Answers a request. Errors: from the socket, after which the connection is over.
     pub(super) fn answer<T: Put>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         self.answer_with_body(id, answer, &[])
     }

@@ -75,7 +75,7 @@ impl Session {
         self.writing.is_some()
     }
 
-    /// Does what is asked for, and answers. Errors: those of the socket, and `PROTO` for what makes
+    /// Does what is asked for, and answers. Errors: from the socket, and `PROTO` for what makes
     /// no sense; the connection is over then.
     pub(super) fn handle(&mut self, id: u32, request: Request<'_>, body: &[u8]) -> Result<(), Errno> {
         self.outbox.stats.note(request.code(), body.len());

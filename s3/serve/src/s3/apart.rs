@@ -16,7 +16,7 @@ use crate::users::User;
 const LONG: Duration = Duration::from_micros(200);
 
 /// What `work` makes of the store of `user`: by the same store, and so as the same user.
-/// Errors: those of `work`.
+/// Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
@@ -25,7 +25,7 @@ pub(super) async fn apart<T: Send + 'static>(
 }
 
 /// As [`apart`], of work that takes locks. What one user holds up by locks is that user's own: no more than
-/// half of the threads wait for them at a time. Errors: those of `work`.
+/// half of the threads wait for them at a time. Errors: from `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> Outcome<T> + Send + 'static,
@@ -40,7 +40,7 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
     })
 }
 
-/// How long it took of late to publish content. Where that waits for a disk, each does so apart, and the
+/// How long it took recently to publish content. Where that waits for a disk, each does so apart, and the
 /// disk has many at once to order; where it is done in memory, another thread would cost more.
 #[derive(Default)]
 pub(super) struct Pace {
@@ -49,7 +49,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: those of that.
+    /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: from that.
     pub(super) async fn publish(&self, writer: Box<dyn Writer>, expected: Expected) -> Outcome<PutResult> {
         let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
         loop {

@@ -67,7 +67,7 @@ fn page_size(asked: Option<i32>) -> Outcome<usize> {
     }
 }
 
-/// `region` is that of the gateway, where it has one.
+/// `region` is the gateway's, where it has one.
 pub(super) fn create(
     store: &dyn Store,
     region: Option<&str>,

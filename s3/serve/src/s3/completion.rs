@@ -87,7 +87,7 @@ impl Wanted {
         })
     }
 
-    /// Holds the type of checksum that is stated against the upload's. Errors: `InvalidRequest`, those of
+    /// Holds the type of checksum that is stated against the upload's. Errors: `InvalidRequest`, errors of
     /// the store.
     fn check_type(&self, store: &dyn Store) -> Outcome<()> {
         let Some(stated) = self.kind else { return Ok(()) };

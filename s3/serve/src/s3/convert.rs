@@ -211,10 +211,9 @@ pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-/// Says which version was made. The one that a bucket without versioning has is not named, nor is it where
-/// versioning is suspended.
+/// Names the version that was made: `null` where versioning is suspended, none in a bucket that never kept versions.
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
-    if let Some(version) = made.filter(|version| !version.is_null()) {
+    if let Some(version) = made {
         add_text(headers, VERSION_ID, version.as_str());
     }
 }

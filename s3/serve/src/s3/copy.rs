@@ -92,7 +92,7 @@ pub(super) fn copied(root: &'static str, made: &PutResult) -> AnswerDocument {
     document
 }
 
-/// The object that a copy reads, and the version of it that is named. Errors: `InvalidArgument`, those of
+/// The object that a copy reads, and the version of it that is named. Errors: `InvalidArgument`, errors of
 /// names, `NotImplemented` for an access point.
 pub(super) fn copy_source(headers: &HeaderMap) -> Outcome<(Bucket, Key, Option<VersionId>)> {
     let wrong = |why: &str| {

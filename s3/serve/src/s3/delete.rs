@@ -115,7 +115,7 @@ impl Wanted {
     }
 
     /// Deletes an object that is as wanted. The store compares tags alone; the tag of what was found
-    /// to be so sees to it that nothing else is deleted. Errors: those of the store.
+    /// to be so sees to it that nothing else is deleted. Errors: from the store.
     fn delete(
         &self,
         store: &dyn Store,

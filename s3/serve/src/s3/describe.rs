@@ -4,7 +4,7 @@ use fordway_store::ObjectInfo;
 use fordway_wire::date::format_http;
 use fordway_wire::header_text;
 
-/// Hands each header to `put`, of which those of user metadata may be no headers; `None` where `put` says
+/// Hands each header to `put`, of which user metadata may be no headers; `None` where `put` says
 /// so.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;

@@ -37,7 +37,7 @@ impl Pauses {
 }
 
 /// What comes of `work`, which changes nothing where it finds a lock taken: it is tried until the lock is
-/// free. Errors: those of it.
+/// free. Errors: from it.
 pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     let mut pauses = None;
     loop {

@@ -12,7 +12,7 @@ use crate::users::User;
 
 /// What `read` makes of the store of `user`. Where names would have to be waited for, the whole of it
 /// is done again on a thread where nobody else waits, by the same store and so as the same user.
-/// Errors: those of `read`.
+/// Errors: from `read`.
 pub(super) async fn look_up<T: Send + 'static>(
     user: Arc<User>,
     read: impl Fn(&dyn Store) -> Outcome<T> + Send + 'static,

@@ -63,7 +63,7 @@ pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domain
     builder.build()
 }
 
-/// The service that answers requests without a signature of whoever is an extension of them.
+/// The service that answers requests without a signature, for callers whose user is an extension of them.
 pub(crate) fn service_for_peers() -> S3Service {
     builder(None, Admission::Peers, Domains::none()).build()
 }
@@ -102,7 +102,7 @@ impl NameValidation for StoreNames {
     }
 }
 
-/// S3 in front of the store of whoever calls. Calls block the thread they come in on (see the crate's
+/// S3 in front of the caller's store. Calls block the thread they come in on (see the crate's
 /// own words on why), but for those that may take long.
 struct Frontend {
     /// `None` where requests are not signed for one.
@@ -126,7 +126,7 @@ fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
 }
 
-/// An answer with no headers but those of its output.
+/// An answer with its output's headers only.
 fn plain<T>(outcome: Outcome<T>) -> S3Result<S3Response<T>> {
     outcome.map(S3Response::new).map_err(|Failure(error)| error)
 }

@@ -98,7 +98,7 @@ pub(super) fn copy_part(
 }
 
 /// A read gets what there is of its range; a copied part must be all that was asked for, or its writer
-/// would not know that it is short. Errors: `InvalidRange`, and those of the store.
+/// would not know that it is short. Errors: `InvalidRange`, and errors of the store.
 fn check_within(store: &dyn Store, (bucket, key): (&Bucket, &Key), options: &GetOptions) -> Outcome<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };

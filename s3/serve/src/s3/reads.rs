@@ -45,7 +45,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Errors: `InvalidArgument`, those of names.
+    /// Errors: `InvalidArgument`, errors of names.
     pub(super) fn read(
         (bucket, key): &(String, String),
         headers: &HeaderMap,
@@ -158,8 +158,8 @@ impl Wanted {
         Ok(headers)
     }
 
-    /// What a client that wants checksums is told: that of the part it reads, or of the object; none beside
-    /// a range, whose bytes it could not be held against. The type is always that of the object's.
+    /// The checksums in an answer: of the part it reads, or of the object; none beside
+    /// a range, whose bytes it could not be checked against. The type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,

@@ -132,7 +132,7 @@ struct Stated {
     trailer: Option<Trailing>,
 }
 
-/// The trailers of a body, from whoever decodes it; there once it was read.
+/// The trailers of a body, from its decoder; there once it was read.
 enum Trailing {
     /// The S3 layer, which checks their signature.
     Signed(TrailingHeaders),

@@ -26,7 +26,7 @@ pub(super) struct Confined {
 
 impl Confined {
     /// The store for a user: opened as that user, and wrapped only where there is something to see to.
-    /// Errors: those of opening it; `AccessDenied` if the gateway may not act as the user.
+    /// Errors: from opening it; `AccessDenied` if the gateway may not act as the user.
     pub(super) fn open(entry: &Entry, open: &OpenStore) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(Role::new(&peer).map_err(not_allowed)?)),

@@ -1,4 +1,4 @@
-//! Who may call, and as whom: one key pair, or the users of a credentials file.
+//! The users, and as whom they act: one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store as one user may use it
@@ -29,7 +29,7 @@ pub(crate) struct User {
     pub(crate) name: String,
     /// The store as this user may use it.
     pub(crate) store: Arc<dyn Store>,
-    /// What requests are signed with; `None` for who is known without.
+    /// What requests are signed with; `None` for a user known without.
     pub(crate) keys: Option<Keys>,
     /// Room for this user's work on threads that all share, so that the others find some free.
     pub(crate) share: Arc<Semaphore>,
@@ -90,7 +90,7 @@ struct State {
 }
 
 impl Users {
-    /// Nobody has keys: whoever calls is known otherwise.
+    /// Nobody has keys: callers are known otherwise.
     pub(crate) fn without_keys() -> Self {
         Users { by_key: RwLock::default(), origin: None, is_available: true.into() }
     }
@@ -105,7 +105,7 @@ impl Users {
     }
 
     /// The same for a directory, `root`, that `open` opens: if it goes away, requests are told so, and
-    /// when it is back it is opened again. Errors: those of opening it.
+    /// when it is back it is opened again. Errors: from opening it.
     pub fn one_of(identity: Identity, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, Source::One(identity))
     }
@@ -115,7 +115,7 @@ impl Users {
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or a uid
     /// that the gateway, not being root, cannot act as; `AccessDenied` for one that others may read;
-    /// those of opening the store.
+    /// errors of opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: OpenStore) -> Result<Self> {
         Users::load(root, open, Source::File(credentials.to_owned()))
     }
@@ -137,7 +137,7 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// The store as the gateway's own user has it, for what nobody has signed. Errors: those of opening it.
+    /// The store as the gateway's own user has it, for what nobody has signed. Errors: from opening it.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
             return (origin.open)();

@@ -50,7 +50,7 @@ pub(crate) struct Workers {
 /// What connections know of the threads.
 struct Pool {
     workers: Vec<Worker>,
-    /// Connections are served by the first so many.
+    /// Connections are served by the first this many.
     active: AtomicUsize,
     /// Said for each connection that comes.
     arrival: Notify,

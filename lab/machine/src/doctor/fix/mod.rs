@@ -69,7 +69,7 @@ impl<T> Remedy<T> {
     }
 }
 
-/// What no setting of a job changes: it is told, for whoever looks after the node.
+/// What no setting of a job changes: it is reported for the node's admin.
 fn left_over(findings: &[Finding], answered: &[&str]) -> Vec<String> {
     let is_left =
         |finding: &&Finding| finding.verdict == Verdict::Costs && !answered.contains(&finding.check);

@@ -58,7 +58,7 @@ impl FastLane {
 }
 
 impl FastLane {
-    /// Who has signed a request; `None` unless all is well.
+    /// The signer of a request; `None` unless all is well.
     fn signer(&self, head: &Head<'_>, signature: Signature<'_>) -> Option<Arc<User>> {
         let authorization = Authorization::parse(signature.authorization)?;
         let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
