@@ -211,9 +211,10 @@ pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-/// Names the version that was made: `null` where versioning is suspended, none in a bucket that never kept versions.
+/// Names the version that was made, unless it is `null`: where versioning is suspended, AWS's answers to writes have no such
+/// header (API reference, examples of PutObject).
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
-    if let Some(version) = made {
+    if let Some(version) = made.filter(|version| !version.is_null()) {
         add_text(headers, VERSION_ID, version.as_str());
     }
 }
