@@ -214,7 +214,7 @@ class Store:
     def list_versions(self, bucket: str, prefix: str = "") -> Versions:
         """Iterates over all versions and delete markers of the keys that start with `prefix`.
 
-        They come by key in byte order, and those of one key from the newest to the oldest.
+        They come by key in byte order, and the versions of one key from the newest to the oldest.
         Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
 
