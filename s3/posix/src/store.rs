@@ -18,6 +18,7 @@ use fordway_store::{
 use fordway_sys::Process;
 use rayon::prelude::*;
 
+use crate::multipart::Uploads;
 use crate::{LinkRule, PosixConfig, PosixStore};
 
 /// The lane's name in messages and tables.
@@ -25,6 +26,12 @@ pub(crate) const LANE: &str = "embedded";
 
 fn at<'e>(operation: &'static str, bucket: &'e Bucket, key: &'e str) -> impl FnOnce(Error) -> Error + 'e {
     move |error| error.during(operation, LANE, bucket.as_str(), key)
+}
+
+impl PosixStore {
+    fn uploads(&self) -> Uploads<'_> {
+        Uploads::of(&self.inner)
+    }
 }
 
 impl Objects for PosixStore {
@@ -154,11 +161,7 @@ impl MultipartUploads for PosixStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        self.inner.uploads().create_upload(bucket, key, options).map_err(at(
-            "create upload",
-            bucket,
-            key.as_str(),
-        ))
+        self.uploads().create_upload(bucket, key, options).map_err(at("create upload", bucket, key.as_str()))
     }
 
     fn part_writer(
@@ -169,7 +172,7 @@ impl MultipartUploads for PosixStore {
         number: u16,
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
-        let writer = self.inner.uploads().part_writer(bucket, key, upload, number, options);
+        let writer = self.uploads().part_writer(bucket, key, upload, number, options);
         Ok(Box::new(writer.map_err(at("put part", bucket, key.as_str()))?))
     }
 
@@ -179,7 +182,7 @@ impl MultipartUploads for PosixStore {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let copied = self.inner.uploads().copy_part(from, options, (bucket, key, upload, number));
+        let copied = self.uploads().copy_part(from, options, (bucket, key, upload, number));
         copied.map_err(at("copy part", bucket, key.as_str()))
     }
 
@@ -190,15 +193,11 @@ impl MultipartUploads for PosixStore {
         upload: &UploadId,
         query: &PartsQuery,
     ) -> Result<PartListing> {
-        self.inner.uploads().list_parts(bucket, key, upload, query).map_err(at(
-            "list parts",
-            bucket,
-            key.as_str(),
-        ))
+        self.uploads().list_parts(bucket, key, upload, query).map_err(at("list parts", bucket, key.as_str()))
     }
 
     fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
-        self.inner.uploads().list_uploads(bucket, query).map_err(at("list uploads", bucket, ""))
+        self.uploads().list_uploads(bucket, query).map_err(at("list uploads", bucket, ""))
     }
 
     fn complete_upload(
@@ -209,16 +208,12 @@ impl MultipartUploads for PosixStore {
         parts: &[CompletedPart],
         options: &CompleteOptions,
     ) -> Result<PutResult> {
-        let done = self.inner.uploads().complete_upload((bucket, key), upload, parts, options);
+        let done = self.uploads().complete_upload((bucket, key), upload, parts, options);
         done.map_err(at("complete upload", bucket, key.as_str()))
     }
 
     fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
-        self.inner.uploads().abort_upload(bucket, key, upload).map_err(at(
-            "abort upload",
-            bucket,
-            key.as_str(),
-        ))
+        self.uploads().abort_upload(bucket, key, upload).map_err(at("abort upload", bucket, key.as_str()))
     }
 }
 

@@ -26,9 +26,9 @@ pub(crate) struct Uploads<'s> {
     inner: &'s Arc<Inner>,
 }
 
-impl Inner {
-    pub(crate) fn uploads(self: &Arc<Self>) -> Uploads<'_> {
-        Uploads { inner: self }
+impl<'s> Uploads<'s> {
+    pub(crate) fn of(inner: &'s Arc<Inner>) -> Self {
+        Uploads { inner }
     }
 }
 
