@@ -15,13 +15,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use super::access::Access;
-use super::activity::Activity;
-use super::connection::{By, Connection, Shared, refuse};
-use super::http::Http;
-use super::limits::{Limits, Pool};
-use super::listen::SocketFile;
-use super::stats::Stats;
+use crate::node::access::Access;
+use crate::node::access::{Limits, Pool};
+use crate::node::connection::{By, Connection, Shared, refuse};
+use crate::node::http::Http;
+use crate::node::listen::SocketFile;
+use crate::node::stats::Activity;
+use crate::node::stats::Stats;
 use crate::{Identity, OpenStore};
 
 /// How long the accept loop rests when the process has no descriptor left.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
 use fordway_sys::with_lock_patience;
 
-use super::error::Outcome;
-use super::locked::{PATIENCE, Pauses};
+use crate::s3::error::Outcome;
+use crate::s3::locked::{PATIENCE, Pauses};
 use crate::users::User;
 
 /// What takes as long as this is worth another thread, which costs some 20 µs.

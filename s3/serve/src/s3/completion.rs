@@ -9,13 +9,13 @@ use fordway_wire::s3_xml::{AnswerDocument, completed_parts};
 use http::{HeaderMap, StatusCode, Uri};
 use s3s::{Body, S3Request, S3Response};
 
-use super::apart::change_apart;
-use super::convert::{
+use crate::message::composed;
+use crate::s3::apart::change_apart;
+use crate::s3::convert::{
     CONDITIONS, add_version, checksum_type, conditions_in, document, invalid_request, names, parameter,
     quoted, stated_checksum,
 };
-use super::error::{Failure, Outcome, unreadable_body};
-use crate::message::composed;
+use crate::s3::error::{Failure, Outcome, unreadable_body};
 use crate::users::User;
 
 pub(super) async fn complete(

@@ -18,10 +18,10 @@ use percent_encoding::percent_decode_str;
 use s3s::dto::{ETagCondition, Timestamp};
 use s3s::{Body, S3Response};
 
-use super::error::{Failure, Outcome};
 use crate::answer::Reply;
+use crate::content::Payload;
 use crate::message::composed;
-use crate::payload::Payload;
+use crate::s3::error::{Failure, Outcome};
 
 /// The names a request is about.
 pub(super) fn names(bucket: &str, key: &str) -> Outcome<(Bucket, Key)> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fordway_sys::with_lock_patience;
 
-use super::error::Outcome;
+use crate::s3::error::Outcome;
 
 /// How long a request waits for locks, all together.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

@@ -16,7 +16,6 @@ mod list;
 mod locked;
 mod look_up;
 mod multipart;
-mod ranges;
 mod reads;
 mod refused;
 mod routes;

@@ -12,14 +12,14 @@ use s3s::dto::{
 };
 use s3s::{Body, S3Response};
 
-use super::convert::{
+use crate::message::composed;
+use crate::s3::convert::{
     TAGGING, add_text, algorithm, checksum_headers, checksum_type, document, invalid_request, metadata,
     names, page_size, parameter, quoted, tags, written,
 };
-use super::copy::{add_versions, copied, copy_source, copy_source_options};
-use super::error::{Failure, Outcome};
-use super::list::write_owner;
-use crate::message::composed;
+use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options};
+use crate::s3::error::{Failure, Outcome};
+use crate::s3::list::write_owner;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;

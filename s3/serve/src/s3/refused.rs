@@ -4,7 +4,7 @@
 use fordway_store::{Bucket, GetOptions, Key, Store, Versioning};
 use http::StatusCode;
 
-use super::error::{Failure, Outcome};
+use crate::s3::error::{Failure, Outcome};
 
 /// AWS's words for what is not done.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";

@@ -7,15 +7,15 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
-use super::apart::{Pace, change_apart};
-use super::error::{Failure, Outcome};
-use super::look_up::look_up;
-use super::reads::Wanted;
-use super::{caller, completion, copy, documents, multipart, refused, upload};
 use crate::domains::Domains;
 use crate::gate;
 use crate::identity::Admission;
 use crate::monitor::Operation;
+use crate::s3::apart::{Pace, change_apart};
+use crate::s3::error::{Failure, Outcome};
+use crate::s3::look_up::look_up;
+use crate::s3::reads::Wanted;
+use crate::s3::{caller, completion, copy, documents, multipart, refused, upload};
 
 /// The names of the operations that are served here.
 const SERVED: [&str; 8] = [

@@ -6,10 +6,10 @@ use fordway_wire::s3_xml::AnswerDocument;
 use s3s::S3Response;
 use s3s::dto::{EncodingType, ListMultipartUploadsInput, ListMultipartUploadsOutput, Owner};
 
-use super::convert::{page_size, written};
-use super::error::Outcome;
-use super::list::Encoding;
-use super::multipart::write_upload;
+use crate::s3::convert::{page_size, written};
+use crate::s3::error::Outcome;
+use crate::s3::list::Encoding;
+use crate::s3::multipart::write_upload;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
