@@ -4,8 +4,7 @@
 //! take microseconds every hand-over to another thread costs more than the call. A client that sends
 //! many requests at once has them answered by as few system calls as there are buffers to fill.
 //!
-//! * `gateway`: what is configured, accepting, ending in good order
-//! * `listen`: making the socket, and whose it may replace
+//! * `gateway`: what is configured, making the socket, accepting, ending in good order
 //! * `access`: the users, as whom they act, the store for that, and what they can make the gateway keep
 //! * `connection`: one client: greeting, reading, looking out for the next request
 //! * `http`: clients that speak HTTP instead, in the gateway's own words
@@ -18,7 +17,6 @@ mod connection;
 mod content;
 mod gateway;
 mod http;
-mod listen;
 mod session;
 mod stats;
 

@@ -18,8 +18,8 @@ use s3s::{Body, S3Response};
 
 use crate::answer::Reply;
 use crate::content::{Parts, Payload, Source};
+use crate::s3::convert::describe;
 use crate::s3::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
-use crate::s3::describe::describe;
 use crate::s3::error::{Failure, Outcome};
 use crate::s3::multipart::part_number;
 
