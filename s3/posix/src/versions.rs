@@ -662,3 +662,104 @@ fn summary(key: &str, info: ObjectInfo) -> VersionSummary {
         content: Some((info.size, info.etag)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::{GetOptions, ObjectVersions, Objects, PutOptions};
+    use fordway_sys::set_xattr;
+
+    use super::*;
+    use crate::layout::ATTRIBUTE;
+    use crate::{PosixConfig, PosixStore};
+
+    struct Root {
+        dir: tempfile::TempDir,
+        store: PosixStore,
+        bucket: Bucket,
+        key: Key,
+    }
+
+    impl Root {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+            let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+            store.create_bucket(&bucket).unwrap();
+            store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+            Root { dir, store, bucket, key }
+        }
+
+        fn put(&self, body: &str) -> VersionId {
+            let made = self.store.put(&self.bucket, &self.key, body.as_bytes(), &PutOptions::default());
+            made.unwrap().version.unwrap()
+        }
+
+        fn listed(&self) -> Vec<VersionId> {
+            let listing = self.store.list_versions(&self.bucket, &VersionsQuery::default()).unwrap();
+            listing.versions.into_iter().map(|version| version.version).collect()
+        }
+
+        fn content(&self, version: &VersionId) -> Vec<u8> {
+            let options = GetOptions::version(version.clone());
+            self.store.get(&self.bucket, &self.key, &options).unwrap().content.into_vec().unwrap()
+        }
+
+        /// Gives the latest version the name that an earlier program would have given it at `time`.
+        fn call_latest(&self, time: u64) -> VersionId {
+            let volume = &self.store.inner.volume;
+            let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
+            let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
+            let seal = Some(crate::record::Seal::of(&opened.stat));
+            let record =
+                crate::record::Record { version: Some(version.clone()), seal, ..opened.record().clone() };
+            set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
+            version
+        }
+    }
+
+    #[test]
+    fn names_say_their_order_or_nothing() {
+        let version = new_version(0).unwrap();
+        assert!(order_in(&version).unwrap().abs_diff(now_ns()) < 60_000_000_000);
+        assert_eq!(order_in(&new_version(u64::MAX - 1).unwrap()), Some(u64::MAX));
+        for other in [
+            "null",
+            "0123456789abcdef0123456789abcdef",
+            "0123456789abcdef.0123456789abcde",
+            "+123456789abcdef.0123456789abcdef",
+        ] {
+            assert_eq!(order_in(&VersionId::new(other).unwrap()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn versions_of_earlier_programs_and_of_fast_clocks_keep_their_order() {
+        let root = Root::new();
+        let mut made = vec![root.put("0")];
+        made.push(root.put("1"));
+        // By a program that names no order, on a node whose clock is an hour ahead.
+        let ahead = now_ns() + 3_600_000_000_000;
+        let versions = root.dir.path().join("bucket/.fordway/versions/k");
+        let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();
+        std::fs::rename(first.path(), versions.join(format!("{ahead:016x}-{}", made[0]))).unwrap();
+        made[1] = root.call_latest(ahead + 1);
+        made.extend(["2", "3"].map(|body| root.put(body)));
+        let options = DeleteOptions::default();
+        made.push(root.store.delete(&root.bucket, &root.key, &options).unwrap().version.unwrap());
+        made.push(root.put("5"));
+        let newest_first: Vec<VersionId> = made.iter().rev().cloned().collect();
+        assert_eq!(root.listed(), newest_first);
+        for (at, version) in made.iter().enumerate().filter(|(at, _)| *at != 4) {
+            assert_eq!(root.content(version), at.to_string().as_bytes());
+        }
+        // What lies under another name than its own says is found all the same.
+        assert_eq!(root.content(&made[0]), b"0");
+        let options = DeleteOptions { version: Some(made[5].clone()), ..Default::default() };
+        root.store.delete(&root.bucket, &root.key, &options).unwrap();
+        assert_eq!(root.listed(), newest_first[1..]);
+        let options = DeleteOptions { version: Some(made[4].clone()), ..Default::default() };
+        assert!(root.store.delete(&root.bucket, &root.key, &options).unwrap().is_marker);
+        assert_eq!(root.listed(), newest_first[2..]);
+        assert_eq!(root.content(&made[3]), b"3");
+    }
+}
