@@ -8,7 +8,9 @@ use fordway_store::{
     Bucket, Checksum, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo,
     ObjectSummary, Result, Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in, text_to_name};
+use fordway_sys::{
+    EntryKind, Errno, Mode, OFlags, Sharing, get_xattr_in, look_again, read_dir, stat, stat_in, text_to_name,
+};
 
 use crate::Inner;
 use crate::errors::from_errno;
@@ -178,6 +180,10 @@ impl Inner {
         place: impl FnOnce() -> Place<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
+        // NFS looks names up anew where the directory has changed.
+        if self.volume.is_strong() && self.volume.sharing == Sharing::Unknown {
+            look_again(dir, name);
+        }
         if let Ok(Some(info)) = self.volume.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
@@ -210,6 +216,7 @@ impl Walk<'_> {
     fn directory(&mut self, at: &str) -> Result<Flow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
+        self.inner.volume.freshen_dir(&path, self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(Flow::On) };
         let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
         if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {

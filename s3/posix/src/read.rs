@@ -304,6 +304,7 @@ impl Inner {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
+        self.volume.freshen(bucket, key)?;
         let mut race = 0;
         loop {
             let found = self.volume.find_file(bucket, key)?;
@@ -349,6 +350,7 @@ impl Inner {
     }
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.volume.freshen(bucket, key)?;
         let described = match (&options.version, plain(bucket, key)) {
             (None, Some(place)) => self.volume.describe(&place)?,
             _ => None,

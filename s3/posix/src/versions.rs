@@ -107,6 +107,7 @@ impl Volume {
         key: &Key,
         version: Option<&VersionId>,
     ) -> Result<Opened> {
+        self.freshen(bucket, key)?;
         let Some(version) = version else { return self.open_object(bucket, key) };
         let mut seen = None;
         for race in 0..MAX_RACES {
@@ -530,6 +531,7 @@ impl Inner {
         dir: &OnceCell<File>,
     ) -> Result<Vec<(VersionId, (bool, Shown))>> {
         let key = Key::new(key)?;
+        self.volume.freshen(bucket, &key)?;
         let (mut latest, mut found) = (self.latest(bucket, &key)?, Vec::new());
         for race in 0..MAX_RACES {
             give_way(race);
