@@ -1,0 +1,96 @@
+"""Every command of docs/start and docs/howto does what its page shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import docs_blocks
+import pytest
+from docs_blocks import Terminal
+
+
+def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
+    """What a new user has: the two programs, this Python, and nothing of S3."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "FORDWAY_", "XDG_", "RCLONE_"))
+        and not name.lower().endswith("_proxy")
+    }
+    path = [str(binary.parent), str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"]
+    return kept | {
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+        "PATH": os.pathsep.join(path),
+        "LC_ALL": "C.UTF-8",
+        "USER": "you",
+        "BLOCKS": str(blocks),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def as_ordinary_user() -> list[str]:
+    """What makes root somebody else, with root's files: the pages are for users."""
+    if os.geteuid() != 0:
+        return []
+    wrapper = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("root cannot become an ordinary user here: there are no user namespaces")
+    return wrapper
+
+
+@pytest.mark.parametrize("page", docs_blocks.pages())
+def test_page_does_what_it_shows(page: str, tmp_path: Path) -> None:
+    named = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
+    if named is None:
+        pytest.skip("fordway is missing: FORDWAY_BIN names the binary")
+    home, blocks = tmp_path / "you", tmp_path / "blocks"
+    home.mkdir()
+    blocks.mkdir()
+    variables = environment(home, Path(named).resolve(), blocks)
+    with Terminal(home, variables, as_ordinary_user()) as terminal:
+        for block in docs_blocks.blocks(page):
+            needed = block.marks.get("needs")
+            if needed and shutil.which(needed, path=variables["PATH"]) is None:
+                pytest.skip(f"{needed} is missing: the rest of {page} is not run")
+            if block.is_run:
+                terminal.run(block)
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    known = {*docs_blocks.RUN, "text", "toml", "yaml", "ini", "nginx", "json", "c", "bash"}
+    for page in docs_blocks.pages():
+        for block in docs_blocks.blocks(page):
+            assert block.language in known, f"docs/{block.place}: a block of the language {block.language!r}"
+            assert block.marks.get("not run") != "", f"docs/{block.place}: not run, without a reason"
+
+
+def test_a_wrong_page_is_found(tmp_path: Path) -> None:
+    def run(text: str, **marks: str) -> None:
+        block = docs_blocks.Block(
+            "a page", "console", None, text, {name.replace("_", " "): it for name, it in marks.items()}
+        )
+        with Terminal(tmp_path, dict(os.environ, BLOCKS=str(tmp_path))) as terminal:
+            terminal.run(block)
+
+    run("$ echo one; echo two\none\ntwo\n$ cd /; export X=1\n$ echo $PWD $X\n/ 1\n")
+    run("$ printf 'a 1\\nb 2\\nc 3\\n'\na ...\n...\nc 3\n")
+    run("$ printf 'a 1\\nb 2\\n'\na 7\nb 8\n", figures_differ="")
+    run("$ false\n", exit_code="1")
+    run("$ echo ready; sleep 60\nready\n", server="")
+    for wrong in [
+        "$ echo one\ntwo\n",
+        "$ false\n",
+        "$ exit\n",
+        "$ printf 'a\\nb\\n'\na\n",
+        "$ echo a\na\n...\nb\n",
+    ]:
+        with pytest.raises(AssertionError):
+            run(wrong)
+    with pytest.raises(AssertionError):
+        run("$ printf 'a 1\\nb 2\\n'\na 7\nc 8\n", figures_differ="")
