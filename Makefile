@@ -73,6 +73,7 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo xtask header --check
 	$(VENV)/bin/ruff check bind/python
 	$(VENV)/bin/ruff format --check bind/python
+	tools/reference-pages --check
 	$(BUILD_SITE)
 
 bench: build ## run the benchmarks in bench/

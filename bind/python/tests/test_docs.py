@@ -34,6 +34,14 @@ def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
     }
 
 
+def fordway() -> Path:
+    """The binary."""
+    named = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
+    if named is None:
+        pytest.skip("fordway is missing: FORDWAY_BIN names the binary")
+    return Path(named).resolve()
+
+
 def as_ordinary_user() -> list[str]:
     """What makes root somebody else, with root's files: the pages are for users."""
     if os.geteuid() != 0:
@@ -46,13 +54,11 @@ def as_ordinary_user() -> list[str]:
 
 @pytest.mark.parametrize("page", docs_blocks.pages())
 def test_page_does_what_it_shows(page: str, tmp_path: Path) -> None:
-    named = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
-    if named is None:
-        pytest.skip("fordway is missing: FORDWAY_BIN names the binary")
+    binary = fordway()
     home, blocks = tmp_path / "you", tmp_path / "blocks"
     home.mkdir()
     blocks.mkdir()
-    variables = environment(home, Path(named).resolve(), blocks)
+    variables = environment(home, binary, blocks)
     with Terminal(home, variables, as_ordinary_user()) as terminal:
         for block in docs_blocks.blocks(page):
             needed = block.marks.get("needs")
@@ -60,6 +66,12 @@ def test_page_does_what_it_shows(page: str, tmp_path: Path) -> None:
                 pytest.skip(f"{needed} is missing: the rest of {page} is not run")
             if block.is_run:
                 terminal.run(block)
+
+
+def test_generated_pages_are_what_the_code_says() -> None:
+    tool = docs_blocks.DOCS.parent / "tools" / "reference-pages"
+    done = subprocess.run([tool, "--check", fordway()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
