@@ -26,6 +26,7 @@ PAGES = {
     "CONTRIBUTING.md": "explain/contributing.md",
     "CHANGELOG.md": "explain/changelog.md",
     "bench/README.md": "explain/bench.md",
+    "bench/FIGURES.md": "explain/figures.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
 
@@ -55,11 +56,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not path or "://" in path or path.startswith("mailto:"):
             return match[0]
         target = beside(source, path)
+        if not (ROOT / target).exists():
+            log.warning("%s links to %s, which does not exist", source, link)
         on_site = PAGES.get(target) or page_of(target, files)
         if on_site:
             return f"[{text}]({os.path.relpath(on_site, Path(here).parent)}{anchor})"
-        if not (ROOT / target).exists():
-            log.warning("%s links to %s, which does not exist", source, link)
         return text
 
     return outside_of_fences(markdown, lambda part: LINK.sub(led, part))
