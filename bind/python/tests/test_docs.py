@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import docs_blocks
@@ -52,10 +54,21 @@ def as_ordinary_user() -> list[str]:
     return wrapper
 
 
-@pytest.mark.parametrize("page", docs_blocks.pages())
-def test_page_does_what_it_shows(page: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future]]:
+    """Runs the pages that are tested, some at a time: they mostly wait."""
+    asked = [item.callspec.params.get("page") for item in request.session.items if hasattr(item, "callspec")]
+    with ThreadPoolExecutor(3) as pool:
+        places = {page: tmp_path_factory.mktemp("page") for page in docs_blocks.pages() if page in asked}
+        yield {page: pool.submit(run_page, page, place) for page, place in places.items()}
+
+
+def run_page(page: str, place: Path) -> None:
+    """Runs the blocks of a page in a new home. Raises `AssertionError` where the page is wrong."""
     binary = fordway()
-    home, blocks = tmp_path / "you", tmp_path / "blocks"
+    home, blocks = place / "you", place / "blocks"
     home.mkdir()
     blocks.mkdir()
     variables = environment(home, binary, blocks)
@@ -66,6 +79,11 @@ def test_page_does_what_it_shows(page: str, tmp_path: Path) -> None:
                 pytest.skip(f"{needed} is missing: the rest of {page} is not run")
             if block.is_run:
                 terminal.run(block)
+
+
+@pytest.mark.parametrize("page", docs_blocks.pages())
+def test_page_does_what_it_shows(page: str, runs: dict[str, Future]) -> None:
+    runs[page].result()
 
 
 def test_generated_pages_are_what_the_code_says() -> None:
