@@ -39,7 +39,7 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
 	@echo "report: $(abspath $(RUN:.run=.html))"
 
-docs: setup ## build the documentation as a site into out/site; a broken link is an error
+docs: $(VENV)/.installed ## build the documentation as a site into out/site; a broken link is an error
 	$(BUILD_SITE)
 	@echo "docs: $(CURDIR)/out/site/index.html; with search: $(VENV)/bin/python -m http.server --directory out/site 8000"
 
