@@ -10,7 +10,8 @@ In the directory of a new user, page by page and from top to bottom:
 Comments just before a block say more:
 
 - `<!-- not run: REASON -->`
-- `<!-- needs: PROGRAM -->`: the rest of the page is skipped where the program is missing.
+- `<!-- needs: PROGRAM, COMMAND ... -->`: the rest of the page is skipped where a program is missing, or a
+  command (of several words) fails.
 - `<!-- server -->`: its last command goes on until the page ends; the next block is another terminal.
 - `<!-- figures differ -->`: of each line of output, only what comes before the first digit is compared.
 - `<!-- exit code: N -->` of the last command; 0 without it.

@@ -74,11 +74,20 @@ def run_page(page: str, place: Path) -> None:
     variables = environment(home, binary, blocks)
     with Terminal(home, variables, as_ordinary_user()) as terminal:
         for block in docs_blocks.blocks(page):
-            needed = block.marks.get("needs")
-            if needed and shutil.which(needed, path=variables["PATH"]) is None:
-                pytest.skip(f"{needed} is missing: the rest of {page} is not run")
+            for needed in filter(None, block.marks.get("needs", "").split(", ")):
+                if not is_there(needed, variables):
+                    pytest.skip(f"{needed} is missing or fails: the rest of {page} is not run")
             if block.is_run:
                 terminal.run(block)
+
+
+def is_there(needed: str, variables: dict[str, str]) -> bool:
+    """Whether there is such a program, or a command succeeds."""
+    words = needed.split()
+    if shutil.which(words[0], path=variables["PATH"]) is None:
+        return False
+    command = [*as_ordinary_user(), *words]
+    return len(words) == 1 or subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("page", docs_blocks.pages())
