@@ -8,7 +8,6 @@ one to nothing ends the build. So does a page that would fetch something from an
 import logging
 import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,9 @@ PAGES = {
     "bench/FIGURES.md": "explain/figures.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
+
+# What is built, or comes from elsewhere.
+BUILT = {"target", "out", "node_modules", "__pycache__"}
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -75,13 +77,13 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 def check_other_documents() -> None:
     """Checks the links of documents that are no pages, such as the README. MkDocs checks the pages."""
-    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in listed.stdout.split():
-        is_page = name in PAGES or (name.startswith("docs/") and not name.startswith("docs/notebooks/"))
-        if is_page or not (ROOT / name).exists():
-            continue
-        text = (ROOT / name).read_text()
-        outside_of_fences(text, lambda part, name=name: check_links(name, part))
+    for directory, directories, files in os.walk(ROOT):
+        directories[:] = [name for name in directories if not name.startswith(".") and name not in BUILT]
+        for file in (Path(directory) / name for name in files if name.endswith(".md")):
+            name = file.relative_to(ROOT).as_posix()
+            is_page = name in PAGES or (name.startswith("docs/") and not name.startswith("docs/notebooks/"))
+            if not is_page:
+                outside_of_fences(file.read_text(), lambda part, name=name: check_links(name, part))
 
 
 def check_links(name: str, text: str) -> str:

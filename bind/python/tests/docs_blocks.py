@@ -32,7 +32,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DOCS = Path(__file__).parents[3] / "docs"
+ROOT = Path(__file__).parents[3]
 RUN = ("console", "sh", "python")
 TIMEOUT_S = 30
 
@@ -66,15 +66,15 @@ class Step:
 
 
 def pages() -> list[str]:
-    """The pages whose commands are run, as paths below docs/."""
-    found = [*DOCS.glob("start/*.md"), *DOCS.glob("howto/*.md")]
-    return sorted(str(page.relative_to(DOCS)) for page in found)
+    """The pages whose commands are run, as paths from the root of the repository."""
+    found = [*ROOT.glob("docs/start/*.md"), *ROOT.glob("docs/howto/*.md")]
+    return ["README.md", *sorted(str(page.relative_to(ROOT)) for page in found)]
 
 
 def blocks(page: str) -> list[Block]:
     """The fenced blocks of a page."""
     found, marks = [], {}
-    lines = iter(enumerate((DOCS / page).read_text().splitlines(), 1))
+    lines = iter(enumerate((ROOT / page).read_text().splitlines(), 1))
     for number, line in lines:
         if mark := _MARK.match(line):
             marks[mark[1]] = mark[2] or ""
@@ -186,7 +186,7 @@ class Terminal:
                 return
             output, code = self._execute(step.command)
             expected = int(block.marks.get("exit code", "0")) if is_last else 0
-            where = f"docs/{block.place}: $ {step.command}\n"
+            where = f"{block.place}: $ {step.command}\n"
             assert code == expected, f"{where}exit code {code}, expected {expected}\n{output}"
             wrong = step.output and mismatch(step.output, output, "figures differ" in block.marks)
             assert not wrong, where + str(wrong)
@@ -197,7 +197,7 @@ class Terminal:
         self._execute(f"{{ {step.command}\n}} >&$fd 2>&1 {{fd}}>&- &\nexec {{fd}}>&-")
         end = time.monotonic() + TIMEOUT_S
         while wrong := mismatch(step.output or "", log.read_text(), "figures differ" in block.marks):
-            assert time.monotonic() < end, f"docs/{block.place}: $ {step.command}\n{wrong}"
+            assert time.monotonic() < end, f"{block.place}: $ {step.command}\n{wrong}"
             time.sleep(0.02)
 
     def _execute(self, command: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Every command of docs/start and docs/howto does what its page shows."""
+"""Every command of the README, docs/start and docs/howto does what its page shows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_page_does_what_it_shows(page: str, runs: dict[str, Future]) -> None:
 
 
 def test_generated_pages_are_what_the_code_says() -> None:
-    tool = docs_blocks.DOCS.parent / "tools" / "reference-pages"
+    tool = docs_blocks.ROOT / "tools" / "reference-pages"
     done = subprocess.run([tool, "--check", fordway()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -105,8 +105,8 @@ def test_every_block_is_run_or_says_why_not() -> None:
     known = {*docs_blocks.RUN, "text", "toml", "yaml", "ini", "nginx", "json", "c", "bash"}
     for page in docs_blocks.pages():
         for block in docs_blocks.blocks(page):
-            assert block.language in known, f"docs/{block.place}: a block of the language {block.language!r}"
-            assert block.marks.get("not run") != "", f"docs/{block.place}: not run, without a reason"
+            assert block.language in known, f"{block.place}: a block of the language {block.language!r}"
+            assert block.marks.get("not run") != "", f"{block.place}: not run, without a reason"
 
 
 def test_a_wrong_page_is_found(tmp_path: Path) -> None:

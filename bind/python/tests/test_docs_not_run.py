@@ -1,4 +1,4 @@
-"""Blocks of docs/start and docs/howto that no test runs, each by name and with its reason."""
+"""Blocks of the README, docs/start and docs/howto that no test runs, each by name with its reason."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ NOT_RUN = [
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=[block.place for block in NOT_RUN])
 def test_block_is_not_run(block: Block) -> None:
-    pytest.skip(f"docs/{block.place}: {block.marks['not run']}")
+    pytest.skip(f"{block.place}: {block.marks['not run']}")
