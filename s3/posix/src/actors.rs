@@ -44,8 +44,9 @@ impl Actors {
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        inner.require_bucket(bucket)?;
+        inner.volume.require_bucket(bucket)?;
         let of = inner
+            .volume
             .open_dir(bucket.as_str())
             .and_then(stat)
             .map_err(|e| from_errno(e, "opening the bucket"))?;

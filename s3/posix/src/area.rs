@@ -17,11 +17,11 @@ use fordway_sys::{
     read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
-use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
-use crate::stage::{DIR_MODE, FILE_MODE, MAX_RACES, give_way, hidden_name};
+use crate::stage::{DIR_MODE, FILE_MODE, Hidden, MAX_RACES, give_way, hidden_name};
+use crate::volume::Volume;
 
 /// The bit of a directory in which everybody may remove what is their own only.
 const STICKY: u32 = 0o1000;
@@ -67,146 +67,6 @@ impl Drop for Shelter {
     fn drop(&mut self) {
         // What cannot be removed is left to `gc`.
         let _ = remove_dir(&self.parent, &self.name);
-    }
-}
-
-impl Inner {
-    /// The state of the bucket's own directory.
-    fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
-        self.open_dir(bucket.as_str()).and_then(stat)
-    }
-
-    /// Makes the directory `name`, which has the path `path`, in `parent`; says whether it is new.
-    pub(crate) fn make_private_dir(
-        &self,
-        bucket: &Bucket,
-        parent: &File,
-        (path, name): (&str, &str),
-    ) -> Result<bool, Errno> {
-        let of = self.bucket_state(bucket)?;
-        let (group, mode) = (of.group, mode_of_dir(&of, path));
-        let name = name.to_owned();
-        let make = move |parent: &OwnedFd| make_shared_dir(parent, &name, group, mode);
-        // An upload is its starter's.
-        let is_own = is_upload_dir(path) && file_user() != 0;
-        if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
-    }
-
-    /// Opens the file `name` of the bucket's private area, which is empty for ever, to write; makes it where
-    /// it is missing. Errors: `AccessDenied` for what is no regular file.
-    pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
-        let dir = private_dir(bucket);
-        let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
-        for race in 0..MAX_RACES {
-            give_way(race);
-            let parent = self.parent_of(bucket, &dir)?;
-            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let opened = match open_in(&parent, name, flags, Mode::empty()) {
-                Err(Errno::NOENT) => self.make_shared_file(bucket, &parent, name),
-                done => done,
-            };
-            match opened {
-                Ok(file) if stat(&file).map_err(failed)?.is_file => return Ok(file.into()),
-                Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
-                    return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
-                }
-                Err(Errno::EXIST) => {}
-                // A concurrent removal of the bucket took the directory.
-                Err(Errno::NOENT) => self.dirs.forget(&dir),
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        Err(ErrorKind::ConditionalConflict.into())
-    }
-
-    fn make_shared_file(&self, bucket: &Bucket, parent: &Dir, name: &'static str) -> Result<OwnedFd, Errno> {
-        let of = self.bucket_state(bucket)?;
-        let (group, mode) = (of.group, of.mode & 0o666);
-        as_keeper(&of, parent, move |parent| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
-            let file = open_in(parent, name, flags, FILE_MODE)?;
-            hand_on(&file, group, mode, 0o666);
-            Ok(file)
-        })
-    }
-
-    /// The directory for staged files, made where it is missing; with it, one of the caller's own in it
-    /// where a third user could put another file in the place of a staged one.
-    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(Dir, Option<Shelter>)> {
-        let path = tmp_dir(bucket);
-        let dir = self.parent_of(bucket, &path)?;
-        match self.guard(bucket)? {
-            Some(guard) if self.first_untrusted(guard, &path)?.is_some() => {
-                let (own, shelter) = shelter_in(dir)?;
-                Ok((own, Some(shelter)))
-            }
-            _ => Ok((dir, None)),
-        }
-    }
-
-    /// Who is trusted in the bucket's private area, which exists. Cost: none as a rule.
-    pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<Guard>> {
-        let contents = self.contents_for_write(bucket)?;
-        match contents.exists {
-            true => Ok(contents.guard),
-            // It was made since.
-            false => self.guard_now(bucket),
-        }
-    }
-
-    /// As [`Inner::guard`], where there may be no private area.
-    pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<Guard>> {
-        let of =
-            self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
-        Ok(Guard::of(&of))
-    }
-
-    /// Whether the caller may keep things of their own in the directory at `path` of the private area.
-    /// Errors: `AccessDenied` where a third user could remove them.
-    pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // What is staged is sheltered instead.
-        if is_tmp_dir(path) {
-            return Ok(());
-        }
-        let Some(guard) = self.guard(bucket)? else { return Ok(()) };
-        if is_upload_dir(path) {
-            return self.check_uploader(path);
-        }
-        match self.first_untrusted(guard, path)? {
-            // The table of locks and the like are of use all the same.
-            Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
-            None => Ok(()),
-            Some((at, why)) => Err(unsafe_place(&at, &why)),
-        }
-    }
-
-    /// Errors: `AccessDenied` for the upload of another user.
-    fn check_uploader(&self, path: &str) -> Result<()> {
-        let failed = |errno| from_errno(errno, "opening the upload");
-        let owner = self.open_dir(path).and_then(stat).map_err(failed)?.user;
-        let caller = file_user();
-        if caller == owner || caller == 0 {
-            return Ok(());
-        }
-        let why = format!("the upload was started by the user with the id {owner}; start one of your own");
-        Err(Error::new(ErrorKind::AccessDenied, why))
-    }
-
-    /// The first directory on the way to `path` in which a third user could remove what the caller keeps, and
-    /// why.
-    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, String)>> {
-        let caller = file_user();
-        let bucket_end = path.find('/').unwrap_or(path.len());
-        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end);
-        for end in ends.chain([path.len()]) {
-            let at = &path[..end];
-            let state = self.open_dir(at).and_then(stat);
-            let state = state.map_err(|errno| from_errno(errno, "opening the directory"))?;
-            if let Some(why) = guard.danger(&state, caller) {
-                return Ok(Some((at.to_owned(), why)));
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -362,5 +222,165 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(errno),
+    }
+}
+
+impl Volume {
+    /// The state of the bucket's own directory.
+    fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
+        self.open_dir(bucket.as_str()).and_then(stat)
+    }
+
+    /// Makes the directory `name`, which has the path `path`, in `parent`; says whether it is new.
+    pub(crate) fn make_private_dir(
+        &self,
+        bucket: &Bucket,
+        parent: &File,
+        (path, name): (&str, &str),
+    ) -> Result<bool, Errno> {
+        let of = self.bucket_state(bucket)?;
+        let (group, mode) = (of.group, mode_of_dir(&of, path));
+        let name = name.to_owned();
+        let make = move |parent: &OwnedFd| make_shared_dir(parent, &name, group, mode);
+        // An upload is its starter's.
+        let is_own = is_upload_dir(path) && file_user() != 0;
+        if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
+    }
+
+    /// Opens the file `name` of the bucket's private area, which is empty for ever, to write; makes it where
+    /// it is missing. Errors: `AccessDenied` for what is no regular file.
+    pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
+        let dir = private_dir(bucket);
+        let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));
+        for race in 0..MAX_RACES {
+            give_way(race);
+            let parent = self.parent_of(bucket, &dir)?;
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let opened = match open_in(&parent, name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => self.make_shared_file(bucket, &parent, name),
+                done => done,
+            };
+            match opened {
+                Ok(file) if stat(&file).map_err(failed)?.is_file => return Ok(file.into()),
+                Ok(_) | Err(Errno::NXIO | Errno::LOOP | Errno::ISDIR) => {
+                    return Err(not_ours(&format!("{dir}/{name}"), "is no regular file"));
+                }
+                Err(Errno::EXIST) => {}
+                // A concurrent removal of the bucket took the directory.
+                Err(Errno::NOENT) => self.dirs.forget(&dir),
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    fn make_shared_file(&self, bucket: &Bucket, parent: &Dir, name: &'static str) -> Result<OwnedFd, Errno> {
+        let of = self.bucket_state(bucket)?;
+        let (group, mode) = (of.group, of.mode & 0o666);
+        as_keeper(&of, parent, move |parent| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOCTTY;
+            let file = open_in(parent, name, flags, FILE_MODE)?;
+            hand_on(&file, group, mode, 0o666);
+            Ok(file)
+        })
+    }
+
+    /// The directory for staged files, made where it is missing; with it, one of the caller's own in it
+    /// where a third user could put another file in the place of a staged one.
+    pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(Dir, Option<Shelter>)> {
+        let path = tmp_dir(bucket);
+        let dir = self.parent_of(bucket, &path)?;
+        match self.guard(bucket)? {
+            Some(guard) if self.first_untrusted(guard, &path)?.is_some() => {
+                let (own, shelter) = shelter_in(dir)?;
+                Ok((own, Some(shelter)))
+            }
+            _ => Ok((dir, None)),
+        }
+    }
+
+    /// Who is trusted in the bucket's private area, which exists. Cost: none as a rule.
+    pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+        let contents = self.contents_for_write(bucket)?;
+        match contents.exists {
+            true => Ok(contents.guard),
+            // It was made since.
+            false => self.guard_now(bucket),
+        }
+    }
+
+    /// As [`Inner::guard`], where there may be no private area.
+    pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<Guard>> {
+        let of =
+            self.bucket_state(bucket).map_err(|errno| from_errno(errno, "reading the bucket's state"))?;
+        Ok(Guard::of(&of))
+    }
+
+    /// Whether the caller may keep things of their own in the directory at `path` of the private area.
+    /// Errors: `AccessDenied` where a third user could remove them.
+    pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
+        // What is staged is sheltered instead.
+        if is_tmp_dir(path) {
+            return Ok(());
+        }
+        let Some(guard) = self.guard(bucket)? else { return Ok(()) };
+        if is_upload_dir(path) {
+            return self.check_uploader(path);
+        }
+        match self.first_untrusted(guard, path)? {
+            // The table of locks and the like are of use all the same.
+            Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
+            None => Ok(()),
+            Some((at, why)) => Err(unsafe_place(&at, &why)),
+        }
+    }
+
+    /// Errors: `AccessDenied` for the upload of another user.
+    fn check_uploader(&self, path: &str) -> Result<()> {
+        let failed = |errno| from_errno(errno, "opening the upload");
+        let owner = self.open_dir(path).and_then(stat).map_err(failed)?.user;
+        let caller = file_user();
+        if caller == owner || caller == 0 {
+            return Ok(());
+        }
+        let why = format!("the upload was started by the user with the id {owner}; start one of your own");
+        Err(Error::new(ErrorKind::AccessDenied, why))
+    }
+
+    /// The first directory on the way to `path` in which a third user could remove what the caller keeps, and
+    /// why.
+    fn first_untrusted(&self, guard: Guard, path: &str) -> Result<Option<(String, String)>> {
+        let caller = file_user();
+        let bucket_end = path.find('/').unwrap_or(path.len());
+        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > bucket_end);
+        for end in ends.chain([path.len()]) {
+            let at = &path[..end];
+            let state = self.open_dir(at).and_then(stat);
+            let state = state.map_err(|errno| from_errno(errno, "opening the directory"))?;
+            if let Some(why) = guard.danger(&state, caller) {
+                return Ok(Some((at.to_owned(), why)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<Hidden>)> {
+        let (dir, shelter) = self.staging_dir(bucket)?;
+        let name = hidden_name()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let file = open_in(&dir, &name, flags, mode).map_err(|e| from_errno(e, "making a file"))?;
+        Ok((file, Some(Hidden { dir, name, is_temporary: true, _shelter: shelter })))
+    }
+
+    /// Errors: `AccessDenied` for a user who may not say for all writers of a bucket what `what` names.
+    pub(crate) fn check_decides(&self, bucket: &Bucket, what: &str) -> Result<()> {
+        match self.guard_now(bucket)? {
+            Some(guard) if !guard.trusts(file_user()) => {
+                let why =
+                    format!("the bucket has the sticky bit, so its owner alone decides whether it {what}");
+                Err(Error::new(ErrorKind::AccessDenied, why))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -1,31 +1,37 @@
-//! Buckets: the directories of the root.
+//! Buckets, which are the directories of the root, and their documents, each a small file in the private area: `document-cors`, `document-tagging`.
+//!
+//! A document is believed if it is a regular file of no more bytes than a document has and, in a bucket with the sticky
+//! bit, if the bucket's owner or root made it. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fordway_store::{Bucket, BucketInfo, Error, ErrorKind, ListQuery, Result, Versioning};
+use fordway_store::{
+    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result, Versioning,
+    check_document,
+};
 use fordway_sys::{
     EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
 };
 
-use crate::area::{names_of, remove_if_file, remove_staged};
+use crate::area::{names_of, not_ours, read_small, remove_if_file, remove_staged};
 use crate::delete::remove_empty_tree;
 use crate::errors::from_errno;
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, TMP, UPLOADS, VERSIONING, VERSIONS, is_document_name,
-    is_hidden_name, is_private_name, upload_of,
+    LOCKS, MARKERS, META, ODD, PRIVATE_DIR, Place, TMP, UPLOADS, VERSIONING, VERSIONS, document_name,
+    is_document_name, is_hidden_name, is_private_name, join, private_dir, upload_of,
 };
-use crate::parts::remove_upload_dir;
+use crate::multipart::parts::remove_upload_dir;
 use crate::read::system_time;
 use crate::sidecar::inode_of;
-use crate::stage::sync_dir;
+use crate::stage::{Staged, sync_dir};
 use crate::{Durability, Inner};
 
 impl Inner {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
         let mut names = Vec::new();
-        let dir = open_in(self.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let dir = open_in(self.volume.root.dir(), ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         dir.and_then(|dir| {
             read_dir(dir, |name, kind| {
                 let name = std::str::from_utf8(name).ok().and_then(|name| Bucket::new(name).ok());
@@ -40,7 +46,7 @@ impl Inner {
     }
 
     pub(crate) fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
-        let created = self.open_dir(bucket.as_str()).and_then(created_ns);
+        let created = self.volume.open_dir(bucket.as_str()).and_then(created_ns);
         match created {
             Ok(created) => Ok(BucketInfo { name: bucket.clone(), created: system_time(created) }),
             Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
@@ -50,7 +56,7 @@ impl Inner {
 
     pub(crate) fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
         bucket.for_creation()?;
-        match make_dir(self.root.dir(), bucket.as_str(), Mode::from_raw_mode(0o777)) {
+        match make_dir(self.volume.root.dir(), bucket.as_str(), Mode::from_raw_mode(0o777)) {
             Ok(true) => self.sync_root(),
             Ok(false) => Err(ErrorKind::BucketAlreadyOwnedByYou.into()),
             Err(errno) => Err(from_errno(errno, "making the bucket")),
@@ -59,8 +65,8 @@ impl Inner {
 
     /// Forces out which buckets there are, where that is asked for.
     fn sync_root(&self) -> Result<()> {
-        match self.config.durability {
-            Durability::Full => sync_dir(self.root.dir())
+        match self.volume.config.durability {
+            Durability::Full => sync_dir(self.volume.root.dir())
                 .map_err(|errno| from_errno(errno, "writing the bucket's name to stable storage")),
             Durability::None | Durability::Data => Ok(()),
         }
@@ -74,11 +80,12 @@ impl Inner {
         if !self.list(bucket, &query)?.entries.is_empty() || self.has_versions(bucket)? {
             return Err(ErrorKind::BucketNotEmpty.into());
         }
-        let dir = self.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
+        let dir =
+            self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
-        let versioning = self.contents(bucket)?.versioning;
+        let versioning = self.volume.contents(bucket)?.versioning;
         let removed = self.remove_bucket(bucket, &dir);
-        self.private.forget(bucket);
+        self.volume.private.forget(bucket);
         match removed {
             Ok(()) => self.sync_root(),
             Err(error) => {
@@ -93,7 +100,7 @@ impl Inner {
     /// Errors: `BucketNotEmpty` for directories and files that are no objects, `AccessDenied` for a link.
     fn check_removable(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| from_errno(errno, "reading the bucket");
-        if stat_in(self.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
+        if stat_in(self.volume.root.dir(), bucket.as_str()).map_err(failed)?.is_link {
             let why = "the bucket is a symbolic link; remove that with rm";
             return Err(Error::new(ErrorKind::AccessDenied, why));
         }
@@ -110,7 +117,7 @@ impl Inner {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
             errno => from_errno(errno, "removing the bucket's own files"),
         };
-        self.close_locks(bucket);
+        self.locks.close(bucket);
         match open_in(dir, PRIVATE_DIR, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
             Ok(private) => {
                 remove_private(&private)?;
@@ -124,10 +131,59 @@ impl Inner {
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
-        remove_dir(self.root.dir(), bucket.as_str()).map_err(|errno| match errno {
+        remove_dir(self.volume.root.dir(), bucket.as_str()).map_err(|errno| match errno {
             Errno::NOTEMPTY => holds_no_objects(),
             errno => from_errno(errno, "removing the bucket"),
         })
+    }
+
+    /// Cost: one `openat2`; with a document a read and a few `fstat` more.
+    pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        let path = join(&private_dir(bucket), &document_name(kind));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let failed = |errno| from_errno(errno, "reading the document");
+        let file = match self.volume.root.open_beneath(&path, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR) => return self.volume.require_bucket(bucket).map(|()| None),
+            Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is no regular file")),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let Some((document, state)) = read_small(&file, MAX_DOCUMENT_BYTES).map_err(failed)? else {
+            return Err(not_ours(&path, "is no small regular file"));
+        };
+        match self.volume.guard_now(bucket)? {
+            Some(guard) if !guard.trusts(state.user) => {
+                Err(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
+            }
+            _ => Ok(Some(document)),
+        }
+    }
+
+    pub(crate) fn set_document(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        kind: &DocumentKind,
+        document: &[u8],
+    ) -> Result<()> {
+        check_document(document)?;
+        self.volume.require_bucket(bucket)?;
+        self.volume.check_decides(bucket, "has documents")?;
+        let place = Place { dir: private_dir(bucket).into(), name: document_name(kind).into() };
+        let mut staged = Staged::at(self, bucket, place)?;
+        staged.write(document)?;
+        staged.publish_private()
+    }
+
+    pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+        self.volume.require_bucket(bucket)?;
+        self.volume.check_decides(bucket, "has documents")?;
+        let private = match self.volume.open_dir(&private_dir(bucket)) {
+            Ok(private) => private,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => return Err(from_errno(errno, "opening .fordway")),
+        };
+        remove_if_file(&private, &document_name(kind))
+            .map_err(|errno| from_errno(errno, "removing the document"))
     }
 }
 

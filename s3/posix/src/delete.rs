@@ -22,8 +22,8 @@ impl Inner {
         }
         let delete = |contents: Contents| {
             if !options.conditions.is_empty() {
-                self.refresh(bucket, key, contents)?;
-                let found = self.open_version(bucket, key, options.version.as_ref());
+                self.volume.refresh(bucket, key, contents)?;
+                let found = self.volume.open_version(bucket, key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
                     return Ok(Deleted { version: options.version.clone(), is_marker: false });
                 }
@@ -49,7 +49,7 @@ impl Inner {
     fn remove(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<()> {
         if !contents.exists {
             // Made now, it makes every later delete cheaper; where it cannot be made, none is.
-            let _ = self.make_dirs(bucket, &private_dir(bucket));
+            let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         // At its odd place it hides a marker.
         let marker = self.remove_marker(bucket, key, contents)?;
@@ -59,7 +59,7 @@ impl Inner {
             None => false,
         };
         if !plain && !odd && !marker {
-            self.require_bucket(bucket)?;
+            self.volume.require_bucket(bucket)?;
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Inner {
     pub(crate) fn remove_at(&self, bucket: &Bucket, place: &Place, contents: Contents) -> Result<bool> {
         match self.unlink(place, contents) {
             Ok(gone) => {
-                self.remove_sidecar(bucket, gone);
+                self.volume.remove_sidecar(bucket, gone);
                 self.prune(bucket, &place.dir, contents);
                 Ok(true)
             }
@@ -94,23 +94,23 @@ impl Inner {
 
     fn forget_dir(&self, dir: &str, contents: Contents) {
         match contents.sharing.is_shared() {
-            true => self.refresh_dirs(dir),
-            false => self.dirs.forget(dir),
+            true => self.volume.refresh_dirs(dir),
+            false => self.volume.dirs.forget(dir),
         }
     }
 
     /// Removes the file; answers it if it may have had a sidecar file.
     fn unlink(&self, place: &Place, contents: Contents) -> Result<Option<Leaving>, Errno> {
-        let mut dir = self.dirs.open(&self.root, &place.dir)?;
+        let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
         if contents.sharing.is_shared() {
             // Or a name that another node has just made is not known to be there.
             let _ = stat_now(&dir);
         }
-        let gone = self.may_have_sidecar(contents, &dir, &place.name);
+        let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);
         let mut removed = remove_file(&dir, &place.name);
         if removed == Err(Errno::STALE) || (removed == Err(Errno::NOENT) && dir.is_gone()) {
             self.forget_dir(&place.dir, contents);
-            dir = self.dirs.open(&self.root, &place.dir)?;
+            dir = self.volume.dirs.open(&self.volume.root, &place.dir)?;
             removed = remove_file(&dir, &place.name);
         }
         match removed {
@@ -120,7 +120,7 @@ impl Inner {
             }
             done => done?,
         }
-        if self.config.durability == Durability::Full {
+        if self.volume.config.durability == Durability::Full {
             sync_dir(&dir)?;
         }
         Ok(gone)
@@ -132,7 +132,7 @@ impl Inner {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
             let (parent, name) = split(dir);
-            let removed = self.open_dir(parent).is_ok_and(|parent| {
+            let removed = self.volume.open_dir(parent).is_ok_and(|parent| {
                 let remove = || remove_dir(&parent, name).is_ok();
                 may_be_ours(&parent, name) && self.unless_marker(bucket, dir, contents, remove)
             });

@@ -14,7 +14,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use fordway_sys::{Errno, Mode, OFlags, Tick, stat};
 
-use crate::tree::Tree;
+use crate::volume::Tree;
 
 /// How long a directory is trusted to be where its path says, give or take a tick of the kernel. A thousand operations share the cost
 /// of opening it, and a program that renames directories beneath a running store waits no longer.

@@ -22,13 +22,9 @@
 
 mod actors;
 mod area;
-mod bare;
-mod batch;
 mod buckets;
-mod copy;
 mod delete;
 mod dirs;
-mod documents;
 mod errors;
 mod format;
 mod fsck;
@@ -40,7 +36,6 @@ mod markers;
 mod migrate;
 mod multipart;
 mod names;
-mod parts;
 mod private;
 mod publish;
 mod read;
@@ -50,24 +45,23 @@ mod shared;
 mod sidecar;
 mod stage;
 mod store;
-mod tags;
-mod tree;
 mod versions;
+mod volume;
 mod write;
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::HashMap;
-use fordway_store::{Bucket, ETagPolicy, Result};
-use fordway_sys::{ByteLocks, Resolution, Root, Sharing};
+use fordway_store::{ETagPolicy, Result};
+use fordway_sys::Resolution;
 
 pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
 pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use migrate::Migrated;
-pub use tree::LinkRule;
+pub use volume::LinkRule;
+use volume::Volume;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -134,17 +128,11 @@ pub struct PosixStore {
     inner: Arc<Inner>,
 }
 
+/// What all clones of a store share, and what its operations need beside the volume.
 struct Inner {
-    path: PathBuf,
-    root: tree::Tree,
-    config: PosixConfig,
-    /// Whether other nodes may change the root's file system. A bucket may lie on another.
-    sharing: Sharing,
-    dirs: dirs::Dirs,
-    private: private::Private,
+    volume: Volume,
+    locks: locks::Locks,
     remembered: names::Remembered,
-    /// The lock table of every bucket that this process has overwritten or deleted in.
-    locks: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
 }
 
 impl PosixStore {
@@ -152,29 +140,19 @@ impl PosixStore {
     /// Errors: `InvalidArgument` if it is missing or no directory, `AccessDenied`, `NotImplemented` if it was
     /// written by a later version of the format.
     pub fn open(root: &Path, config: PosixConfig) -> Result<Self> {
-        let opened = Root::open(root, config.resolution).map_err(|errno| errors::on_root(errno, root))?;
-        format::check(&opened, root)?;
-        let sharing = Sharing::of(opened.dir()).map_err(|errno| errors::on_root(errno, root))?;
-        let inner = Inner {
-            path: root.to_owned(),
-            root: tree::Tree::new(opened, config.links),
-            config,
-            sharing,
-            dirs: dirs::Dirs::default(),
-            private: private::Private::new(sharing),
-            remembered: names::Remembered::default(),
-            locks: Mutex::default(),
-        };
+        let volume = Volume::open(root, config)?;
+        let inner =
+            Inner { volume, locks: locks::Locks::default(), remembered: names::Remembered::default() };
         Ok(PosixStore { inner: Arc::new(inner) })
     }
 
     /// The directory it was opened on.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.inner.volume.path
     }
 
     /// How it was configured.
     pub fn config(&self) -> &PosixConfig {
-        &self.inner.config
+        &self.inner.volume.config
     }
 }

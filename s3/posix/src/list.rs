@@ -42,11 +42,11 @@ struct Walk<'w> {
 
 impl Inner {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
-        self.open_dir(bucket.as_str()).map_err(|errno| match errno {
+        self.volume.open_dir(bucket.as_str()).map_err(|errno| match errno {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
         })?;
-        let contents = self.contents(bucket)?;
+        let contents = self.volume.contents(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
         let (odd, page) = (odd.into_iter().peekable(), Collector::new(query));
         let mut walk = Walk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
@@ -96,10 +96,10 @@ impl Inner {
 
     /// Opens the directory at `path` to be read; `None` if there is none.
     fn open_to_list(&self, path: &str) -> Result<Option<File>> {
-        let open = || self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let mut opened = open();
         if matches!(opened, Err(Errno::STALE)) {
-            self.refresh_dirs(path);
+            self.volume.refresh_dirs(path);
             opened = open();
         }
         match opened {
@@ -118,7 +118,7 @@ impl Inner {
         place: impl FnOnce() -> Place<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
-        if let Ok(Some(info)) = self.describe_in(dir, name) {
+        if let Ok(Some(info)) = self.volume.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
@@ -130,7 +130,7 @@ impl Inner {
 
     /// As [`Inner::summary`], of a file that only an open finds: behind a link, or an odd key.
     fn summary_by_open(&self, bucket: &Bucket, place: &Place, key: &str) -> Result<Option<ObjectSummary>> {
-        let Some(opened) = self.open_file(bucket, place)? else { return Ok(None) };
+        let Some(opened) = self.volume.open_file(bucket, place)? else { return Ok(None) };
         Ok(Some(summary_of(key, opened.into_info().1)))
     }
 }
@@ -244,7 +244,7 @@ impl Walk<'_> {
         if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
             return Ok(Flow::On);
         }
-        match self.inner.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
+        match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
                 let summary = summary_of(key, marker.into_info().1);
                 self.page.offer(key, || Ok(Some(summary))).map(Flow::from)
@@ -308,7 +308,7 @@ impl Walk<'_> {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
             Ok(stat) if stat.is_file => EntryKind::File,
             Ok(stat) if !stat.is_link => EntryKind::Other,
-            Ok(_) if self.inner.open_dir(&join(path, name)).is_ok() => EntryKind::Dir,
+            Ok(_) if self.inner.volume.open_dir(&join(path, name)).is_ok() => EntryKind::Dir,
             _ => EntryKind::Link,
         }
     }

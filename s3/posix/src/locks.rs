@@ -1,7 +1,7 @@
 //! The lock of a key, held by every operation that may replace or remove it.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
@@ -12,6 +12,7 @@ use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte};
 use crate::private::Contents;
 use crate::stage::MAX_RACES;
+use crate::volume::{Volume, unreadable};
 
 /// The most lock tables that are kept open for later.
 const MOST_TABLES: usize = 128;
@@ -21,6 +22,40 @@ const MOST_TABLES: usize = 128;
 enum Without {
     Nothing,
     Room,
+}
+
+/// The lock table of every bucket that this process has overwritten or deleted in.
+#[derive(Default)]
+pub(crate) struct Locks {
+    tables: Mutex<HashMap<Bucket, Arc<ByteLocks>>>,
+}
+
+impl Locks {
+    fn of(&self, volume: &Volume, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
+        if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
+            return Ok(locks.clone());
+        }
+        let file = volume.open_shared_file(bucket, LOCKS)?;
+        require_locks_of_all_nodes(&file)?;
+        let locks = Arc::new(ByteLocks::new(file.into()));
+        let mut all = self.tables();
+        if all.len() >= MOST_TABLES {
+            // Whoever is at work with one keeps it; two of one bucket exclude each other all the same.
+            all.retain(|_, locks| Arc::strong_count(locks) > 1);
+        }
+        all.insert(bucket.clone(), locks.clone());
+        Ok(locks)
+    }
+
+    /// Closes the bucket's lock table once nobody is at work with it.
+    pub(crate) fn close(&self, bucket: &Bucket) {
+        self.tables().remove(bucket);
+    }
+
+    fn tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
+        // A map is whole after every single insert or remove, even if a panic follows.
+        self.tables.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl Inner {
@@ -53,18 +88,18 @@ impl Inner {
         (bucket, key): (&Bucket, &Key),
         act: impl FnOnce(Contents) -> Result<T>,
     ) -> Result<T> {
-        if !self.config.if_match {
-            return act(self.contents(bucket)?);
+        if !self.volume.config.if_match {
+            return act(self.volume.contents(bucket)?);
         }
         for _ in 0..MAX_RACES {
-            let locks = match self.lock_table(bucket) {
+            let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
                 Err(error) if without == Without::Room && is_no_room(&error) => None,
                 Err(error) => return Err(error),
             };
-            let Some(locks) = locks else { return act(self.contents(bucket)?) };
-            let _held = locks.lock(lock_byte(key), self.config.lock_patience).map_err(not_locked)?;
-            let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
+            let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };
+            let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
+            let glance = self.volume.private.glance(&self.volume.root, bucket).map_err(unreadable)?;
             if glance.vouches_for(&locks) {
                 return act(glance.contents);
             }
@@ -73,7 +108,7 @@ impl Inner {
                 return act(glance.contents);
             }
             // The bucket was removed and made again: so was its lock table.
-            self.lock_tables().remove(bucket);
+            self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
     }
@@ -81,59 +116,23 @@ impl Inner {
     /// Runs `act` with the lock of `key` held, if nobody holds it; `None` if somebody does, or the
     /// lock cannot be had.
     pub(crate) fn locked_if_free<T>(&self, bucket: &Bucket, key: &Key, act: impl FnOnce() -> T) -> Option<T> {
-        if !self.config.if_match {
+        if !self.volume.config.if_match {
             return Some(act());
         }
-        let locks = self.lock_table(bucket).ok()?;
+        let locks = self.locks.of(&self.volume, bucket).ok()?;
         let _held = locks.try_lock(lock_byte(key)).ok()??;
         locks.is_current().is_ok_and(|current| current).then(act)
     }
 
-    /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
-    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
-        Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
-    }
-
-    /// As [`Inner::contents`], but it may be 10 ms old. Cost: none as a rule.
-    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
-        self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
-    }
-
     /// Errors: `NotImplemented` where this store takes no locks.
     pub(crate) fn require_locks(&self, what: &str) -> Result<()> {
-        match self.config.if_match {
+        match self.volume.config.if_match {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::NotImplemented,
                 format!("{what} needs locks, which this store was opened without"),
             )),
         }
-    }
-
-    fn lock_table(&self, bucket: &Bucket) -> Result<Arc<ByteLocks>> {
-        if let Some(locks) = self.lock_tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
-            return Ok(locks.clone());
-        }
-        let file = self.open_shared_file(bucket, LOCKS)?;
-        require_locks_of_all_nodes(&file)?;
-        let locks = Arc::new(ByteLocks::new(file.into()));
-        let mut all = self.lock_tables();
-        if all.len() >= MOST_TABLES {
-            // Whoever is at work with one keeps it; two of one bucket exclude each other all the same.
-            all.retain(|_, locks| Arc::strong_count(locks) > 1);
-        }
-        all.insert(bucket.clone(), locks.clone());
-        Ok(locks)
-    }
-
-    /// Closes the bucket's lock table once nobody is at work with it.
-    pub(crate) fn close_locks(&self, bucket: &Bucket) {
-        self.lock_tables().remove(bucket);
-    }
-
-    fn lock_tables(&self) -> MutexGuard<'_, HashMap<Bucket, Arc<ByteLocks>>> {
-        // A map is whole after every single insert or remove, even if a panic follows.
-        self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -184,8 +183,4 @@ fn is_current(locks: &ByteLocks, contents: Contents) -> Result<bool> {
 
 fn is_no_room(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
-}
-
-fn unreadable(errno: Errno) -> Error {
-    from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
 }

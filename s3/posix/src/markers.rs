@@ -21,9 +21,10 @@ use crate::record::{Record, Seal};
 use crate::sidecar::{ATTRIBUTE_BYTES, Attribute, read_attribute};
 use crate::stage::{MAX_RACES, Staged, give_way, made_of, unique_etag};
 use crate::versions::now_ns;
+use crate::volume::Volume;
 use crate::{Durability, Inner};
 
-impl Inner {
+impl Volume {
     /// The directory that is the object `key`, opened, if there is one.
     pub(crate) fn open_marker(
         &self,
@@ -50,15 +51,18 @@ impl Inner {
         let recorded = Some(Box::new(self.load_record(bucket, &dir, &stat)?));
         Ok(Some(Opened { file: dir, stat, recorded }))
     }
+}
 
+impl Inner {
     /// Has the directory no longer be an object; removes it if it is empty and ours. Says whether it
     /// was one.
     pub(crate) fn remove_marker(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<bool> {
-        let Some(marker) = self.open_marker(bucket, key, contents)? else { return Ok(false) };
+        let Some(marker) = self.volume.open_marker(bucket, key, contents)? else { return Ok(false) };
         let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(|e| from_errno(e, "removing"))?;
         if let Some(path) = marked_dir(bucket, key) {
             let (parent, name) = split(&path);
             let is_pruned = self
+                .volume
                 .open_dir(parent)
                 .is_ok_and(|parent| is_marked(&parent, name) && remove_dir(&parent, name).is_ok());
             if is_pruned {
@@ -82,10 +86,11 @@ impl Inner {
         }
         let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());
         let Some(key) = key else { return remove() };
-        let removed = self.locked_if_free(bucket, &key, || match self.open_marker(bucket, &key, contents) {
-            Ok(None) => remove(),
-            _ => false,
-        });
+        let removed =
+            self.locked_if_free(bucket, &key, || match self.volume.open_marker(bucket, &key, contents) {
+                Ok(None) => remove(),
+                _ => false,
+            });
         removed.unwrap_or_default()
     }
 
@@ -93,8 +98,8 @@ impl Inner {
         if contents.has_markers {
             return Ok(());
         }
-        self.open_shared_file(bucket, MARKERS)?;
-        self.private.forget(bucket);
+        self.volume.open_shared_file(bucket, MARKERS)?;
+        self.volume.private.forget(bucket);
         Ok(())
     }
 }
@@ -118,13 +123,13 @@ impl Staged {
         let (inner, bucket) = (&self.inner, &self.bucket);
         inner.locked(bucket, key, |contents| {
             let apart = match contents.has_odd {
-                true => inner.open_file(bucket, &odd(bucket, key))?,
+                true => inner.volume.open_file(bucket, &odd(bucket, key))?,
                 false => None,
             };
             if apart.is_some() || contents.versioning != Versioning::Unversioned {
                 return Ok(None);
             }
-            let current = inner.open_marker(bucket, key, contents)?;
+            let current = inner.volume.open_marker(bucket, key, contents)?;
             conditions.check_write(current.map(|marker| marker.etag()).as_ref())?;
             inner.say_that_there_are_markers(bucket, contents)?;
             self.mark(key, record)
@@ -135,7 +140,7 @@ impl Staged {
         let Some(path) = marked_dir(&self.bucket, key) else { return Ok(None) };
         for race in 0..MAX_RACES {
             give_way(race);
-            let dir = match self.inner.parent_of(&self.bucket, &path) {
+            let dir = match self.inner.volume.parent_of(&self.bucket, &path) {
                 Ok(dir) => dir,
                 // A file is in the way.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(None),
@@ -151,7 +156,7 @@ impl Staged {
             if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {
                 return Ok(None);
             }
-            if self.inner.config.durability != Durability::None {
+            if self.inner.volume.config.durability != Durability::None {
                 sync_data(&dir).map_err(failed)?;
             }
             // A delete that knew of no markers yet may have pruned the directory.
@@ -159,7 +164,7 @@ impl Staged {
                 record.etag = Some(etag);
                 return Ok(Some(made_of(record, &state)));
             }
-            self.inner.dirs.forget(&path);
+            self.inner.volume.dirs.forget(&path);
         }
         Err(ErrorKind::ConditionalConflict.into())
     }

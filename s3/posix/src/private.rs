@@ -20,7 +20,7 @@ use crate::area::{Guard, read_small};
 use crate::dirs::HOLD;
 use crate::layout::{MARKERS, META, ODD, VERSIONING, private_dir};
 use crate::shared::MAX_STALE;
-use crate::tree::Tree;
+use crate::volume::Tree;
 
 /// A change may leave the times as they are if it comes within a tick of the clock that file systems
 /// take them from (at most 10 ms): a time counts only once it is older than that.

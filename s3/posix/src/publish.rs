@@ -12,14 +12,12 @@
 //!    another writer, who could not know of it, made the plain one) the plain one is the object, and
 //!    the next writer or deleter removes the other, before the plain one goes.
 
-use fordway_store::{Bucket, Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, Versioning};
+use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, Versioning};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
 
-use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{Place, odd, plain, tmp_dir};
 use crate::private::Contents;
-use crate::read::Opened;
 use crate::record::Record;
 use crate::stage::{Hidden, MAX_RACES, Staged, give_way, hidden_name};
 use crate::versions::new_version;
@@ -44,7 +42,7 @@ impl Staged {
         record: &mut Record,
         conditions: &Conditions,
     ) -> Result<PutResult> {
-        let seen = self.inner.contents_for_write(&self.bucket)?;
+        let seen = self.inner.volume.contents_for_write(&self.bucket)?;
         if self.may_be_marker(key, record, seen)
             && let Some(made) = self.publish_marker(key, record, conditions)?
         {
@@ -81,7 +79,7 @@ impl Staged {
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         if !self.link(Some(key))? {
             // What is remembered of the name may be old: the server is asked under the lock.
-            if self.inner.contents_for_write(&self.bucket)?.sharing.is_shared() {
+            if self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared() {
                 return Ok(false);
             }
             return match stat_in(&self.parent, &self.place.name) {
@@ -92,12 +90,12 @@ impl Staged {
             };
         }
         // The bucket's first odd key may have been made since we looked, and may be this one.
-        if !self.inner.contents(&self.bucket)?.has_odd {
+        if !self.inner.volume.contents(&self.bucket)?.has_odd {
             return Ok(true);
         }
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
         let is_alone =
-            inner.locked(&bucket, key, |_| match inner.open_file(&bucket, &odd(&bucket, key))? {
+            inner.locked(&bucket, key, |_| match inner.volume.open_file(&bucket, &odd(&bucket, key))? {
                 None => Ok(true),
                 Some(_) => self.withdraw().and(Err(exists())),
             });
@@ -136,10 +134,10 @@ impl Staged {
         }
         for race in 0..MAX_RACES {
             give_way(race);
-            let current = inner.locate(&bucket, key, contents)?;
+            let current = inner.volume.locate(&bucket, key, contents)?;
             let current_etag = match &current {
                 Some((_, opened)) => Some(opened.etag()),
-                None => inner.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
+                None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
             };
             conditions.check_write(current_etag.as_ref())?;
             let is_done = match &current {
@@ -178,7 +176,7 @@ impl Staged {
         // Now that the odd place can be seen to be there: a plain file made before is found here,
         // and a writer that makes it from now on finds us.
         let is_taken = match plain(&self.bucket, key) {
-            Some(place) => self.inner.open_file(&self.bucket, &place)?.is_some(),
+            Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
         };
         Ok(!is_taken && self.link(Some(key))?)
@@ -213,10 +211,10 @@ impl Staged {
     fn replace(&mut self, key: &Key, contents: Contents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way(race);
-            let old = self.inner.may_have_sidecar(contents, &self.parent, &self.place.name);
+            let old = self.inner.volume.may_have_sidecar(contents, &self.parent, &self.place.name);
             match self.rename_into_place()? {
                 Ok(()) => {
-                    self.inner.remove_sidecar(&self.bucket, old);
+                    self.inner.volume.remove_sidecar(&self.bucket, old);
                     return Ok(());
                 }
                 Err(Errno::ISDIR | Errno::EXIST | Errno::NOTEMPTY) if self.move_to_odd(key)? => {}
@@ -249,12 +247,12 @@ impl Staged {
         let name = hidden_name()?;
         for race in 0..MAX_RACES {
             give_way(race);
-            let (dir, shelter) = self.inner.staging_dir(&self.bucket)?;
+            let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(Hidden { dir, name, is_temporary: true, _shelter: shelter }),
                 // A concurrent removal of the bucket took it.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
-                    self.inner.dirs.forget(&tmp_dir(&self.bucket));
+                    self.inner.volume.dirs.forget(&tmp_dir(&self.bucket));
                 }
                 Err(errno) => return Err(from_errno(errno, "naming the staged file")),
             }
@@ -265,11 +263,11 @@ impl Staged {
     /// Finds or makes the parent again after a delete removed it; says `false` if the file of another
     /// key is in its place by now, so that `key` has become an odd one.
     fn reopen_parent(&mut self, key: Option<&Key>) -> Result<bool> {
-        match self.inner.sharing.is_shared() {
-            true => self.inner.refresh_dirs(&self.place.dir),
-            false => self.inner.dirs.forget(&self.place.dir),
+        match self.inner.volume.sharing.is_shared() {
+            true => self.inner.volume.refresh_dirs(&self.place.dir),
+            false => self.inner.volume.dirs.forget(&self.place.dir),
         }
-        match self.inner.parent_of(&self.bucket, &self.place.dir) {
+        match self.inner.volume.parent_of(&self.bucket, &self.place.dir) {
             Ok(parent) => {
                 self.parent = parent;
                 Ok(true)
@@ -290,33 +288,11 @@ impl Staged {
     /// Goes on at `place`.
     fn turn_to(&mut self, place: &Place) -> Result<()> {
         if *place != self.place {
-            self.parent = self.inner.parent_of(&self.bucket, &place.dir)?;
+            self.parent = self.inner.volume.parent_of(&self.bucket, &place.dir)?;
             self.place = place.clone().into_owned();
             self.is_plain = false;
         }
         Ok(())
-    }
-}
-
-impl Inner {
-    /// The object under `key`, opened, and where it lies. `contents` must have been seen with the
-    /// key's lock held.
-    pub(crate) fn locate(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        contents: Contents,
-    ) -> Result<Option<(Place<'static>, Opened)>> {
-        self.refresh(bucket, key, contents)?;
-        let odd = odd(bucket, key);
-        let places =
-            plain(bucket, key).map(Place::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
-        for place in places {
-            if let Some(opened) = self.open_file(bucket, &place)? {
-                return Ok(Some((place, opened)));
-            }
-        }
-        Ok(None)
     }
 }
 

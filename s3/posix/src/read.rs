@@ -13,13 +13,14 @@ use fordway_sys::{
 };
 
 use crate::Inner;
-use crate::bare::is_bare;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, Place, odd, plain};
+use crate::private::Contents;
 use crate::record::{NOTHING, Record, Seal, etag_of_file};
 use crate::shared::MAX_STALE;
 use crate::sidecar::{RECORD_BYTES, decode_record};
-use crate::stage::give_way;
+use crate::stage::{give_way, is_bare};
+use crate::volume::Volume;
 
 /// Content of a shared file system that is read at once.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -78,119 +79,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-impl Inner {
-    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
-        let mut race = 0;
-        loop {
-            match self.try_get(bucket, key, options) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => self.refresh_name(bucket, key),
-                done => return done,
-            }
-            race += 1;
-        }
-    }
-
-    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
-        let opened = self.open_version(bucket, key, options.version.as_ref())?;
-        let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
-        let (file, info) = opened.into_info();
-        options.conditions.check_read(&info)?;
-        let range = options.wanted(info.size, &parts)?;
-        let content = match range.is_empty() {
-            // What is empty may be a directory.
-            true => Content::Bytes(Default::default()),
-            false => {
-                let (offset, len) = (range.start, range.end - range.start);
-                self.content(FileRegion { file, offset, len })?
-            }
-        };
-        Ok(Object { info, range, content })
-    }
-
-    /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
-    /// may have removed it: so it is read now, all of it if there is little.
-    fn content(&self, region: FileRegion) -> Result<Content> {
-        if self.sharing != Sharing::Unknown {
-            return Ok(Content::File(region));
-        }
-        let is_small = region.len <= SMALL_BYTES;
-        let end = region.offset + if is_small { region.len } else { 1 };
-        let mut bytes = Vec::new();
-        read_exactly(&region.file, region.offset..end, &mut bytes)?;
-        Ok(if is_small { Content::Bytes(bytes.into()) } else { Content::File(region) })
-    }
-
-    /// Bytes alone: the record is read only where a condition asks for the tag in it.
-    pub(crate) fn read(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        options: &GetOptions,
-        buffer: &mut Vec<u8>,
-    ) -> Result<u64> {
-        let is_plain = options.conditions.is_empty() && options.version.is_none() && options.part.is_none();
-        if !is_plain {
-            let object = self.get(bucket, key, options)?;
-            object.content.read_to(buffer)?;
-            return Ok(object.info.size);
-        }
-        let mut race = 0;
-        loop {
-            let found = self.find_file(bucket, key)?;
-            let (file, stat) = found.ok_or_else(|| self.missing_object(bucket, key))?;
-            let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
-            buffer.clear();
-            match read_exactly(&file, range, buffer) {
-                Err(error) if is_stale(&error) && race < MAX_STALE => self.refresh_name(bucket, key),
-                done => return done.map(|()| stat.size),
-            }
-            race += 1;
-        }
-    }
-
-    /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
-    pub(crate) fn read_ranges(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        ranges: &[ByteRange],
-        options: &GetOptions,
-    ) -> Result<Vec<Vec<u8>>> {
-        let (file, info) = self.open_version(bucket, key, options.version.as_ref())?.into_info();
-        options.conditions.check_read(&info)?;
-        let wanted = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>()?;
-        let read = |range| {
-            let mut bytes = Vec::new();
-            read_exactly(&file, range, &mut bytes).map(|()| bytes)
-        };
-        wanted.into_iter().map(read).collect()
-    }
-
-    pub(crate) fn object_parts(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        options: &GetOptions,
-    ) -> Result<Vec<ObjectPart>> {
-        let opened = self.open_version(bucket, key, options.version.as_ref())?;
-        let parts = opened.record().parts.clone();
-        options.conditions.check_read(&opened.into_info().1)?;
-        Ok(parts)
-    }
-
-    pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
-        let described = match (&options.version, plain(bucket, key)) {
-            (None, Some(place)) => self.describe(&place)?,
-            _ => None,
-        };
-        let info = match described {
-            Some(info) => info,
-            None => self.open_version(bucket, key, options.version.as_ref())?.into_info().1,
-        };
-        options.conditions.check_read(&info)?;
-        Ok(info)
-    }
-
+impl Volume {
     /// Describes the file at `place` by name, without opening it. `None` where only an open can
     /// tell: there is none, it is a link, or what two looks at the name saw was not one version.
     fn describe(&self, place: &Place) -> Result<Option<ObjectInfo>> {
@@ -327,23 +216,149 @@ impl Inner {
         }
     }
 
-    /// `kind`, unless the bucket itself is what is missing.
-    pub(crate) fn missing(&self, bucket: &Bucket, kind: ErrorKind) -> Error {
-        self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
+    /// The object under `key`, opened, and where it lies. `contents` must have been seen with the
+    /// key's lock held.
+    pub(crate) fn locate(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: Contents,
+    ) -> Result<Option<(Place<'static>, Opened)>> {
+        self.refresh(bucket, key, contents)?;
+        let odd = odd(bucket, key);
+        let places =
+            plain(bucket, key).map(Place::into_owned).into_iter().chain(contents.has_odd.then_some(odd));
+        for place in places {
+            if let Some(opened) = self.open_file(bucket, &place)? {
+                return Ok(Some((place, opened)));
+            }
+        }
+        Ok(None)
     }
 
-    /// Errors: `NoSuchBucket`, and errors of a bucket that cannot be opened.
-    pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
-        match self.open_dir(bucket.as_str()) {
-            Ok(_) => Ok(()),
-            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
-            Err(errno) => Err(from_errno(errno, "opening the bucket")),
+    /// Why there is no object: the bucket is missing, a delete marker hides it, or there never was one.
+    pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
+        let error = self.missing(bucket, ErrorKind::NoSuchKey);
+        let is_hidden =
+            || self.archived(bucket, key).is_ok_and(|all| all.first().is_some_and(|it| it.is_marker));
+        match error.kind() == ErrorKind::NoSuchKey && is_hidden() {
+            true => error.at_delete_marker(),
+            false => error,
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        let mut race = 0;
+        loop {
+            match self.try_get(bucket, key, options) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => self.volume.refresh_name(bucket, key),
+                done => return done,
+            }
+            race += 1;
         }
     }
 
-    /// Opens a directory as a place to work in.
-    pub(crate) fn open_dir(&self, path: &str) -> Result<File, Errno> {
-        self.root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
+        let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
+        let (file, info) = opened.into_info();
+        options.conditions.check_read(&info)?;
+        let range = options.wanted(info.size, &parts)?;
+        let content = match range.is_empty() {
+            // What is empty may be a directory.
+            true => Content::Bytes(Default::default()),
+            false => {
+                let (offset, len) = (range.start, range.end - range.start);
+                self.content(FileRegion { file, offset, len })?
+            }
+        };
+        Ok(Object { info, range, content })
+    }
+
+    /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
+    /// may have removed it: so it is read now, all of it if there is little.
+    fn content(&self, region: FileRegion) -> Result<Content> {
+        if self.volume.sharing != Sharing::Unknown {
+            return Ok(Content::File(region));
+        }
+        let is_small = region.len <= SMALL_BYTES;
+        let end = region.offset + if is_small { region.len } else { 1 };
+        let mut bytes = Vec::new();
+        read_exactly(&region.file, region.offset..end, &mut bytes)?;
+        Ok(if is_small { Content::Bytes(bytes.into()) } else { Content::File(region) })
+    }
+
+    /// Bytes alone: the record is read only where a condition asks for the tag in it.
+    pub(crate) fn read(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64> {
+        let is_plain = options.conditions.is_empty() && options.version.is_none() && options.part.is_none();
+        if !is_plain {
+            let object = self.get(bucket, key, options)?;
+            object.content.read_to(buffer)?;
+            return Ok(object.info.size);
+        }
+        let mut race = 0;
+        loop {
+            let found = self.volume.find_file(bucket, key)?;
+            let (file, stat) = found.ok_or_else(|| self.volume.missing_object(bucket, key))?;
+            let range = options.range.map_or(Ok(0..stat.size), |range| range.resolve(stat.size))?;
+            buffer.clear();
+            match read_exactly(&file, range, buffer) {
+                Err(error) if is_stale(&error) && race < MAX_STALE => self.volume.refresh_name(bucket, key),
+                done => return done.map(|()| stat.size),
+            }
+            race += 1;
+        }
+    }
+
+    /// Reads `ranges` of one version with one open. Cost beside that: one `pread` each.
+    pub(crate) fn read_ranges(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        ranges: &[ByteRange],
+        options: &GetOptions,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (file, info) = self.volume.open_version(bucket, key, options.version.as_ref())?.into_info();
+        options.conditions.check_read(&info)?;
+        let wanted = ranges.iter().map(|range| range.resolve(info.size)).collect::<Result<Vec<_>>>()?;
+        let read = |range| {
+            let mut bytes = Vec::new();
+            read_exactly(&file, range, &mut bytes).map(|()| bytes)
+        };
+        wanted.into_iter().map(read).collect()
+    }
+
+    pub(crate) fn object_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        options: &GetOptions,
+    ) -> Result<Vec<ObjectPart>> {
+        let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
+        let parts = opened.record().parts.clone();
+        options.conditions.check_read(&opened.into_info().1)?;
+        Ok(parts)
+    }
+
+    pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        let described = match (&options.version, plain(bucket, key)) {
+            (None, Some(place)) => self.volume.describe(&place)?,
+            _ => None,
+        };
+        let info = match described {
+            Some(info) => info,
+            None => self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1,
+        };
+        options.conditions.check_read(&info)?;
+        Ok(info)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Key, MAX_KEY_BYTES, Objects, Result};
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir, stat};
+use fordway_sys::{EntryKind, Errno, Mode, OFlags, kind_in, open_in, read_dir};
 
+use crate::PosixStore;
 use crate::layout::{PRIVATE_DIR, decode, is_part_of_name, join, odd_dir, split, versions_dir};
-use crate::{Inner, PosixStore};
 
 /// How many entries are looked at between two words about progress.
 pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
@@ -66,19 +66,6 @@ impl PosixStore {
             return Ok(self.list_buckets()?.into_iter().map(|info| info.name).collect());
         }
         named.iter().map(|bucket| self.head_bucket(bucket).map(|info| info.name)).collect()
-    }
-}
-
-impl Inner {
-    /// Opens the directory at `path` for [`each_entry`].
-    pub(crate) fn open_to_scan(&self, path: &str) -> Result<File, Errno> {
-        self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-    }
-
-    /// Whether a look-up of `path` comes to a regular file.
-    pub(crate) fn is_file(&self, path: &str) -> bool {
-        let found = self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat);
-        found.is_ok_and(|stat| stat.is_file)
     }
 }
 

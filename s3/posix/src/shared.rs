@@ -19,18 +19,18 @@ use std::time::Duration;
 use fordway_store::{Bucket, ErrorKind, Key, Result, Versioning};
 use fordway_sys::{Errno, Mode, OFlags, Sharing, inode_in, look_again, open_in, stat_now};
 
-use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{Place, odd, plain};
 use crate::private::Contents;
 use crate::stage::{MAX_RACES, give_way};
+use crate::volume::Volume;
 
 /// How long a name that is remembered wrongly is waited for at a time.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often an operation starts again because the server no longer knows a file.
 pub(crate) const MAX_STALE: usize = 20;
 
-impl Inner {
+impl Volume {
     /// Has this node find `key` as the server has it now, whatever it remembers of its names. The key's lock is held,
     /// so it stays as it is found. Cost: none on a local file system; else some round trips, and in buckets that
     /// keep versions, except on NFS, a directory that is read.

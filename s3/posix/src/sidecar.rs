@@ -6,21 +6,20 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file, set_xattr, stat,
+    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file, stat,
 };
 
-use crate::Inner;
 use crate::area::{Guard, read_small};
-use crate::bare::{be_bare_no_more, is_bare};
 use crate::errors::from_errno;
-use crate::layout::{self, ATTRIBUTE, Place, meta_dir};
+use crate::layout;
+use crate::layout::{ATTRIBUTE, Place, meta_dir};
 use crate::private::Contents;
 use crate::record::{Record, Seal, etag_of_file};
-use crate::stage::Staged;
+use crate::stage::is_bare;
+use crate::volume::Volume;
 
 /// Room on the stack for most records; a longer one costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
@@ -46,65 +45,7 @@ pub(crate) struct Leaving {
     _held: OwnedFd,
 }
 
-impl Inner {
-    /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
-    /// are no attributes, a `fast` tag becomes the one that the file itself tells.
-    pub(crate) fn store_record(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        file: impl AsFd,
-        stat: &FileStat,
-        (record, policy): (&mut Record, ETagPolicy),
-    ) -> Result<()> {
-        let packed = record.encode();
-        let stored = match packed.len() <= ATTRIBUTE_BYTES {
-            true => set_xattr(&file, ATTRIBUTE, &packed),
-            false => Err(Errno::TOOBIG),
-        };
-        match stored {
-            Ok(()) => be_bare_no_more(&file, stat),
-            Err(Errno::OPNOTSUPP) => {
-                if policy == ETagPolicy::Fast && record.parts.is_empty() {
-                    record.etag = Some(etag_of_file(stat));
-                }
-                match record.says_no_more_than(stat) {
-                    true => {
-                        // One of a record that said more, or of a file that had this inode before.
-                        if self.contents(bucket)?.has_meta {
-                            self.remove_sidecar_of(bucket, stat);
-                        }
-                        Ok(())
-                    }
-                    false => {
-                        self.write_sidecar(bucket, stat, record)?;
-                        be_bare_no_more(&file, stat)
-                    }
-                }
-            }
-            Err(errno) if is_no_room(errno, &file) => {
-                self.write_sidecar(bucket, stat, record)?;
-                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
-                    Ok(()) | Err(Errno::OPNOTSUPP) => be_bare_no_more(&file, stat),
-                    Err(errno) => Err(from_errno(errno, "storing the metadata")),
-                }
-            }
-            Err(errno) => Err(from_errno(errno, "storing the metadata")),
-        }
-    }
-
-    pub(crate) fn write_sidecar(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        stat: &FileStat,
-        record: &Record,
-    ) -> Result<()> {
-        let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
-        // Also where nothing in it depends on the content: a later file may have this inode.
-        let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
-        staged.write(&sealed.encode())?;
-        staged.publish_private()
-    }
-
+impl Volume {
     /// What is known of the object in the open `file`, whose state is `stat`; nothing where POSIX made
     /// it. A record that is still said to be apart lacks the sidecar file that has the rest.
     /// Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
@@ -162,7 +103,7 @@ impl Inner {
         }
     }
 
-    fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat) {
+    pub(crate) fn remove_sidecar_of(&self, bucket: &Bucket, stat: &FileStat) {
         if let Ok(dir) = self.open_dir(&meta_dir(bucket)) {
             let _ = remove_file(&dir, &place_of(bucket, stat).name);
         }
@@ -171,7 +112,7 @@ impl Inner {
 
 impl Record {
     /// What an attribute can hold of a record that is too long for it.
-    fn kept_short(&self) -> Record {
+    pub(crate) fn kept_short(&self) -> Record {
         Record {
             seal: self.seal,
             etag: self.etag.clone(),
@@ -183,13 +124,13 @@ impl Record {
     }
 
     /// Whether a file of that state without a record would be described alike.
-    fn says_no_more_than(&self, stat: &FileStat) -> bool {
+    pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
         *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 
 /// Where the sidecar file of a file with that state lies.
-fn place_of(bucket: &Bucket, stat: &FileStat) -> Place<'static> {
+pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> Place<'static> {
     Place { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
 
@@ -227,7 +168,7 @@ pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
 }
 
 /// Whether an attribute is too long for this file, and no more than that.
-fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
+pub(crate) fn is_no_room(errno: Errno, file: impl AsFd) -> bool {
     match errno {
         Errno::TOOBIG | Errno::RANGE => true,
         // ext4 says "no space" to an attribute that does not fit into its one block.

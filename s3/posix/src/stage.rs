@@ -1,23 +1,30 @@
 //! Files on their way to a name: written where nobody sees them, then published in one step.
+//!
+//! A *bare* object is one whose file says all there is to say. A put with the ETag policy `fast` and nothing beside its bytes makes one. Its ETag is made of the
+//! file's inode, size and modification time, and that time is set to the nanosecond: the clock that
+//! file systems take times from ticks every few milliseconds, in which an inode may be freed and used
+//! again, but no two files have one inode within a nanosecond. The sticky bit, which means nothing to
+//! Linux on a file, says that there is no record to look for: a reader saves a system call, and a
+//! writer two. Without that bit a record is looked for, and its absence is as good.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, Key, PutResult, Result};
+use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Sharing, create_unnamed, free_bytes, make_dir, open_in, remove_file,
-    set_xattr, stat, sync_data, write_all_at,
+    Errno, FileStat, Mode, OFlags, Sharing, create_unnamed, free_bytes, open_in, remove_file, set_mode,
+    set_modified, stat, sync_data, write_all_at,
 };
 
-use crate::area::{Shelter, not_ours};
+use crate::area::Shelter;
 use crate::dirs::Dir;
 use crate::errors::{from_errno, is_stale};
-use crate::layout::{OUR_DIR, Place, is_private, join, tmp_dir};
+use crate::layout::{Place, tmp_dir};
 use crate::read::system_time;
 use crate::record::{Record, Seal, etag_of_file};
+use crate::versions::now_ns;
 use crate::{Durability, Inner};
 
 /// Modes of what we make, before the process's umask.
@@ -83,19 +90,19 @@ impl Staged {
     pub(crate) fn with_mode(inner: &Arc<Inner>, bucket: &Bucket, place: Place, mode: Mode) -> Result<Self> {
         for race in 0..MAX_RACES {
             give_way(race);
-            let parent = inner.parent_of(bucket, &place.dir)?;
+            let parent = inner.volume.parent_of(bucket, &place.dir)?;
             // Few shared file systems have unnamed files, and some that say so lose them.
-            let unnamed = match inner.sharing {
+            let unnamed = match inner.volume.sharing {
                 Sharing::Local => create_unnamed(&parent, mode),
                 Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                    match inner.create_hidden(bucket, mode) {
+                    match inner.volume.create_hidden(bucket, mode) {
                         // Another node has removed the bucket, or its directory for staged files.
                         Err(error) if is_stale(&error) => {
-                            inner.refresh_dirs(&tmp_dir(bucket));
+                            inner.volume.refresh_dirs(&tmp_dir(bucket));
                             continue;
                         }
                         made => made?,
@@ -103,7 +110,7 @@ impl Staged {
                 }
                 // In a removed directory tmpfs says ENOENT, ext4 EPERM. It may have been opened just now.
                 Err(_) if parent.is_removed() => {
-                    inner.dirs.forget(&place.dir);
+                    inner.volume.dirs.forget(&place.dir);
                     continue;
                 }
                 Err(errno) => return Err(from_errno(errno, "making a file")),
@@ -123,6 +130,14 @@ impl Staged {
             });
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Takes `file`, which lies at `name` in `dir` and stays there if it is not published, in the place of the one that
+    /// was started.
+    pub(crate) fn with_existing(self, file: OwnedFd, dir: Dir, name: &str) -> Self {
+        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
+        let Staged { inner, bucket, place, is_plain, parent, written, .. } = self;
+        Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written }
     }
 
     /// The name it will have.
@@ -170,7 +185,7 @@ impl Staged {
             return false;
         }
         // The path may lead elsewhere by now.
-        match self.inner.dirs.open(&self.inner.root, &place.dir) {
+        match self.inner.volume.dirs.open(&self.inner.volume.root, &place.dir) {
             Ok(parent) if parent.is_same_as(&self.parent) => {
                 (self.parent, self.place) = (parent, place.into_owned());
                 true
@@ -205,7 +220,7 @@ impl Staged {
     /// Has the content leave this node, where others could see the name before it.
     fn show_content(&self) -> Result<()> {
         let is_shared =
-            self.hidden.is_some() && self.inner.contents_for_write(&self.bucket)?.sharing.is_shared();
+            self.hidden.is_some() && self.inner.volume.contents_for_write(&self.bucket)?.sharing.is_shared();
         match is_shared {
             true => {
                 sync_data(&self.file).map_err(|errno| from_errno(errno, "writing the content to the server"))
@@ -217,7 +232,7 @@ impl Staged {
     /// Makes the content durable where that is asked for: before it gets a name, so that a crash of the
     /// node leaves none that is short.
     fn sync_content(&self) -> Result<()> {
-        if self.inner.config.durability != Durability::None {
+        if self.inner.volume.config.durability != Durability::None {
             sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(())
@@ -252,99 +267,11 @@ impl Staged {
     }
 
     pub(crate) fn sync_name(&self) -> Result<()> {
-        if self.inner.config.durability == Durability::Full {
+        if self.inner.volume.config.durability == Durability::Full {
             sync_dir(&self.parent)
                 .map_err(|errno| from_errno(errno, "writing the name to stable storage"))?;
         }
         Ok(())
-    }
-}
-
-impl Inner {
-    /// Stages `file`, which lies at `name` in `dir` and stays there if it is not published.
-    pub(crate) fn stage_existing(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        key: &Key,
-        file: OwnedFd,
-        dir: Dir,
-        name: &str,
-    ) -> Result<Staged> {
-        // Found as for a new file, which knows where a key's parent is a file.
-        let Staged { inner, bucket, place, is_plain, parent, written, .. } =
-            self.stage(bucket, key, FILE_MODE)?;
-        let hidden = Some(Hidden { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        Ok(Staged { inner, bucket, place, is_plain, parent, file, may_be_bare: false, hidden, written })
-    }
-
-    /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.
-    pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
-        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
-        record.etag.get_or_insert_with(|| unique_etag(&stat));
-        if self.config.durability != Durability::None || self.sharing.is_shared() {
-            sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
-        }
-        Ok(made_of(record, &stat))
-    }
-
-    /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
-    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
-    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
-        let missing = |errno| match errno {
-            Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
-            errno => from_errno(errno, "opening the directory"),
-        };
-        for race in 0..MAX_RACES {
-            give_way(race);
-            match self.dirs.open(&self.root, dir) {
-                Err(Errno::NOENT) if dir != bucket.as_str() => {}
-                done if !is_private(dir) => return done.map_err(missing),
-                Ok(found) => return self.check_keeping(bucket, dir).map(|()| found),
-                Err(Errno::LOOP) => return Err(not_ours(dir, "is a symbolic link, or lies behind one")),
-                Err(Errno::NOTDIR) => {
-                    self.require_bucket(bucket)?;
-                    return Err(not_ours(dir, "is no directory, or lies behind a file"));
-                }
-                Err(errno) => return Err(missing(errno)),
-            }
-            match self.make_dirs(bucket, dir) {
-                // Another process prunes while we make: start again.
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(from_errno(errno, "making the directory")),
-            }
-            self.require_bucket(bucket)?;
-        }
-        Err(ErrorKind::ConditionalConflict.into())
-    }
-
-    /// Makes `dir` and its parents below the bucket, each marked as ours to remove.
-    pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
-        let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
-        let mut path = bucket.as_str().to_owned();
-        let mut here = self.open_dir(&path)?;
-        for name in below.split('/').filter(|name| !name.is_empty()) {
-            path = join(&path, name);
-            let is_new = match is_private(&path) {
-                true => self.make_private_dir(bucket, &here, (&path, name))?,
-                false => make_dir(&here, name, DIR_MODE)?,
-            };
-            if is_new && self.config.durability == Durability::Full {
-                sync_dir(&here)?;
-            }
-            if is_new && !is_private(&path) {
-                mark_as_ours(&here, name);
-            }
-            here = self.open_dir(&path)?;
-        }
-        Ok(())
-    }
-
-    fn create_hidden(&self, bucket: &Bucket, mode: Mode) -> Result<(OwnedFd, Option<Hidden>)> {
-        let (dir, shelter) = self.staging_dir(bucket)?;
-        let name = hidden_name()?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let file = open_in(&dir, &name, flags, mode).map_err(|e| from_errno(e, "making a file"))?;
-        Ok((file, Some(Hidden { dir, name, is_temporary: true, _shelter: shelter })))
     }
 }
 
@@ -355,14 +282,6 @@ pub(crate) fn give_way(race: usize) {
         0 => {}
         1..4 => std::thread::yield_now(),
         _ => std::thread::sleep(Duration::from_micros(1 << race.min(6))),
-    }
-}
-
-/// Marks a directory as made by us. A file system without attributes leaves it unmarked, and then
-/// it merely stays when it becomes empty.
-fn mark_as_ours(parent: &File, name: &str) {
-    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-        let _ = set_xattr(&dir, OUR_DIR, b"1");
     }
 }
 
@@ -396,4 +315,40 @@ pub(crate) fn hidden_name() -> Result<String> {
     let random =
         getrandom::u64().map_err(|error| Error::new(ErrorKind::Io, "no random number").caused_by(error))?;
     Ok(format!("{random:016x}"))
+}
+
+/// The bit that says so (`S_ISVTX`).
+const STICKY: u32 = 0o1000;
+
+/// The mode of a file that is to be a bare object, before the process's umask.
+pub(crate) fn bare_mode() -> Mode {
+    FILE_MODE | Mode::from_raw_mode(STICKY)
+}
+
+/// Whether the file says that it has no record.
+pub(crate) fn is_bare(stat: &FileStat) -> bool {
+    stat.is_file && stat.mode & STICKY != 0
+}
+
+/// Has a file that gets a record say no longer that it has none.
+pub(crate) fn be_bare_no_more(file: impl AsFd, stat: &FileStat) -> Result<()> {
+    match is_bare(stat) {
+        true => {
+            set_mode(file, stat.mode & !STICKY).map_err(|errno| from_errno(errno, "storing the metadata"))
+        }
+        false => Ok(()),
+    }
+}
+
+impl Staged {
+    /// Makes the file one whose own state tells it from every other version, and answers that state;
+    /// `None` where the file system keeps no times as fine as that.
+    pub(crate) fn stamp(&self) -> Result<Option<FileStat>> {
+        let now_ns = i64::try_from(now_ns()).unwrap_or(i64::MAX);
+        if set_modified(&self.file, now_ns).is_err() {
+            return Ok(None);
+        }
+        let stat = stat(&self.file).map_err(|errno| from_errno(errno, "reading the file's state"))?;
+        Ok(Some(stat).filter(|stat| is_bare(stat) && stat.modified_ns == now_ns))
+    }
 }

@@ -1,20 +1,23 @@
-//! Writing objects.
+//! Writing objects: puts, copies, tags, and the record that each of them leaves. A copy within the store is made by the
+//! kernel, which shares extents where the file system can.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, Conditions, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PutOptions,
-    PutResult, Result, Tags, Uncommitted, Writer, check_tags,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, Conditions, CopyOptions, ETagPolicy, Error,
+    ErrorKind, Expected, Hasher, Key, PutOptions, PutResult, Result, Tags, Uncommitted, VersionId, Writer,
+    check_tags,
 };
-
-use fordway_sys::Mode;
+use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
 use crate::Inner;
-use crate::bare::bare_mode;
-use crate::layout::{odd, plain};
-use crate::record::Record;
-use crate::stage::{FILE_MODE, Staged};
+use crate::errors::from_errno;
+use crate::layout::{ATTRIBUTE, odd, plain};
+use crate::record::{Record, Seal, etag_of_file};
+use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
+use crate::stage::{FILE_MODE, Staged, bare_mode, be_bare_no_more};
 
 /// The most bytes of metadata an object may carry; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
@@ -76,7 +79,7 @@ impl Inner {
     }
 
     fn etag_policy(&self, options: &PutOptions) -> ETagPolicy {
-        options.etag_policy.unwrap_or(self.config.etag_policy)
+        options.etag_policy.unwrap_or(self.volume.config.etag_policy)
     }
 
     fn hasher(&self, options: &PutOptions) -> Hasher {
@@ -108,6 +111,126 @@ impl Inner {
             }
         }
         Staged::with_mode(self, bucket, odd(bucket, key), mode)
+    }
+
+    /// Stores what is known of an object beside the open `file`, whose state is `stat`. Where there
+    /// are no attributes, a `fast` tag becomes the one that the file itself tells.
+    pub(crate) fn store_record(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        file: impl AsFd,
+        stat: &FileStat,
+        (record, policy): (&mut Record, ETagPolicy),
+    ) -> Result<()> {
+        let packed = record.encode();
+        let stored = match packed.len() <= ATTRIBUTE_BYTES {
+            true => set_xattr(&file, ATTRIBUTE, &packed),
+            false => Err(Errno::TOOBIG),
+        };
+        match stored {
+            Ok(()) => be_bare_no_more(&file, stat),
+            Err(Errno::OPNOTSUPP) => {
+                if policy == ETagPolicy::Fast && record.parts.is_empty() {
+                    record.etag = Some(etag_of_file(stat));
+                }
+                match record.says_no_more_than(stat) {
+                    true => {
+                        // One of a record that said more, or of a file that had this inode before.
+                        if self.volume.contents(bucket)?.has_meta {
+                            self.volume.remove_sidecar_of(bucket, stat);
+                        }
+                        Ok(())
+                    }
+                    false => {
+                        self.write_sidecar(bucket, stat, record)?;
+                        be_bare_no_more(&file, stat)
+                    }
+                }
+            }
+            Err(errno) if is_no_room(errno, &file) => {
+                self.write_sidecar(bucket, stat, record)?;
+                match set_xattr(&file, ATTRIBUTE, &record.kept_short().encode()) {
+                    Ok(()) | Err(Errno::OPNOTSUPP) => be_bare_no_more(&file, stat),
+                    Err(errno) => Err(from_errno(errno, "storing the metadata")),
+                }
+            }
+            Err(errno) => Err(from_errno(errno, "storing the metadata")),
+        }
+    }
+
+    pub(crate) fn write_sidecar(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        stat: &FileStat,
+        record: &Record,
+    ) -> Result<()> {
+        let mut staged = Staged::at(self, bucket, place_of(bucket, stat))?;
+        // Also where nothing in it depends on the content: a later file may have this inode.
+        let sealed = Record { seal: Some(Seal::of(stat)), ..record.clone() };
+        staged.write(&sealed.encode())?;
+        staged.publish_private()
+    }
+
+    pub(crate) fn copy(
+        self: &Arc<Self>,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        options: &CopyOptions,
+    ) -> Result<PutResult> {
+        options.check_target(from, (bucket, key))?;
+        let source = self.volume.open_version(from.0, from.1, options.source_version.as_ref())?;
+        let (stat, record) = (&source.stat, source.record());
+        let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
+        let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
+        check_metadata(&metadata)?;
+        check_tags(&tags)?;
+        // Without a stored ETag the copy gets one that it keeps, whatever its own inode is.
+        let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
+        let mut copied = Record {
+            etag: Some(etag),
+            checksum: record.checksum.clone(),
+            parts: record.parts.clone(),
+            metadata,
+            tags,
+            ..Default::default()
+        };
+        let size = stat.size;
+        let (file, info) = source.into_info();
+        options.source_conditions.check_copy_source(&info)?;
+        let mut staged = self.stage(bucket, key, FILE_MODE)?;
+        match options.new_checksum(copied.checksum.as_ref()) {
+            None => append_range(&mut staged, &file, 0, size)?,
+            Some(algorithm) => {
+                copied.checksum = append_with_checksum(&mut staged, &file, size, algorithm)?;
+                copied.parts.iter_mut().for_each(|part| part.checksum = None);
+            }
+        }
+        staged.publish(key, copied, &options.conditions)
+    }
+
+    pub(crate) fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
+        Ok(self.volume.open_version(bucket, key, version)?.record().tags.clone())
+    }
+
+    /// Under the key's lock, so one of two writers is the last for the whole record. Setting
+    /// an attribute changes neither size nor modification time, so the seal goes on to hold.
+    pub(crate) fn set_tags(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        tags: &Tags,
+    ) -> Result<()> {
+        check_tags(tags)?;
+        self.locked(bucket, key, |_| {
+            let mut opened = self.volume.open_version(bucket, key, version)?;
+            let record = opened.recorded.get_or_insert_default();
+            record.tags = tags.clone();
+            // The tag that was answered before is the one that stays.
+            let tag_is_kept = (&mut **record, ETagPolicy::Md5);
+            self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)
+        })
     }
 }
 
@@ -194,4 +317,64 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
             ),
         )),
     }
+}
+
+/// Bytes moved at a time where the kernel cannot copy between the two files.
+const BOUNCE_BYTES: usize = 256 * 1024;
+
+/// Appends `size` bytes of `file`, and computes the checksum of just these.
+/// Errors: as [`append_range`].
+fn append_with_checksum(
+    staged: &mut Staged,
+    file: &File,
+    size: u64,
+    algorithm: ChecksumAlgorithm,
+) -> Result<Option<Checksum>> {
+    let mut hasher = Hasher::new(ETagPolicy::Fast, false, Some(algorithm));
+    for_each_piece(file, 0, size, |piece| {
+        hasher.update(piece);
+        staged.write(piece)
+    })?;
+    Ok(hasher.finish(&Expected::default())?.checksum)
+}
+
+/// Appends `len` bytes of `file` from `offset` to `staged`.
+/// Errors: `IncompleteBody` if the file is shorter by then, and errors of a write.
+pub(crate) fn append_range(staged: &mut Staged, file: &File, offset: u64, len: u64) -> Result<()> {
+    let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
+        Ok(copied) => copied,
+        Err(errno) if needs_plain_copy(errno) => 0,
+        Err(errno) => return Err(staged.failed_write(errno, len as usize)),
+    };
+    staged.advance(copied);
+    for_each_piece(file, offset + copied, len - copied, |piece| staged.write(piece))
+}
+
+/// Whether the kernel cannot copy between just these two files.
+pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
+    matches!(errno, Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
+}
+
+/// Reads `left` bytes of `file` from `offset`, piece by piece.
+/// Errors: `IncompleteBody` if the file is shorter by then, and errors of `consume`.
+pub(crate) fn for_each_piece(
+    file: &File,
+    mut offset: u64,
+    mut left: u64,
+    mut consume: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut buffer = Vec::new();
+    while left > 0 {
+        buffer.clear();
+        let wanted = left.min(BOUNCE_BYTES as u64) as usize;
+        let got = fordway_sys::read_into_spare(file, &mut buffer, offset, wanted)
+            .map_err(|errno| from_errno(errno, "reading the source"))?;
+        if got == 0 {
+            return Err(Error::new(ErrorKind::IncompleteBody, "the source was cut while it was copied"));
+        }
+        consume(&buffer)?;
+        offset += got as u64;
+        left -= got as u64;
+    }
+    Ok(())
 }

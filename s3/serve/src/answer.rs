@@ -1,5 +1,7 @@
-//! From a request to its answer, whatever protocol carries them: the S3 layer, and what it leaves to us.
+//! From a request to its answer, whatever protocol carries them: the S3 layer, and what it leaves to us. [`S3Layer`] does
+//! that without a connection, to learn what an answer costs.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,20 +9,19 @@ use fordway_store::{Content, Error, Store};
 use fordway_wire::s3_xml::escaped;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body::Body as _;
+use http_body::{Body as _, SizeHint};
 use s3s::service::S3Service;
 
-use crate::caller::Caller;
-use crate::content::Parts;
+use crate::content::{Parts, Payload};
 use crate::domains::Domains;
 use crate::http1::FastLane;
-use crate::last_chunk::ending_whole;
 use crate::monitor::{Monitor, RequestId, Trace};
-use crate::payload::Payload;
+use crate::multiplexed::HeldBytes;
 use crate::s3::documents::cors;
+use crate::signature::ending_whole;
 use crate::tls::Tls;
-use crate::unsigned::unsigned;
-use crate::{GatewayConfig, Users, gate, message, signature};
+use crate::unsigned::{Caller, unsigned};
+use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
 
 /// Limits of a connection.
 pub(crate) struct Limits {
@@ -290,4 +291,41 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Rep
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
+}
+
+/// Answers requests without content as a gateway does that was asked over HTTP/2 or HTTP/3, from the head on.
+pub struct S3Layer {
+    shared: Shared,
+    caller: Caller,
+    held: HeldBytes,
+}
+
+impl S3Layer {
+    /// For requests of `users`, with the limits of [`GatewayConfig::new`].
+    pub fn new(users: Users) -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = GatewayConfig::new(nowhere);
+        let users = Arc::new(users);
+        let shared = Shared {
+            service: s3::service(users.clone(), &config, Domains::none()),
+            fast_lane: FastLane::new(users.clone(), Domains::none()),
+            domains: Domains::none(),
+            users,
+            monitor: Arc::new(Monitor::new(None)),
+            http3: None,
+            tls: None,
+            limits: Limits::from(&config),
+            region: config.region,
+            allows_version_2: false,
+        };
+        S3Layer { shared, caller: Caller::Remote(nowhere), held: HeldBytes::default() }
+    }
+
+    /// The answer, with its content as the store gave it, unread; what goes wrong is part of the answer.
+    pub async fn answer(&self, request: Request<()>) -> Response<()> {
+        let request = request.map(|()| s3s::Body::empty());
+        multiplexed::exchange((&self.shared, &self.held), &self.caller, request, SizeHint::with_exact(0))
+            .await
+            .map(drop)
+    }
 }

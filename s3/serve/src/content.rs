@@ -1,15 +1,19 @@
-//! Pieces of content on their way to a client that the kernel cannot send by itself.
+//! Pieces of content on their way to a client that the kernel cannot send by itself, and the body of an answer on its way
+//! through the S3 layer.
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use fordway_store::{Content, FileRegion};
 use fordway_sys::{Errno, read_cached};
 
+use crate::answer::Reply;
 use crate::buffers::{CHUNK_BYTES, Chunk, lend_buffer, take_buffer};
 
 /// What is read of a file, or handed on, at a time.
@@ -213,6 +217,21 @@ async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
+}
+
+/// A body as an extension of the response: the transport sees an open file for what it is.
+#[derive(Clone)]
+pub(crate) struct Payload(Arc<Mutex<Option<Reply>>>);
+
+impl Payload {
+    pub(crate) fn new(reply: Reply) -> Self {
+        Payload(Arc::new(Mutex::new(Some(reply))))
+    }
+
+    /// The body, for the first who asks.
+    pub(crate) fn take(self) -> Option<Reply> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 #[cfg(test)]

@@ -6,15 +6,14 @@
 //!
 //! * `gateway`: what is configured, accepting, ending in good order
 //! * `workers`: the threads, and which of them serves a connection
-//! * `connection`, `socket`, `tls`: one client, with TLS or without, and which HTTP it speaks
+//! * `connection`, `tls`: one client, with TLS or without, and which HTTP it speaks
 //! * `http1`: HTTP/1.1 on one socket, from its bytes to the store's and back
 //! * `http2`, `http3`: many requests at once on one connection; `multiplexed`: what both have in common
-//! * `content`, `buffers`, `patience`: what all versions read, keep in memory and wait for
+//! * `content`, `buffers`: what all versions read and keep in memory
 //! * `domains`: buckets that the host names
-//! * `answer`: from a request to its answer; `message`: what an error says; `layer`: answers without a connection
+//! * `answer`: from a request to its answer; `message`: what an error says
 //! * `monitor`: access log, counters, health; `watch`: looks after the directory and the credentials
-//! * `payload`: an object's content on its way through the S3 layer
-//! * `caller`, `unsigned`: the peer, and requests that need no signature because the peer is known
+//! * `unsigned`: the peer, and requests that need no signature because the peer is known
 //! * `users`: the users, and as whom files are used for them; `identity`: key pairs and signatures
 //! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
@@ -25,7 +24,6 @@
 
 mod answer;
 mod buffers;
-mod caller;
 mod connection;
 mod content;
 mod domains;
@@ -36,26 +34,21 @@ mod http2;
 #[cfg(feature = "http3")]
 mod http3;
 mod identity;
-mod last_chunk;
-mod layer;
 mod message;
 mod monitor;
 mod multiplexed;
 pub mod node;
-mod patience;
-mod payload;
 mod s3;
 mod signature;
-mod socket;
 mod tls;
 mod unsigned;
 mod users;
 mod watch;
 mod workers;
 
+pub use crate::answer::S3Layer;
 pub use gateway::{Gateway, GatewayConfig, RunningGateway, Stop};
 pub use identity::Identity;
-pub use layer::S3Layer;
 pub use tls::Tls;
 pub use users::{OpenStore, Users};
 pub use watch::Reload;

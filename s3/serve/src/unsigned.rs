@@ -1,5 +1,8 @@
-//! Requests whose signature is of no account: it is taken off, and what it did to the body is undone.
+//! Who is at the other end of a connection; and requests whose signature is of no account, because that is known: the
+//! signature is taken off, and what it did to the body is undone.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -9,8 +12,10 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
+use serde::{Serialize, Serializer};
 
 use crate::http1::{ChunkDecoder, ChunkStep};
+use crate::users::User;
 
 /// Said by a body whose chunks are not what their sender says; the S3 operation recognises it.
 pub(crate) const NOT_CHUNKED: &str = "the body is not what aws-chunked encoding makes";
@@ -190,6 +195,30 @@ impl Body for Unchunked {
 
     fn size_hint(&self) -> SizeHint {
         self.left.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// The other end of a connection, and how it is known who that is.
+#[derive(Clone)]
+pub(crate) enum Caller {
+    /// Somebody at an address, whose requests must be signed.
+    Remote(SocketAddr),
+    /// A program of this machine that the kernel has named; signatures are of no account.
+    Peer(Arc<User>),
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Caller::Remote(address) => address.fmt(f),
+            Caller::Peer(user) => f.write_str(&user.name),
+        }
+    }
+}
+
+impl Serialize for Caller {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

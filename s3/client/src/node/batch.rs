@@ -10,10 +10,10 @@ use fordway_store::{
 };
 use fordway_wire::node::{Flags, Request, Take};
 
-use super::connection::{Connection, Failure};
-use super::read::read;
-use super::session::{Call, Session};
-use super::write::{WHOLE_BYTES_MAX, put};
+use crate::node::connection::{Connection, Failure};
+use crate::node::read::read;
+use crate::node::session::{Call, Session};
+use crate::node::write::{WHOLE_BYTES_MAX, put};
 
 /// Objects asked for by one message.
 const OBJECTS_MAX: usize = 64;

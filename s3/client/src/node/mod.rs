@@ -3,21 +3,18 @@
 //! Small content goes through the socket; large content does not: the gateway passes the descriptor
 //! of a file, and the caller reads or writes that itself.
 //!
-//! * `address`: where the gateway is
-//! * `connection`: one socket: greeting, sending, waiting for answers
+//! * `connection`: one socket: where the gateway is, greeting, sending, waiting for answers
 //! * `session`: connections at rest, and what is done when one breaks
 //! * `store`: the calls of `Store`; `batch`, `read`, `write` have those that are more than one message
 
-mod address;
 mod batch;
 mod connection;
 mod read;
 mod session;
-mod spare;
 mod store;
 mod write;
 
-pub use address::{NodeAddress, Secret};
+pub use connection::{NodeAddress, Secret};
 pub use store::NodeStore;
 
 /// The lane's name.

@@ -1,20 +1,24 @@
 //! Content that comes: inline, through a descriptor, or as a stream.
+//!
+//! Of large objects one after the other, the file for the next one came with the answer to the last.
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object, Result,
-    receive_exact,
+    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object,
+    PutOptions, PutResult, Result, receive_exact,
 };
-use fordway_sys::read_into_spare;
-use fordway_wire::node::{Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
+use fordway_sys::{current_core, read_into_spare, write_all_at};
+use fordway_wire::node::{Committed, Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
 
-use super::connection::{Connection, Failure};
-use super::session::{Call, Lease, Session};
+use crate::node::connection::{Connection, Failure};
+use crate::node::session::{Call, Lease, Session};
+use crate::node::write::failed_write;
 
 /// An object, its content in the form it was sent in.
 pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>) -> Result<Object> {
@@ -224,4 +228,70 @@ impl Drop for StreamReader {
             self.lease.give_up();
         }
     }
+}
+
+/// An empty file of the gateway's, for an object like the one that was stored last.
+pub(super) struct Spare {
+    file: File,
+    bucket: Bucket,
+    /// The last key up to its last slash: in another directory the file is of no use.
+    directory: String,
+    options: PutOptions,
+}
+
+impl Spare {
+    pub(super) fn new(file: File, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> Self {
+        let (directory, options) = (directory(key).to_owned(), options.clone());
+        Spare { file, bucket: bucket.clone(), directory, options }
+    }
+
+    fn suits(&self, (bucket, key): (&Bucket, &Key), options: &PutOptions) -> bool {
+        self.bucket == *bucket && self.directory == directory(key) && self.options == *options
+    }
+}
+
+fn directory(key: &Key) -> &str {
+    key.as_str().rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+/// Stores `body` through a spare file; `None` if there is none, or none that suits, and nothing was done.
+/// Cost: one write of the content, and one round trip.
+pub(super) fn put_spare(
+    session: &Arc<Session>,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+) -> Result<Option<PutResult>> {
+    let options = PutOptions { size_hint: None, ..options.clone() };
+    // Done twice, "create only" would find what it made itself.
+    let is_idempotent = options.conditions.is_empty();
+    let call = Call { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));
+    done.map(|(made, _)| made)
+}
+
+fn put_on(
+    connection: &mut Connection,
+    (bucket, key): (&Bucket, &Key),
+    body: &[u8],
+    options: &PutOptions,
+) -> Result<Option<PutResult>, Failure> {
+    let Some(spare) = connection.spare.take_if(|spare| spare.suits((bucket, key), options)) else {
+        return Ok(None);
+    };
+    write_all_at(&spare.file, body, 0)
+        .map_err(|errno| Failure::Unusable(failed_write(errno, &spare.file, 0, body.len())))?;
+    let request = Request::PutSpare {
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        options: Cow::Borrowed(options),
+        filled: body.len() as u64,
+        core: current_core(),
+    };
+    let (done, header) = connection.call::<Option<Committed>>(&request, &[])?;
+    if done.as_ref().is_some_and(|done| done.has_spare) {
+        connection.spare = Some(Spare::new(connection.file(&header)?, (bucket, key), options));
+    }
+    connection.finish(&header);
+    Ok(done.map(|done| done.made))
 }

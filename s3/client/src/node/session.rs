@@ -8,9 +8,9 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Errno, Process};
 use fordway_wire::node::{Request, Take};
 
-use super::LANE;
-use super::address::NodeAddress;
-use super::connection::{Connection, Failure};
+use crate::node::LANE;
+use crate::node::connection::NodeAddress;
+use crate::node::connection::{Connection, Failure};
 use fordway_http::retry::backoff;
 
 /// The most connections kept at rest.

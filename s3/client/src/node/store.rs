@@ -12,10 +12,10 @@ use fordway_store::{
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
-use super::address::NodeAddress;
-use super::session::{Call, Session};
-use super::write::{NodeWriter, Target, What};
-use super::{LANE, batch, read, write};
+use crate::node::connection::NodeAddress;
+use crate::node::session::{Call, Session};
+use crate::node::write::{NodeWriter, Target, What};
+use crate::node::{LANE, batch, read, write};
 
 /// A directory behind a gateway. Clones share connections; threads use one each at a time.
 #[derive(Clone)]

@@ -10,8 +10,8 @@ use fordway_store::{
 use fordway_sys::{Errno, free_bytes, write_all_at};
 use fordway_wire::node::{Committed, Request, Started};
 
-use super::session::{Call, Lease, Session};
-use super::spare::{Spare, put_spare};
+use crate::node::read::{Spare, put_spare};
+use crate::node::session::{Call, Lease, Session};
 
 /// Content up to this size goes in one message: as much as the buffer of a socket takes at once. More
 /// would have both sides wait for one another, and is faster through a file.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
-use super::Credentials;
-use super::profile::Profile;
+use crate::s3::Credentials;
+use crate::s3::credentials::Profile;
 use fordway_http::{Proxies, Timeouts, TlsRoots, Version};
 
 const DEFAULT_REGION: &str = "us-east-1";
@@ -47,7 +47,7 @@ impl Signature {
     }
 }
 
-/// Everything an [`super::S3Store`] needs to know.
+/// Everything an [`crate::s3::S3Store`] needs to know.
 #[derive(Clone, Debug)]
 pub struct S3Config {
     /// `http(s)://host[:port][/path]`.

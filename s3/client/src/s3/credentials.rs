@@ -1,10 +1,9 @@
-//! Who signs, and where that was found.
+//! Who signs, and where that was found: the environment, and the configuration files that all AWS tools share.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use fordway_store::{Error, ErrorKind, Result};
-
-use super::profile::Profile;
 
 /// Keys to sign with, or none. The secret never shows in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
@@ -84,5 +83,129 @@ fn pair((access_key, secret_key, session_token): Found, source: &str) -> Result<
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.described())
+    }
+}
+
+type Section = (String, Vec<(String, String)>);
+
+/// The settings of one profile: the credentials file's before the config file's.
+#[derive(Default)]
+pub(super) struct Profile {
+    name: String,
+    credentials_file: PathBuf,
+    settings: Vec<(String, String)>,
+}
+
+impl Profile {
+    /// Reads the profile that `AWS_PROFILE` names, or `default`. Files that do not exist are empty.
+    /// Errors: `InvalidArgument` for a profile that is asked for and is not there, `Io`.
+    pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let wanted = get("AWS_PROFILE");
+        let name = wanted.clone().unwrap_or_else(|| "default".to_owned());
+        let home = PathBuf::from(get("HOME").unwrap_or_default());
+        let path = |name: &str, usual: &str| get(name).map_or_else(|| home.join(usual), PathBuf::from);
+        let credentials_file = path("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials");
+        let secrets = read_sections(&credentials_file)?;
+        let config = read_sections(&path("AWS_CONFIG_FILE", ".aws/config"))?;
+
+        let titles = [name.clone(), format!("profile {name}")];
+        let mut settings = of_sections(&secrets, &titles[..1]);
+        settings.extend(of_sections(&config, if name == "default" { &titles } else { &titles[1..] }));
+        let is_known = secrets.iter().chain(&config).any(|(title, _)| titles.contains(title));
+        if wanted.is_some() && !is_known {
+            let detail =
+                format!("no configuration file has the profile {name:?} (of AWS_PROFILE or --profile)");
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let mut profile = Profile { name, credentials_file, settings };
+        profile.add_services(&config);
+        Ok(profile)
+    }
+
+    /// A setting's value; S3's own settings are called `s3.NAME`.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.settings.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// How messages call it.
+    pub(super) fn described(&self) -> String {
+        format!("profile `{}` of {}", self.name, self.credentials_file.display())
+    }
+
+    fn add_services(&mut self, config: &[Section]) {
+        if let Some(services) = self.get("services") {
+            let title = format!("services {services}");
+            self.settings.extend(of_sections(config, &[title]));
+        }
+    }
+}
+
+fn of_sections(sections: &[Section], titles: &[String]) -> Vec<(String, String)> {
+    let wanted = sections.iter().filter(|(title, _)| titles.contains(title));
+    wanted.flat_map(|(_, settings)| settings.iter().cloned()).collect()
+}
+
+fn read_sections(path: &Path) -> Result<Vec<Section>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(parse(&text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        // The home is somebody else's, or no directory (`/dev/null`), as for services.
+        Err(_) if path.try_exists().is_err() => Ok(Vec::new()),
+        Err(error) => Err(Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error)),
+    }
+}
+
+/// Sections of `name = value` lines; an indented line belongs to the setting above it, and is named
+/// after both (`s3.endpoint_url`).
+fn parse(text: &str) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    let mut outer = String::new();
+    for line in text.lines() {
+        let content = line.split(" #").next().unwrap_or_default().trim();
+        if content.is_empty() || content.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(title) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let words: Vec<&str> = title.split_whitespace().collect();
+            sections.push((words.join(" "), Vec::new()));
+            continue;
+        }
+        let (Some((_, settings)), Some((name, value))) = (sections.last_mut(), content.split_once('='))
+        else {
+            continue;
+        };
+        let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
+        if line.starts_with([' ', '\t']) {
+            settings.push((format!("{outer}.{name}"), value));
+        } else {
+            outer.clone_from(&name);
+            settings.push((name, value));
+        }
+    }
+    sections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_that_is_none_has_no_files() {
+        let profile = Profile::load(&|name| (name == "HOME").then(|| "/dev/null".to_owned())).unwrap();
+        assert_eq!(profile.get("region"), None);
+        let dir = std::env::temp_dir().to_string_lossy().into_owned();
+        let unreadable = Profile::load(&|name| (name == "AWS_CONFIG_FILE").then(|| dir.clone()));
+        assert_eq!(unreadable.err().expect("a directory is no file").kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn sections_and_nested_settings() {
+        let text = "# comment\n[default]\nregion = eu-west-1 # here\n[ services  local ]\ns3 =\n  \
+                    endpoint_url = http://h:1\n\nstray\n";
+        let sections = parse(text);
+        assert_eq!(sections[0], ("default".into(), vec![("region".into(), "eu-west-1".into())]));
+        assert_eq!(sections[1].0, "services local");
+        assert_eq!(sections[1].1[1], ("s3.endpoint_url".into(), "http://h:1".into()));
     }
 }

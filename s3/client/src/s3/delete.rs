@@ -1,14 +1,16 @@
-//! Deleting one object or many.
+//! Deleting one object or many, and documents of buckets: the kind of a document is the name of S3's sub-resource, and the document goes as it is.
 
 use std::collections::HashMap;
 
-use fordway_store::{Bucket, DeleteOptions, Deleted, Error, ErrorKind, Key, Result};
-use fordway_wire::s3_error;
-use fordway_wire::s3_xml::{self, DeleteFailure, DeleteOutcome};
+use fordway_store::{
+    Bucket, DeleteOptions, Deleted, DocumentKind, Error, ErrorKind, Key, Result, check_document,
+};
+use fordway_wire::s3_xml::{DeleteFailure, DeleteOutcome};
+use fordway_wire::{s3_error, s3_xml};
 
-use super::headers::{OF_OBJECT, add_conditions, version};
-use super::request::Call;
-use super::session::Session;
+use crate::s3::headers::{OF_OBJECT, add_conditions, version};
+use crate::s3::request::Call;
+use crate::s3::session::Session;
 
 /// The most keys one request may name.
 const MAX_BATCH: usize = 1000;
@@ -51,8 +53,9 @@ fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<
         Ok(outcome) => outcome.of(key),
         Err(error) => Err(Error::new(error.kind(), error.detail()).after_tries(error.tries())),
     };
-    let named =
-        |error: Error, key: &Key| error.during("delete", super::store::LANE, bucket.as_str(), key.as_str());
+    let named = |error: Error, key: &Key| {
+        error.during("delete", crate::s3::store::LANE, bucket.as_str(), key.as_str())
+    };
     keys.iter().map(|key| result_of(key).map_err(|error| named(error, key))).collect()
 }
 
@@ -85,4 +88,37 @@ impl ByKey {
 
 fn explained(failure: &DeleteFailure) -> Error {
     Error::new(s3_error::from_s3(400, &failure.code), format!("{} ({})", failure.message, failure.code))
+}
+
+pub(super) fn get_document(
+    session: &Session,
+    bucket: &Bucket,
+    kind: &DocumentKind,
+) -> Result<Option<Vec<u8>>> {
+    let call = Call::on_bucket("GET", "get document", bucket).for_document(kind);
+    match session.run_for_document(&call) {
+        Ok(document) => Ok(Some(document)),
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn set_document(
+    session: &Session,
+    bucket: &Bucket,
+    kind: &DocumentKind,
+    document: &[u8],
+) -> Result<()> {
+    let call = Call::on_bucket("PUT", "set document", bucket).for_document(kind);
+    check_document(document).map_err(|error| call.named(error))?;
+    let text = str::from_utf8(document).map_err(|_| call.named(not_text()))?;
+    session.run_for_status(&call.document(text))
+}
+
+pub(super) fn delete_document(session: &Session, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    session.run_for_status(&Call::on_bucket("DELETE", "delete document", bucket).for_document(kind))
+}
+
+fn not_text() -> Error {
+    Error::new(ErrorKind::InvalidArgument, "a document over HTTP is UTF-8")
 }

@@ -6,8 +6,8 @@ use fordway_store::{Error, ErrorKind};
 use fordway_wire::s3_xml::{ErrorDocument, error_document};
 use fordway_wire::{date, s3_error};
 
-use super::S3Config;
-use super::request::Call;
+use crate::s3::S3Config;
+use crate::s3::request::Call;
 use fordway_http::retry::retry_after;
 use fordway_http::{Replay, Response};
 

@@ -9,7 +9,7 @@ use fordway_store::{
 use fordway_wire::range::digits;
 use fordway_wire::{date, header_text, tagging};
 
-use super::request::Call;
+use crate::s3::request::Call;
 use fordway_http::Response;
 
 const USER_PREFIX: &str = "x-amz-meta-";

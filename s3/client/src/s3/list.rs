@@ -1,11 +1,18 @@
-//! Listings: any number of entries made of the service's pages of at most 1,000.
+//! Listings of objects and of versions, any number of entries made of the service's pages of at most 1,000; and whether
+//! a bucket keeps versions. A service that leads in a circle, or on and on without an entry, is not followed.
 
-use fordway_store::{Bucket, BucketInfo, Entry, ListQuery, Listing, MAX_KEYS, Result};
-use fordway_wire::s3_xml::{self, ListBucketPage};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, RandomState};
 
-use super::pages::{Pages, next_of};
-use super::request::Call;
-use super::session::Session;
+use fordway_store::{
+    Bucket, BucketInfo, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, Result, VersionId,
+    VersionListing, Versioning, VersionsQuery,
+};
+use fordway_wire::s3_xml;
+use fordway_wire::s3_xml::ListBucketPage;
+
+use crate::s3::request::Call;
+use crate::s3::session::Session;
 
 /// Lists a bucket. Cost: a request per 1,000 entries.
 pub(super) fn list(session: &Session, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
@@ -113,5 +120,126 @@ pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
             buckets.sort_by(|a, b| a.name.cmp(&b.name));
             return Ok(buckets);
         }
+    }
+}
+
+pub(super) fn versioning(session: &Session, bucket: &Bucket) -> Result<Versioning> {
+    let call = Call::on_bucket("GET", "get versioning", bucket).query("versioning", "");
+    let document = session.run_for_document(&call)?;
+    s3_xml::bucket_versioning(&document).map_err(|error| call.named(error))
+}
+
+pub(super) fn set_versioning(session: &Session, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    let document = s3_xml::versioning_configuration(versioning);
+    let call = Call::on_bucket("PUT", "set versioning", bucket).query("versioning", "").document(&document);
+    versioning.check_settable().map_err(|error| call.named(error))?;
+    session.run_for_status(&call)
+}
+
+/// Cost: a request per 1,000 entries.
+pub(super) fn list_versions(
+    session: &Session,
+    bucket: &Bucket,
+    query: &VersionsQuery,
+) -> Result<VersionListing> {
+    let mut found = VersionListing {
+        next: query.key_after.clone().map(|key| (key, query.version_after.clone())),
+        ..Default::default()
+    };
+    let mut pages = Pages::default();
+    loop {
+        let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
+        let call = versions_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
+        let document = session.run_for_document(&call)?;
+        let mut page = s3_xml::list_versions(&document).map_err(|error| call.named(error))?;
+        let count = page.versions.len() + page.prefixes.len();
+        found.versions.append(&mut page.versions);
+        found.prefixes.append(&mut page.prefixes);
+        found.next = page.next;
+        if found.next.is_none() || found.versions.len() + found.prefixes.len() >= query.max_keys {
+            return Ok(found);
+        }
+        pages.go_on(&found.next, count).map_err(|error| call.named(error))?;
+    }
+}
+
+fn versions_call<'a>(
+    bucket: &'a Bucket,
+    query: &'a VersionsQuery,
+    after: Option<(String, Option<VersionId>)>,
+    wanted: usize,
+) -> Call<'a> {
+    let mut call = Call::on_bucket("GET", "list versions", bucket)
+        .query("versions", "")
+        .query("encoding-type", "url")
+        .query("max-keys", wanted.to_string())
+        .query("prefix", query.prefix.as_str());
+    if let Some(delimiter) = query.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty()) {
+        call = call.query("delimiter", delimiter);
+    }
+    let Some((key, version)) = after else { return call };
+    call = call.query("key-marker", key);
+    match version {
+        Some(version) => call.query("version-id-marker", version.as_str().to_owned()),
+        None => call,
+    }
+}
+
+/// This many pages behind each other may have no entry: services pass over what was deleted.
+const EMPTY_PAGES_MAX: usize = 10_000;
+
+/// Where the pages of one listing have led so far.
+#[derive(Default)]
+pub(super) struct Pages {
+    hasher: RandomState,
+    seen: HashSet<u64>,
+    empty: usize,
+}
+
+impl Pages {
+    /// A page had `new_entries`, and says that the listing goes on at `next`. Errors: `BadResponse`.
+    pub(super) fn go_on(&mut self, next: &impl Hash, new_entries: usize) -> Result<()> {
+        self.empty = if new_entries > 0 { 0 } else { self.empty + 1 };
+        if !self.seen.insert(self.hasher.hash_one(next)) {
+            return Err(bad("the service sends the listing back to a page that it has given already"));
+        }
+        if self.empty > EMPTY_PAGES_MAX {
+            let detail =
+                format!("{EMPTY_PAGES_MAX} pages of the listing had no entry, and there is yet another");
+            return Err(bad(&detail));
+        }
+        Ok(())
+    }
+}
+
+/// Where the next page of a listing begins, which is said to go on. Errors: `BadResponse` where that is not said.
+pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T>> {
+    match (is_truncated, next) {
+        (true, None) => Err(bad("the service says that the listing goes on, and not where")),
+        (is_truncated, next) => Ok(next.filter(|_| is_truncated)),
+    }
+}
+
+fn bad(detail: &str) -> Error {
+    Error::new(ErrorKind::BadResponse, format!("{detail}; report it to who runs the service"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_lead_on_or_end_in_an_error() {
+        let mut pages = Pages::default();
+        for page in 0..3 * EMPTY_PAGES_MAX {
+            pages.go_on(&page, page % 2).unwrap();
+        }
+        assert_eq!(pages.go_on(&7_usize, 1).unwrap_err().kind(), ErrorKind::BadResponse);
+        let mut pages = Pages::default();
+        let ended = (0..=EMPTY_PAGES_MAX).find_map(|page| pages.go_on(&page, 0).err());
+        assert!(ended.unwrap().to_string().contains("had no entry"));
+        assert_eq!(next_of(true, Some(1)).unwrap(), Some(1));
+        assert_eq!(next_of(false, Some(1)).unwrap(), None);
+        assert!(next_of(true, None::<u8>).is_err() && next_of(false, None::<u8>).unwrap().is_none());
     }
 }

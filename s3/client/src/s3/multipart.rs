@@ -1,21 +1,23 @@
-//! The calls of multipart uploads.
+//! The calls of multipart uploads, and the parts that an object was completed of.
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
-    ErrorKind, GetOptions, Key, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId,
+    ErrorKind, GetOptions, Key, ObjectPart, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId,
     UploadListing, UploadsQuery, checked_part_number,
 };
-use fordway_wire::range::format_range;
-use fordway_wire::s3_xml::{self, CompletedUpload, Copied};
+use fordway_wire::range::{digits, format_range};
+use fordway_wire::s3_xml;
+use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, Copied};
 
-use super::headers::{
+use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
     version,
 };
-use super::pages::{Pages, next_of};
-use super::request::{Call, base64_digest, base64_md5};
-use super::session::Session;
-use super::{failure, parts, store};
+use crate::s3::list::{Pages, next_of};
+use crate::s3::request::{Call, base64_digest, base64_md5};
+use crate::s3::session::Session;
+use crate::s3::store::head;
+use crate::s3::{failure, read, store};
 
 /// The most entries of one page.
 const MAX_PAGE: usize = 1000;
@@ -108,7 +110,7 @@ fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Res
         (None, None) => return Ok(None),
         (Some(range @ ByteRange::Inclusive(..)), None) => return Ok(Some(range)),
         (_, None) => Vec::new(),
-        (_, Some(_)) => parts::object_parts(session, from, options)?,
+        (_, Some(_)) => object_parts(session, from, options)?,
     };
     let plain = GetOptions { version: options.version.clone(), ..Default::default() };
     let wanted = options.wanted(store::head(session, from, &plain)?.size, &parts)?;
@@ -225,4 +227,62 @@ pub(super) fn list_uploads(
         }
         pages.go_on(&(&key_after, &upload_after), count).map_err(|error| call.named(error))?;
     }
+}
+
+/// All parts, by number from 1 on, whatever numbers they were uploaded under.
+pub(super) fn object_parts(
+    session: &Session,
+    target: (&Bucket, &Key),
+    options: &GetOptions,
+) -> Result<Vec<ObjectPart>> {
+    if !options.conditions.is_empty() {
+        // The request for the parts knows no conditions.
+        head(session, target, options)?;
+    }
+    let (mut parts, mut after) = (Vec::new(), None);
+    loop {
+        let AttributesPage { parts: page, total, next } = page(session, target, options, after)?;
+        if page.is_empty() && parts.len() < usize::from(total) {
+            return (1..=total).map(|number| one(session, target, options, number)).collect();
+        }
+        parts.extend(page);
+        if next.is_some() && next <= after {
+            let detail = "the service sends the list of parts back to where it was; report it to who runs it";
+            return Err(Error::new(ErrorKind::BadResponse, detail));
+        }
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok((1..).zip(parts).map(|(number, part)| ObjectPart { number, ..part }).collect())
+}
+
+fn page(
+    session: &Session,
+    (bucket, key): (&Bucket, &Key),
+    options: &GetOptions,
+    after: Option<u16>,
+) -> Result<AttributesPage> {
+    let mut call = Call::on_object("GET", "get parts", bucket, key)
+        .query("attributes", "")
+        .version(options.version.as_ref());
+    call.header("x-amz-object-attributes", "ObjectParts");
+    if let Some(after) = after {
+        call.header("x-amz-part-number-marker", after.to_string());
+    }
+    let document = session.run_for_document(&call)?;
+    s3_xml::object_attributes(&document).map_err(|error| call.named(error))
+}
+
+/// A part that the service does not list.
+fn one(session: &Session, target: (&Bucket, &Key), options: &GetOptions, number: u16) -> Result<ObjectPart> {
+    let plain = GetOptions { version: options.version.clone(), ..Default::default() };
+    let call =
+        read::call(session, "HEAD", "get parts", target, &plain).query("partNumber", number.to_string());
+    session.run(&call, |response| {
+        let size = response.header("content-length").and_then(digits);
+        let missing = || Error::new(ErrorKind::BadResponse, format!("part {number} came without a length"));
+        Ok(ObjectPart { number, size: size.ok_or_else(missing)?, checksum: None })
+    })
 }

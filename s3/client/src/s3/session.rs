@@ -7,11 +7,11 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::sigv4::{MAX_EXPIRES_S, PresignedRequest, UNSIGNED_PAYLOAD, payload_hash};
 use fordway_wire::{date, sigv2, uri};
 
-use super::config::Signature;
-use super::failure::{self, Attempt};
-use super::request::Call;
-use super::signer::{Signer, Unsigned};
-use super::{Addressing, Credentials, S3Config};
+use crate::s3::config::Signature;
+use crate::s3::failure::{self, Attempt};
+use crate::s3::request::Call;
+use crate::s3::request::{Signer, Unsigned};
+use crate::s3::{Addressing, Credentials, S3Config};
 use fordway_http::retry::Retries;
 use fordway_http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, vector};
 

@@ -12,13 +12,13 @@ use fordway_store::{
 };
 use fordway_wire::{range, s3_xml, uri};
 
-use super::S3Config;
-use super::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
-use super::multipart::{self, Part};
-use super::request::Call;
-use super::session::Session;
-use super::writer::{self, ObjectWriter, PartWriter};
-use super::{delete, documents, list, parts, ranges, read, versions};
+use crate::s3::S3Config;
+use crate::s3::headers::{OF_COPY_SOURCE, OF_OBJECT, add_conditions, add_metadata, add_tags, object_info};
+use crate::s3::multipart::{self, Part};
+use crate::s3::request::Call;
+use crate::s3::session::Session;
+use crate::s3::writer::{self, ObjectWriter, PartWriter};
+use crate::s3::{delete, list, read};
 use fordway_http::vector::RemoteFile;
 
 /// The lane's name.
@@ -54,7 +54,7 @@ impl S3Store {
     /// The version of an object that is there now, for vectored reads and read-ahead.
     /// Errors: as of `head`. Cost: one HEAD.
     pub fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile> {
-        ranges::open(&self.session, (bucket, key))
+        read::open(&self.session, (bucket, key))
     }
 }
 
@@ -141,7 +141,7 @@ impl Objects for S3Store {
     ) -> Result<Vec<Vec<u8>>> {
         match wanted {
             [] => Ok(Vec::new()),
-            _ => ranges::read_ranges(&self.session, (bucket, key), wanted, options),
+            _ => read::read_ranges(&self.session, (bucket, key), wanted, options),
         }
     }
 
@@ -210,29 +210,29 @@ impl ObjectTags for S3Store {
 
 impl ObjectVersions for S3Store {
     fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
-        versions::versioning(&self.session, bucket)
+        list::versioning(&self.session, bucket)
     }
 
     fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
-        versions::set_versioning(&self.session, bucket, versioning)
+        list::set_versioning(&self.session, bucket, versioning)
     }
 
     fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        versions::list(&self.session, bucket, query)
+        list::list_versions(&self.session, bucket, query)
     }
 }
 
 impl BucketDocuments for S3Store {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
-        documents::get(&self.session, bucket, kind)
+        delete::get_document(&self.session, bucket, kind)
     }
 
     fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
-        documents::set(&self.session, bucket, kind, document)
+        delete::set_document(&self.session, bucket, kind, document)
     }
 
     fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
-        documents::delete(&self.session, bucket, kind)
+        delete::delete_document(&self.session, bucket, kind)
     }
 }
 
@@ -240,7 +240,7 @@ impl MultipartUploads for S3Store {
     /// Cost: a request per 1,000 parts; where the service lists none (S3 itself does not of parts that
     /// were sent without checksums), one per part.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
-        parts::object_parts(&self.session, (bucket, key), options)
+        multipart::object_parts(&self.session, (bucket, key), options)
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {

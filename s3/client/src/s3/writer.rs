@@ -8,11 +8,11 @@ use fordway_store::{
     Writer, check_tags,
 };
 
-use super::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
-use super::multipart::{self, Part, PartCheck};
-use super::request::{Call, base64_digest};
-use super::session::Session;
-use super::store::LANE;
+use crate::s3::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
+use crate::s3::multipart::{self, Part, PartCheck};
+use crate::s3::request::{Call, base64_digest};
+use crate::s3::session::Session;
+use crate::s3::store::LANE;
 
 /// Content that is known to be smaller is buffered whole and sent in one request.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;

@@ -4,9 +4,7 @@
 //! is to be read, is opened. What is replaced or removed meanwhile is no finding.
 
 mod content;
-mod finding;
 mod private;
-mod uploads;
 
 use std::fs::File;
 use std::rc::Rc;
@@ -17,18 +15,15 @@ use fordway_sys::{
     text_to_name,
 };
 
-pub use finding::{Finding, FindingKind, Severity};
-
 use crate::actors::Actors;
-use crate::bare::is_bare;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
 use crate::record::{Record, Seal};
 use crate::scan::{Area, Held, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::RECORD_BYTES;
+use crate::stage::is_bare;
 use crate::versions::Archived;
 use crate::{Inner, PosixStore};
-use finding::show_name;
 
 /// What [`PosixStore::check`] looks at.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +110,7 @@ impl Check<'_> {
     }
 
     fn tree(&mut self, area: &Area) -> Result<()> {
-        match self.inner.open_to_scan(&area.top) {
+        match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
             // What is no directory is told of with the private area.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
@@ -191,7 +186,7 @@ impl Check<'_> {
     }
 
     fn link(&mut self, path: String) -> Result<()> {
-        match self.inner.root.open_beneath(&path, OFlags::PATH, Mode::empty()) {
+        match self.inner.volume.root.open_beneath(&path, OFlags::PATH, Mode::empty()) {
             Ok(_) => Ok(()),
             Err(Errno::XDEV) => self.found(FindingKind::LinkOutside, path, "it leads outside the root"),
             Err(Errno::LOOP) => self.found(FindingKind::LinkOutside, path, "it leads in a circle"),
@@ -241,7 +236,7 @@ impl Check<'_> {
             Ok(_) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "looking at"),
         };
-        match self.inner.load_record(bucket, &file, &stat) {
+        match self.inner.volume.load_record(bucket, &file, &stat) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }
@@ -298,4 +293,156 @@ impl Check<'_> {
 /// nothing of it always does.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(Seal::of(stat))
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Something a person should know; no data is wrong.
+    Note,
+    /// Something could not be checked.
+    Unreadable,
+    /// Data or metadata is not what was stored.
+    Corrupt,
+}
+
+impl Severity {
+    /// The name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Unreadable => "unreadable",
+            Severity::Corrupt => "corrupt",
+        }
+    }
+}
+
+macro_rules! findings {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $severity:ident, $advice:literal;)*) => {
+        /// What a check can find.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum FindingKind { $($(#[$doc])* $kind,)* }
+
+        impl FindingKind {
+            /// All kinds, in the order of their declaration.
+            pub const ALL: &'static [FindingKind] = &[$(FindingKind::$kind),*];
+
+            /// The name in tables and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(FindingKind::$kind => $name),* }
+            }
+
+            /// How bad it is.
+            pub const fn severity(self) -> Severity {
+                match self { $(FindingKind::$kind => Severity::$severity),* }
+            }
+
+            /// What a person can do next.
+            pub const fn advice(self) -> &'static str {
+                match self { $(FindingKind::$kind => $advice),* }
+            }
+        }
+    };
+}
+
+findings! {
+    /// The content is not what the stored MD5 or checksum says, although size and time are.
+    Corrupt = "corrupt", Corrupt,
+        "restore it from a copy; do not write over it before you have one";
+    /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, does not decode.
+    BadRecord = "bad-record", Corrupt,
+        "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
+    /// The attribute says that the rest of the record lies in a sidecar file, and that is gone, or is
+    /// of another version. The content is whole; metadata, tags and parts of the object are lost.
+    RecordMissing = "record-missing", Corrupt,
+        "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
+    /// The file `.fordway/versioning` says neither that old versions are kept nor that they are not.
+    BadVersioning = "bad-versioning", Corrupt,
+        "old versions are kept as long as it is so; set the bucket's versioning anew with an S3 client";
+    /// The record of a multipart upload, or of a part, does not decode, or names no key.
+    BadUpload = "bad-upload", Corrupt,
+        "have the client send the part again, or remove the upload's directory and have it start again";
+    /// The file or directory cannot be opened or read.
+    Unreadable = "unreadable", Unreadable,
+        "run as a user who may read it; if that does not help, look for disk errors in the kernel's log";
+    /// A POSIX program changed the file, so that its stored ETag and checksum no longer count.
+    Changed = "changed", Note,
+        "nothing if that was meant; else restore it; copying it onto itself, with a --content-type or --metadata, stores a new ETag";
+    /// A name below `.fordway/odd` that no key has.
+    OddName = "odd-name", Note,
+        "move it away; no S3 client can see it";
+    /// A name below `.fordway/versions` that no version has.
+    VersionName = "version-name", Note,
+        "move it away; no S3 client can see it";
+    /// A name below `.fordway/meta` that no sidecar file has.
+    SidecarName = "sidecar-name", Note,
+        "move it away; nothing reads it";
+    /// A key of more than 1,024 bytes.
+    LongKey = "long-key", Note,
+        "shorten the path; S3 clients cannot name it";
+    /// A name that is not UTF-8.
+    NotUtf8 = "not-utf8", Note,
+        "rename it (convmv); S3 clients see private characters in place of such bytes";
+    /// A symbolic link that leads outside the root, or in a circle.
+    LinkOutside = "link-outside", Note,
+        "replace it by what it leads to, or a link within the root; it is refused to S3 clients";
+    /// A symbolic link to nothing.
+    LinkDangling = "link-dangling", Note,
+        "remove it or restore what it leads to; S3 clients do not see it";
+    /// A FIFO, socket or device.
+    SpecialFile = "special-file", Note,
+        "move it away; S3 clients do not see it";
+    /// The directory of an upload without its record.
+    UploadRest = "upload-rest", Note,
+        "run `fordway gc`";
+    /// Something in an upload's directory that is neither its record nor a part.
+    StrayPart = "stray-part", Note,
+        "remove it by hand once the upload is gone; nothing reads it, and nothing of Fordway's removes it";
+    /// A name in `.fordway` that Fordway does not write.
+    StrayPrivate = "stray-private", Note,
+        "move it away; nothing reads it, and nothing of Fordway's removes it";
+    /// `.fordway`, or something in it, is not what Fordway makes there: a link, a FIFO, a file in the place of a
+    /// directory; or, in a bucket with the sticky bit, a third user's, who could remove what others keep there.
+    NotOurs = "not-ours", Corrupt,
+        "see who put it there, and remove it; or run `fordway fsck --migrate` as root, which gives directories to the bucket's owner";
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub kind: FindingKind,
+    /// Where it lies, relative to the root; bytes that are not UTF-8 are shown as `\xNN`.
+    pub path: String,
+    /// What is known beyond the kind; may be empty.
+    pub detail: String,
+}
+
+/// A name in any bytes, as text that tells one from another.
+pub(super) fn show_name(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len() + 8);
+    for chunk in name.utf8_chunks() {
+        shown.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_apart_and_say_what_to_do() {
+        let mut names: Vec<_> = FindingKind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FindingKind::ALL.len());
+        assert!(FindingKind::ALL.iter().all(|kind| !kind.advice().is_empty()));
+    }
+
+    #[test]
+    fn foreign_names_are_shown_byte_by_byte() {
+        assert_eq!(show_name(b"a\xff\xc3\xa4"), "a\\xff\u{e4}");
+    }
 }

@@ -1,26 +1,26 @@
-//! What else lies in a bucket's private directory.
+//! What else lies in a bucket's private directory: sidecar files, documents, staged files, uploads in progress.
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Result};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
+use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
 
-use super::finding::show_name;
-use super::{Check, FindingKind};
 use crate::area::{Guard, names_of, read_small};
+use crate::fsck::{Check, FindingKind, show_name};
 use crate::layout::{
     TMP, VERSIONING, is_document_name, is_hidden_name, is_private_dir_name, is_private_name, join, meta_dir,
-    private_dir,
+    private_dir, upload_of, uploads_dir,
 };
+use crate::multipart::parts::{CLOSED, Part, Role, UPLOAD, part_number, role_of};
 use crate::private::{VERSIONING_BYTES, versioning_of};
-use crate::scan::{each_entry, open_child};
+use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
 
 impl Check<'_> {
     /// Whether all sidecar files are called as such. Their content is checked with their objects.
     pub(super) fn sidecar_names(&mut self, bucket: &Bucket) -> Result<()> {
         let path = meta_dir(bucket);
-        let dir = match self.inner.open_to_scan(&path) {
+        let dir = match self.inner.volume.open_to_scan(&path) {
             Ok(dir) => dir,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(errno) => return self.unreadable(&path, errno, "opening"),
@@ -39,7 +39,7 @@ impl Check<'_> {
     pub(super) fn versioning(&mut self, bucket: &Bucket) -> Result<()> {
         let path = join(&private_dir(bucket), VERSIONING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = self.inner.root.open_beneath(&path, flags, Mode::empty());
+        let opened = self.inner.volume.root.open_beneath(&path, flags, Mode::empty());
         match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
             Ok(Some((text, _))) if versioning_of(&text).is_some() => Ok(()),
             Ok(Some((text, _))) => {
@@ -56,7 +56,7 @@ impl Check<'_> {
     /// Whether what lies in the private directory is what Fordway makes there.
     pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
         let path = private_dir(bucket);
-        let dir = match self.inner.open_to_scan(&path) {
+        let dir = match self.inner.volume.open_to_scan(&path) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTDIR | Errno::LOOP) => {
@@ -64,7 +64,7 @@ impl Check<'_> {
             }
             Err(errno) => return self.unreadable(&path, errno, "opening"),
         };
-        let guard = self.inner.guard_now(bucket)?;
+        let guard = self.inner.volume.guard_now(bucket)?;
         self.owner_in_area(&path, stat(&dir).ok(), guard)?;
         let mut names = Vec::new();
         let read = each_entry(&dir, |name, _| {
@@ -114,5 +114,99 @@ impl Check<'_> {
         // The owner's own eyes: what is another's is dangerous to all.
         let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
+    }
+}
+
+impl Check<'_> {
+    pub(super) fn uploads(&mut self, bucket: &Bucket) -> Result<()> {
+        let path = uploads_dir(bucket);
+        let dir = match self.inner.volume.open_to_scan(&path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(errno) => return self.unreadable(&path, errno, "opening"),
+        };
+        let read = each_entry(&dir, |name, _| {
+            self.looked_at_one()?;
+            let shown = join(&path, &name_to_text(name));
+            match std::str::from_utf8(name).ok().and_then(upload_of) {
+                Some(id) => self.upload(bucket, &dir, &shown, &id),
+                None => self.found(FindingKind::StrayPart, shown, "it is no upload"),
+            }
+        })?;
+        read.or_else(|errno| self.unreadable(&path, errno, "reading"))
+    }
+
+    fn upload(&mut self, bucket: &Bucket, uploads: &File, path: &str, id: &UploadId) -> Result<()> {
+        let dir = match open_child(uploads, id.as_str()) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return self.found(FindingKind::StrayPart, path, "it is no upload");
+            }
+            Err(errno) => match self.actors.open_as_owner(uploads, id.as_str(), errno) {
+                Ok((dir, owner)) => {
+                    return self.actors.clone().act_as(owner, || self.files_of_upload(bucket, &dir, path));
+                }
+                Err(errno) => return self.unreadable(path, errno, "opening"),
+            },
+        };
+        self.files_of_upload(bucket, &dir, path)
+    }
+
+    fn files_of_upload(&mut self, bucket: &Bucket, dir: &File, path: &str) -> Result<()> {
+        self.record_of_upload(dir, path)?;
+        let read = each_entry(dir, |name, kind| {
+            self.looked_at_one()?;
+            match std::str::from_utf8(name) {
+                Ok(name) if known_kind(dir, name, kind) == EntryKind::File => {
+                    self.file_of_upload(bucket, dir, path, name)
+                }
+                _ => self.stray(join(path, &name_to_text(name))),
+            }
+        })?;
+        read.or_else(|errno| self.unreadable(path, errno, "reading"))
+    }
+
+    fn file_of_upload(&mut self, bucket: &Bucket, dir: &File, path: &str, name: &str) -> Result<()> {
+        match role_of(name) {
+            Some(Role::Upload) => Ok(()),
+            Some(Role::PartBytes) => self.file(bucket, dir, path, name),
+            Some(Role::PartRecord) => match self.inner.volume.read_upload(path, name) {
+                Ok(Some((record, _)))
+                    if !part_number(name).is_some_and(|number| Part::is_possible(number, &record)) =>
+                {
+                    self.found(FindingKind::BadUpload, join(path, name), "no part has such a record")
+                }
+                Ok(_) => Ok(()),
+                Err(error) => self.bad_record(join(path, name), &error),
+            },
+            None => self.stray(join(path, name)),
+        }
+    }
+
+    fn record_of_upload(&mut self, dir: &File, path: &str) -> Result<()> {
+        let found = match self.inner.volume.read_upload(path, UPLOAD) {
+            Ok(None) => self.inner.volume.read_upload(path, CLOSED),
+            found => found,
+        };
+        match found {
+            Ok(Some((record, _))) if record.key.as_ref().is_some_and(|key| Key::new(key).is_ok()) => Ok(()),
+            Ok(Some(_)) => self.found(FindingKind::BadUpload, path, "its record names no key"),
+            // It ended since the directory was read.
+            Ok(None) if stat(dir).is_ok_and(|stat| stat.links == 0) => Ok(()),
+            Ok(None) => self.found(FindingKind::UploadRest, path, ""),
+            Err(error) => self.bad_record(path.to_owned(), &error),
+        }
+    }
+
+    fn bad_record(&mut self, path: String, error: &Error) -> Result<()> {
+        match error.kind() {
+            ErrorKind::Corrupt => self.found(FindingKind::BadUpload, path, "its record does not decode"),
+            _ => self.found(FindingKind::Unreadable, path, error.to_string()),
+        }
+    }
+
+    fn stray(&mut self, path: String) -> Result<()> {
+        self.found(FindingKind::StrayPart, path, "it is neither a part nor of the upload")
     }
 }

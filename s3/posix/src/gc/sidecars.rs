@@ -12,14 +12,13 @@ use fordway_sys::{
     EntryKind, Errno, FileStat, Mode, OFlags, link, name_to_text, remove_file, rename, stat, stat_in,
 };
 
-use super::sweep::{Sweep, newest_ns, size_freed};
-use super::{Garbage, GarbageKind};
-use crate::Inner;
+use super::{Garbage, GarbageKind, Sweep, newest_ns, size_freed};
 use crate::errors::from_errno;
 use crate::layout::{join, meta_dir};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{inode_of, sidecar_name};
 use crate::stage::hidden_name;
+use crate::volume::Volume;
 
 /// Looks at the whole bucket that must come to no file of a sidecar file's.
 const LOOKS: usize = 2;
@@ -33,7 +32,7 @@ impl Sweep<'_> {
                 return Ok(());
             }
         }
-        let dir = match self.inner.open_to_scan(&path) {
+        let dir = match self.inner.volume.open_to_scan(&path) {
             Ok(dir) => dir,
             Err(errno) => return self.failed(bucket, errno, "opening", &path),
         };
@@ -57,7 +56,7 @@ impl Sweep<'_> {
     /// Strikes the inodes that files of the bucket have, if the sidecar file is of that file; says
     /// whether all files were seen.
     fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
-        match self.inner.open_to_scan(bucket.as_str()) {
+        match self.inner.volume.open_to_scan(bucket.as_str()) {
             Ok(dir) => self.strike_in(bucket, &dir, bucket.as_str(), orphans),
             Err(errno) => self.failed(bucket, errno, "opening", bucket.as_str()).map(|()| false),
         }
@@ -92,14 +91,14 @@ impl Sweep<'_> {
         let found = match known_kind(dir, name, kind) {
             EntryKind::Dir => return self.strike_child(bucket, (dir, path, name), orphans),
             EntryKind::File => stat_in(dir, name),
-            EntryKind::Link => self.inner.followed(&join(path, name)),
+            EntryKind::Link => followed(&self.inner.volume, &join(path, name)),
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
         };
         match found {
             // A link to a directory may lead to files of other buckets, which have sidecar files here.
             Ok(stat) if stat.is_dir => Ok(false),
             Ok(stat) => {
-                if orphans.contains(&stat.inode) && self.inner.is_described(bucket, &stat) {
+                if orphans.contains(&stat.inode) && is_described(&self.inner.volume, bucket, &stat) {
                     orphans.remove(&stat.inode);
                 }
                 Ok(true)
@@ -135,42 +134,48 @@ impl Sweep<'_> {
         let (kind, size_bytes) = (GarbageKind::Sidecar, size_freed(&stat));
         let garbage = Garbage { kind, path: join(path, &name), size_bytes };
         let inner = self.inner;
-        self.remove(bucket, (garbage, stat.user), || inner.remove_if_same(bucket, meta, &name, &stat))
-            .map(drop)
+        self.remove(bucket, (garbage, stat.user), || {
+            remove_if_same(&inner.volume, bucket, meta, &name, &stat)
+        })
+        .map(drop)
     }
 }
 
-impl Inner {
-    /// The state of what the link at `path` leads to.
-    fn followed(&self, path: &str) -> Result<FileStat, Errno> {
-        self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
-    }
+/// The state of what the link at `path` leads to.
+fn followed(volume: &Volume, path: &str) -> Result<FileStat, Errno> {
+    volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
+}
 
-    /// Whether the sidecar file of a file with that state is of that very file, or may be.
-    fn is_described(&self, bucket: &Bucket, stat: &FileStat) -> bool {
-        stat.is_file && !matches!(self.read_sidecar(bucket, stat), Ok(None))
-    }
+/// Whether the sidecar file of a file with that state is of that very file, or may be.
+fn is_described(volume: &Volume, bucket: &Bucket, stat: &FileStat) -> bool {
+    stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
+}
 
-    /// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may
-    /// belong to a new object by now. It is moved aside first, so that none is removed unseen.
-    fn remove_if_same(&self, bucket: &Bucket, meta: &File, name: &str, seen: &FileStat) -> Result<bool> {
-        let failed = |errno| from_errno(errno, "removing");
-        let ((aside, _shelter), hidden) = (self.staging_dir(bucket)?, hidden_name()?);
-        match rename(meta, name, &aside, &hidden) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(failed(errno)),
-        }
-        let now = stat_in(&aside, &hidden).map_err(failed)?;
-        let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
-        if !is_same {
-            // Unless there is an even newer one.
-            link(&aside, &hidden, meta, name).or_else(|errno| match errno {
-                Errno::EXIST => Ok(()),
-                errno => Err(failed(errno)),
-            })?;
-        }
-        remove_file(&aside, &hidden).map_err(failed)?;
-        Ok(is_same)
+/// Removes the sidecar file `name`, unless it is no longer the one that was seen: its inode may
+/// belong to a new object by now. It is moved aside first, so that none is removed unseen.
+fn remove_if_same(
+    volume: &Volume,
+    bucket: &Bucket,
+    meta: &File,
+    name: &str,
+    seen: &FileStat,
+) -> Result<bool> {
+    let failed = |errno| from_errno(errno, "removing");
+    let ((aside, _shelter), hidden) = (volume.staging_dir(bucket)?, hidden_name()?);
+    match rename(meta, name, &aside, &hidden) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(failed(errno)),
     }
+    let now = stat_in(&aside, &hidden).map_err(failed)?;
+    let is_same = (now.inode, now.modified_ns) == (seen.inode, seen.modified_ns);
+    if !is_same {
+        // Unless there is an even newer one.
+        link(&aside, &hidden, meta, name).or_else(|errno| match errno {
+            Errno::EXIST => Ok(()),
+            errno => Err(failed(errno)),
+        })?;
+    }
+    remove_file(&aside, &hidden).map_err(failed)?;
+    Ok(is_same)
 }

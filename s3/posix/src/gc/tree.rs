@@ -1,21 +1,24 @@
-//! Objects and versions: empty directories, files that others hide, names of what is the latest.
+//! Objects and versions: empty directories, files that others hide, and names among the old
+//! versions that say nothing, because what has them is the latest version.
 
 use std::fs::File;
 
 use fordway_store::{Bucket, Key, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, name_to_text, remove_dir, stat, stat_in};
 
-use super::sweep::{Sweep, newest_ns, removed, size_freed};
-use super::{Garbage, GarbageKind};
 use crate::Inner;
 use crate::delete::is_marked;
-use crate::layout::{join, odd, plain};
+use crate::gc::{Garbage, GarbageKind, Sweep, newest_ns, removed, size_freed};
+use crate::layout::{Place, join, odd, plain};
+use crate::private::Contents;
 use crate::scan::{Area, Held, each_entry, known_kind, open_child, path_of_child};
+use crate::versions::Archived;
+use crate::volume::Volume;
 
 impl Sweep<'_> {
     /// Sweeps all that lies in `area`.
     pub(super) fn tree(&mut self, area: &Area) -> Result<()> {
-        match self.inner.open_to_scan(&area.top) {
+        match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top).map(drop),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => self.failed(area.bucket, errno, "opening", &area.top),
@@ -87,7 +90,7 @@ impl Sweep<'_> {
         // Elsewhere than among our own an empty one may be what somebody wants, or an object.
         let is_ours = match area.held {
             Held::Plain => {
-                let look = || Ok(is_marked(parent, name) && !inner.is_marker(area.bucket, &path));
+                let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
                 looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
             }
             Held::Odd | Held::Versions => area.is_our_dir(&path),
@@ -96,7 +99,7 @@ impl Sweep<'_> {
             return Ok(false);
         }
         let garbage = Garbage { kind: GarbageKind::EmptyDir, path: path.clone(), size_bytes: 0 };
-        let remove = || inner.remove_empty_dir(area, (parent, name), &path);
+        let remove = || remove_empty_dir(inner, area, (parent, name), &path);
         self.remove(area.bucket, (garbage, state.user), remove)
     }
 
@@ -106,13 +109,15 @@ impl Sweep<'_> {
         let bucket = area.bucket;
         let Some(key) = area.decode(path) else { return Ok(false) };
         let Some(plain) = plain(bucket, &key).map(|place| place.path()) else { return Ok(false) };
-        let (Ok(stat), true) = (stat_in(dir, name), self.inner.is_file(&plain)) else { return Ok(false) };
+        let (Ok(stat), true) = (stat_in(dir, name), self.inner.volume.is_file(&plain)) else {
+            return Ok(false);
+        };
         let garbage =
             Garbage { kind: GarbageKind::HiddenFile, path: path.to_owned(), size_bytes: size_freed(&stat) };
         let inner = self.inner;
         // Nobody removes the plain file while we hold the key's lock.
         self.remove(bucket, (garbage, stat.user), || {
-            inner.locked(bucket, &key, |contents| match inner.is_file(&plain) {
+            inner.locked(bucket, &key, |contents| match inner.volume.is_file(&plain) {
                 true => inner.remove_at(bucket, &odd(bucket, &key), contents),
                 false => Ok(false),
             })
@@ -120,31 +125,68 @@ impl Sweep<'_> {
     }
 }
 
-impl Inner {
-    /// Whether the directory at `path` is an object, or may be.
-    fn is_marker(&self, bucket: &Bucket, path: &str) -> bool {
-        let contents = self.contents(bucket);
-        let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
-        match (contents, key) {
-            (Ok(contents), Some(key)) => !matches!(self.open_marker(bucket, &key, contents), Ok(None)),
-            (contents, _) => contents.is_err(),
-        }
+/// Whether the directory at `path` is an object, or may be.
+fn is_marker(volume: &Volume, bucket: &Bucket, path: &str) -> bool {
+    let contents = volume.contents(bucket);
+    let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
+    match (contents, key) {
+        (Ok(contents), Some(key)) => !matches!(volume.open_marker(bucket, &key, contents), Ok(None)),
+        (contents, _) => contents.is_err(),
     }
+}
 
-    fn remove_empty_dir(&self, area: &Area, (parent, name): (&File, &str), path: &str) -> Result<bool> {
-        let remove = || removed(remove_dir(parent, name));
-        match (area.held, area.decode(path)) {
-            // Whoever keeps a version of the key counts on its directory.
-            (Held::Versions, Some(key)) => self.locked(area.bucket, &key, |_| remove()),
-            (Held::Plain, _) => {
-                let mut done = Ok(false);
-                self.unless_marker(area.bucket, path, self.contents(area.bucket)?, || {
-                    done = remove();
-                    matches!(done, Ok(true))
-                });
-                done
-            }
-            _ => remove(),
+fn remove_empty_dir(inner: &Inner, area: &Area, (parent, name): (&File, &str), path: &str) -> Result<bool> {
+    let remove = || removed(remove_dir(parent, name));
+    match (area.held, area.decode(path)) {
+        // Whoever keeps a version of the key counts on its directory.
+        (Held::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
+        (Held::Plain, _) => {
+            let mut done = Ok(false);
+            inner.unless_marker(area.bucket, path, inner.volume.contents(area.bucket)?, || {
+                done = remove();
+                matches!(done, Ok(true))
+            });
+            done
         }
+        _ => remove(),
     }
+}
+
+impl Sweep<'_> {
+    /// Removes the name of a version that did not become an old one, because its writer died on the
+    /// way. Says whether the name is gone.
+    pub(super) fn version(&mut self, area: &Area, dir: &File, path: &str, name: &str) -> Result<bool> {
+        let (Some(key), Some(found)) = (area.decode(path), Archived::parse(name)) else { return Ok(false) };
+        let Ok(stat) = stat_in(dir, name) else { return Ok(false) };
+        // What has one name is an old version and nothing else.
+        if found.is_marker || stat.links < 2 || self.is_younger(newest_ns(&stat), self.options.staged_age) {
+            return Ok(false);
+        }
+        let (inner, bucket, place) = (self.inner, area.bucket, join(path, name));
+        let is_latest = |contents| is_latest(&inner.volume, bucket, &key, &stat, contents);
+        match inner.volume.contents(bucket).and_then(is_latest) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => return self.tell_failure(bucket, &place, error).map(|()| false),
+        }
+        let garbage = Garbage { kind: GarbageKind::VersionAlias, path: place.clone(), size_bytes: 0 };
+        self.remove(bucket, (garbage, stat.user), || {
+            inner.locked(bucket, &key, |contents| match is_latest(contents)? {
+                true => inner.remove_at(bucket, &Place::of_path(place.clone()), contents),
+                false => Ok(false),
+            })
+        })
+    }
+}
+
+/// Whether a file with the state `stat` is the latest version of `key`.
+fn is_latest(
+    volume: &Volume,
+    bucket: &Bucket,
+    key: &Key,
+    stat: &FileStat,
+    contents: Contents,
+) -> Result<bool> {
+    let latest = volume.locate(bucket, key, contents)?.map(|(_, opened)| opened.stat);
+    Ok(latest.is_some_and(|latest| (latest.device, latest.inode) == (stat.device, stat.inode)))
 }

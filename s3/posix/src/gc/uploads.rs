@@ -1,15 +1,15 @@
-//! Multipart uploads that nobody went on with.
+//! What writers began and did not finish: multipart uploads, and staged files.
 
 use std::fs::File;
 
 use fordway_store::{Bucket, Result};
 use fordway_sys::{Errno, remove_file, stat, stat_in};
 
-use super::sweep::{Sweep, newest_ns, size_freed};
-use super::{Garbage, GarbageKind};
+use crate::area::remove_staged;
 use crate::errors::from_errno;
-use crate::layout::{join, upload_of, uploads_dir};
-use crate::parts::{CLOSED, UPLOAD, remove_upload_dir};
+use crate::gc::{Garbage, GarbageKind, Sweep, newest_ns, removed, size_freed};
+use crate::layout::{is_hidden_name, join, tmp_dir, upload_of, uploads_dir};
+use crate::multipart::parts::{CLOSED, UPLOAD, remove_upload_dir};
 use crate::scan::open_child;
 
 impl Sweep<'_> {
@@ -83,5 +83,28 @@ fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState)
         // It was completed or aborted, or a part arrives at this moment.
         Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(false),
         done => done.map_err(|errno| from_errno(errno, "removing")),
+    }
+}
+
+impl Sweep<'_> {
+    pub(super) fn staged_files(&mut self, bucket: &Bucket) -> Result<()> {
+        let path = tmp_dir(bucket);
+        let limit = self.options.staged_age;
+        self.each_below(bucket, &path, |sweep, dir, name| {
+            if !is_hidden_name(name) {
+                return Ok(());
+            }
+            let Ok(stat) = stat_in(dir, name) else { return Ok(()) };
+            let is_ours = stat.is_file || stat.is_dir;
+            if !is_ours || sweep.is_younger(newest_ns(&stat), limit) {
+                return Ok(());
+            }
+            let garbage = Garbage {
+                kind: GarbageKind::StagedFile,
+                path: join(&path, name),
+                size_bytes: size_freed(&stat),
+            };
+            sweep.remove(bucket, (garbage, stat.user), || removed(remove_staged(dir, name))).map(drop)
+        })
     }
 }

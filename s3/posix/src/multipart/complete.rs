@@ -1,7 +1,6 @@
 //! How uploads end: completed to an object, or aborted.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
@@ -9,16 +8,18 @@ use fordway_store::{
 use fordway_sys::{Errno, OFlags, links_in, lock_file, remove_file, rename, stat, stat_in};
 
 use super::Upload;
-use crate::Inner;
-use crate::copy::append_range;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
-use crate::parts::{CLOSED, DATA, Part, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir};
+use crate::multipart::Uploads;
+use crate::multipart::parts::{
+    CLOSED, DATA, Part, UPLOAD, all_claims_are_settled, open_content, remove_upload_dir,
+};
 use crate::read::Opened;
 use crate::record::Record;
 use crate::stage::{FILE_MODE, Staged};
+use crate::write::append_range;
 
 /// An upload that nobody else completes or aborts meanwhile.
 struct Taken {
@@ -48,11 +49,11 @@ impl Taken {
     }
 }
 
-impl Inner {
+impl Uploads<'_> {
     /// Publishes the object. One call at a time works on an upload, and a part that is still being
     /// written when it begins is not in the object.
     pub(crate) fn complete_upload(
-        self: &Arc<Self>,
+        &self,
         (bucket, key): (&Bucket, &Key),
         upload: &UploadId,
         parts: &[CompletedPart],
@@ -96,7 +97,7 @@ impl Inner {
         upload: &UploadId,
         part_count: usize,
     ) -> Result<Option<PutResult>> {
-        let found = self.find_object(bucket, key)?;
+        let found = self.inner.volume.find_object(bucket, key)?;
         let is_same = |opened: &Opened| {
             let record = opened.record();
             record.made_by.as_ref() == Some(upload) && record.parts.len() == part_count
@@ -121,11 +122,15 @@ impl Inner {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
         let is_closed = || {
-            let record = self.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
+            let record = self.inner.volume.read_upload(&dir, CLOSED).ok().flatten().map(|(record, _)| record);
             record.is_some_and(|record| record.key.as_deref() == Some(key.as_str()))
         };
-        let has_no_data =
-            || self.open_dir(&dir).is_ok_and(|held| matches!(stat_in(held, DATA), Err(Errno::NOENT)));
+        let has_no_data = || {
+            self.inner
+                .volume
+                .open_dir(&dir)
+                .is_ok_and(|held| matches!(stat_in(held, DATA), Err(Errno::NOENT)))
+        };
         if is_closed() && has_no_data() {
             // What cannot be removed is left to `gc`.
             let _ = self.remove_upload(&dir);
@@ -143,16 +148,16 @@ impl Inner {
 
     /// Takes an upload for oneself. From now on no part is begun.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<Taken> {
-        let missing = || self.missing(bucket, ErrorKind::NoSuchUpload);
+        let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
         let dir = upload_dir(bucket, &upload_of(upload.as_str()).ok_or_else(missing)?);
         let failed = |errno| match errno {
-            Errno::NOENT | Errno::NOTDIR => self.missing(bucket, ErrorKind::NoSuchUpload),
+            Errno::NOENT | Errno::NOTDIR => self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload),
             errno => from_errno(errno, "opening the upload"),
         };
-        let held = self.dirs.open(&self.root, &dir).map_err(failed)?;
-        self.check_keeping(bucket, &dir)?;
+        let held = self.inner.volume.dirs.open(&self.inner.volume.root, &dir).map_err(failed)?;
+        self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
-        match lock_file(&data, self.config.lock_patience) {
+        match lock_file(&data, self.inner.volume.config.lock_patience) {
             // Without locks two completions at once may both succeed, with the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
@@ -168,10 +173,10 @@ impl Inner {
     /// Keeps parts from being begun, and answers what the upload is to become, and whether it was closed
     /// already: then it was left so by a completion that died, because we hold the lock.
     fn close_upload(&self, bucket: &Bucket, key: &Key, held: &Dir, dir: String) -> Result<(Upload, bool)> {
-        let missing = || self.missing(bucket, ErrorKind::NoSuchUpload);
-        let (name, found) = match self.read_upload(&dir, UPLOAD)? {
+        let missing = || self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload);
+        let (name, found) = match self.inner.volume.read_upload(&dir, UPLOAD)? {
             Some(found) => (UPLOAD, Some(found)),
-            None => (CLOSED, self.read_upload(&dir, CLOSED)?),
+            None => (CLOSED, self.inner.volume.read_upload(&dir, CLOSED)?),
         };
         let (record, _) = found.ok_or_else(missing)?;
         if record.key.as_deref() != Some(key.as_str()) {
@@ -185,37 +190,41 @@ impl Inner {
 
     /// Makes the object of the parts named: of `data` itself where it holds just these, else of a copy.
     fn assemble(
-        self: &Arc<Self>,
+        &self,
         (bucket, key): (&Bucket, &Key),
         (id, upload): (&UploadId, &Upload),
         held: &Dir,
         data: OwnedFd,
         (wanted, options): (&[CompletedPart], &CompleteOptions),
     ) -> Result<PutResult> {
-        let (parts, names) = self.parts_in(&upload.dir)?;
+        let (parts, names) = self.inner.volume.parts_in(&upload.dir)?;
         let present: Vec<PartInfo> = parts.iter().map(|part| part.info.clone()).collect();
         let chosen = CompletedPart::select(wanted, &present)?;
         let record = Record { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&Part> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();
+        // Staged as a new file is, which knows where a key's parent is a file.
+        let existing = |data| -> Result<Staged> {
+            Ok(self.inner.stage(bucket, key, FILE_MODE)?.with_existing(data, held.clone(), DATA))
+        };
         let staged = match all_claims_are_settled(&names, &parts) && data_holds_just(&chosen, &data)? {
-            true => self.stage_existing(bucket, key, data, held.clone(), DATA)?,
+            true => existing(data)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
         staged.publish(key, record, &options.conditions)
     }
 
     fn copy_parts(
-        self: &Arc<Self>,
+        &self,
         bucket: &Bucket,
         key: &Key,
         upload: &Upload,
         held: &Dir,
         chosen: &[&Part],
     ) -> Result<Staged> {
-        let uniform = self.part_size(&upload.dir)?;
-        let mut staged = self.stage(bucket, key, FILE_MODE)?;
+        let uniform = self.inner.volume.part_size(&upload.dir)?;
+        let mut staged = self.inner.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
             let file = open_content(held, name, OFlags::RDONLY)?;
@@ -231,13 +240,14 @@ impl Inner {
 
     fn remove_upload(&self, dir: &str) -> Result<()> {
         let (parent, name) = split(dir);
-        self.dirs.forget(dir);
-        self.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(|errno| match errno
-        {
-            // What is not ours stays, and the directory with it.
-            Errno::NOTEMPTY => Ok(()),
-            errno => Err(from_errno(errno, "removing the upload")),
-        })
+        self.inner.volume.dirs.forget(dir);
+        self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
+            |errno| match errno {
+                // What is not ours stays, and the directory with it.
+                Errno::NOTEMPTY => Ok(()),
+                errno => Err(from_errno(errno, "removing the upload")),
+            },
+        )
     }
 }
 

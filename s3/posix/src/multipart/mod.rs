@@ -1,27 +1,36 @@
 //! Multipart uploads. Parts of one size are written into place as they arrive, so that completion
-//! is a rename; see [`crate::parts`] for what lies on disk meanwhile.
+//! is a rename; see [`parts`] for what lies on disk meanwhile.
 
 mod complete;
-mod page;
+pub(crate) mod parts;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, ObjectPart, PartInfo,
-    PartOptions, PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer,
-    checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, MAX_PARTS, ObjectPart,
+    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
+    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
-use fordway_sys::{Errno, Mode, OFlags, open_in, read_dir};
+use parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload, part_name, part_number};
 
 use crate::Inner;
-use crate::errors::from_errno;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
-use crate::parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload};
 use crate::read::system_time;
 use crate::record::Record;
 use crate::stage::Staged;
 use crate::write::check_metadata;
+
+/// The multipart uploads of a store.
+pub(crate) struct Uploads<'s> {
+    inner: &'s Arc<Inner>,
+}
+
+impl<'s> Uploads<'s> {
+    pub(crate) fn of(inner: &'s Arc<Inner>) -> Self {
+        Uploads { inner }
+    }
+}
 
 /// An upload in progress.
 struct Upload {
@@ -78,13 +87,8 @@ impl Writer for PartWriter {
     }
 }
 
-impl Inner {
-    pub(crate) fn create_upload(
-        self: &Arc<Self>,
-        bucket: &Bucket,
-        key: &Key,
-        options: &PutOptions,
-    ) -> Result<UploadId> {
+impl Uploads<'_> {
+    pub(crate) fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
         check_metadata(&options.metadata)?;
         options.check_upload()?;
         let random = getrandom::u64()
@@ -97,20 +101,20 @@ impl Inner {
             tags: options.tags.clone(),
             upload_checksum: options.checksum_plan(),
             key: Some(key.as_str().to_owned()),
-            etag_policy: Some(options.etag_policy.unwrap_or(self.config.etag_policy)),
+            etag_policy: Some(options.etag_policy.unwrap_or(self.inner.volume.config.etag_policy)),
             ..Default::default()
         };
         let dir = upload_dir(bucket, &id);
-        Staged::at(self, bucket, in_upload(&dir, DATA))?.publish_private()?;
+        Staged::at(self.inner, bucket, in_upload(&dir, DATA))?.publish_private()?;
         // Last, so that an upload which is there is whole.
-        let mut staged = Staged::at(self, bucket, in_upload(&dir, UPLOAD))?;
+        let mut staged = Staged::at(self.inner, bucket, in_upload(&dir, UPLOAD))?;
         staged.write(&record.encode())?;
         staged.publish_private()?;
         Ok(id)
     }
 
     pub(crate) fn part_writer(
-        self: &Arc<Self>,
+        &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
@@ -119,15 +123,15 @@ impl Inner {
     ) -> Result<PartWriter> {
         checked_part_number(number)?;
         let found = self.upload(bucket, key, upload)?;
-        self.check_keeping(bucket, &found.dir)?;
+        self.inner.volume.check_keeping(bucket, &found.dir)?;
         let checksum = options.checksum_within(found.record.upload_checksum.map(|plan| plan.algorithm))?;
         Ok(PartWriter {
-            inner: self.clone(),
+            inner: self.inner.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
             number,
             hasher: Hasher::new(found.etag_policy(), options.check_md5, checksum),
-            sink: PartSink::open(self, bucket, &found.dir, number, options.size_hint)?,
+            sink: PartSink::open(self.inner, bucket, &found.dir, number, options.size_hint)?,
             dir: found.dir,
         })
     }
@@ -135,12 +139,12 @@ impl Inner {
     /// Fills a part from (a range of) an object: within the kernel where nothing is to be computed of
     /// the bytes, sharing extents where the file system can.
     pub(crate) fn copy_part(
-        self: &Arc<Self>,
+        &self,
         from: (&Bucket, &Key),
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let content = self.get(from.0, from.1, options)?.content;
+        let content = self.inner.get(from.0, from.1, options)?.content;
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
@@ -154,9 +158,9 @@ impl Inner {
     }
 
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
-        self.head_bucket(bucket)?;
+        self.inner.head_bucket(bucket)?;
         let mut uploads = Vec::new();
-        for name in self.names_in(&uploads_dir(bucket))? {
+        for name in self.inner.volume.names_in(&uploads_dir(bucket))? {
             let Some(upload) = upload_of(&name) else { continue };
             match self.summary_of(bucket, upload) {
                 Ok(summary) => uploads.extend(summary),
@@ -173,8 +177,9 @@ impl Inner {
         let dir = upload_dir(bucket, &upload);
         // A closed one is being completed, or was when its process died: it can be completed or
         // aborted again, so it is shown.
-        let open = self.read_upload(&dir, UPLOAD)?;
-        let found = open.map_or_else(|| self.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
+        let open = self.inner.volume.read_upload(&dir, UPLOAD)?;
+        let found =
+            open.map_or_else(|| self.inner.volume.read_upload(&dir, CLOSED), |open| Ok(Some(open)))?;
         // A key that is none is not shown: nobody could complete or abort it by that.
         Ok(found.and_then(|(record, started_ns)| {
             let key = record.key.filter(|key| Key::new(key).is_ok())?;
@@ -189,27 +194,14 @@ impl Inner {
         let ours = upload_of(upload.as_str());
         match ours.map_or(Ok(None), |ours| self.find_upload(bucket, &ours))? {
             Some(found) if found.record.key.as_deref() == Some(key.as_str()) => Ok(found),
-            _ => Err(self.missing(bucket, ErrorKind::NoSuchUpload)),
+            _ => Err(self.inner.volume.missing(bucket, ErrorKind::NoSuchUpload)),
         }
     }
 
     fn find_upload(&self, bucket: &Bucket, upload: &UploadId) -> Result<Option<Upload>> {
         let dir = upload_dir(bucket, upload);
-        let found = self.read_upload(&dir, UPLOAD)?;
+        let found = self.inner.volume.read_upload(&dir, UPLOAD)?;
         Ok(found.map(|(record, _)| Upload { record, dir }))
-    }
-
-    pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
-        let mut names = Vec::new();
-        let read = self
-            .open_dir(path)
-            .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
-            .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
-        match read {
-            // What is no directory is not ours, and holds nothing.
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
-            Err(errno) => Err(from_errno(errno, "reading .fordway")),
-        }
     }
 }
 
@@ -229,5 +221,64 @@ impl Upload {
 
     fn etag_policy(&self) -> ETagPolicy {
         self.record.etag_policy.unwrap_or_default()
+    }
+}
+
+/// This many numbers without a part, one behind the other, are looked up; beyond that the names are read, which costs
+/// about as much as that many look-ups of each thousand parts.
+const GAP_MAX: u16 = 64;
+
+impl Uploads<'_> {
+    /// Cost: a read for each part of the page, and of one more; where numbers are far apart, the directory too.
+    pub(crate) fn list_parts(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        upload: &UploadId,
+        query: &PartsQuery,
+    ) -> Result<PartListing> {
+        let found = self.upload(bucket, key, upload)?;
+        let (dir, checksum) = (found.dir, found.record.upload_checksum);
+        let (mut parts, mut gap) = (Vec::new(), 0);
+        for number in query.after.saturating_add(1)..=MAX_PARTS {
+            if parts.len() > query.max_parts {
+                break;
+            }
+            if gap == GAP_MAX {
+                self.add_named_parts(&dir, number, query.max_parts, &mut parts)?;
+                break;
+            }
+            let found = self.part_info(&dir, number)?;
+            gap = if found.is_some() { 0 } else { gap + 1 };
+            parts.extend(found);
+        }
+        let truncated = parts.len() > query.max_parts;
+        parts.truncate(query.max_parts);
+        Ok(PartListing { parts, truncated, checksum })
+    }
+
+    /// Adds the parts from number `first` on, as the directory names them, until there is one more than `most`.
+    fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
+        let names = self.inner.volume.names_in(dir)?;
+        let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();
+        numbers.retain(|number| *number >= first);
+        numbers.sort_unstable();
+        for number in numbers {
+            if parts.len() > most {
+                break;
+            }
+            parts.extend(self.part_info(dir, number)?);
+        }
+        Ok(())
+    }
+
+    /// What the record of a part says; `None` where the part has not arrived.
+    fn part_info(&self, dir: &str, number: u16) -> Result<Option<PartInfo>> {
+        let Some((record, modified_ns)) = self.inner.volume.read_upload(dir, &part_name(number))? else {
+            return Ok(None);
+        };
+        let (Some(seal), Some(etag)) = (record.seal, record.etag) else { return Ok(None) };
+        let (size, modified, checksum) = (seal.size, system_time(modified_ns), record.checksum);
+        Ok(Some(PartInfo { number, size, etag, modified, checksum }))
     }
 }

@@ -13,7 +13,7 @@ use fordway_wire::s3_xml::unknown_element;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
-use super::{Operation, Refusal};
+use crate::gate::{Operation, Refusal};
 use crate::message::composed;
 
 /// The most bytes of a document: 10,000 parts with a checksum each take about 2 MiB.

@@ -1,6 +1,6 @@
 //! Which operation a request is, and what it is refused for.
 
-use super::*;
+use crate::gate::*;
 
 fn asked(request: http::request::Builder) -> Result<&'static Operation, Refusal> {
     let domains = Domains::new(&["s3.example".to_owned()]).unwrap();

@@ -1,6 +1,6 @@
 //! The chunked transfer coding (RFC 9112 section 7.1): bytes in, content out.
 
-use super::head::Refusal;
+use crate::http1::head::Refusal;
 
 /// The most bytes of a chunk's size line; nobody needs more than a size and a short extension.
 const SIZE_LINE_BYTES_MAX: usize = 256;

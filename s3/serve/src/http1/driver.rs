@@ -12,15 +12,15 @@ use bytes::Bytes;
 use http::header::ALT_SVC;
 use http::{Request, Response, StatusCode};
 
-use super::head::{Framing, HEADERS_MAX, Refusal, parse};
-use super::incoming::{Incoming, Lent, RequestBody, take_back};
-use super::outgoing::{Form, Outgoing};
-use super::wire::Wire;
 use crate::answer::{self, Reply, Shared};
-use crate::caller::Caller;
+use crate::connection::Socket;
 use crate::gateway::Stopped;
+use crate::http1::head::{Framing, HEADERS_MAX, Refusal, parse};
+use crate::http1::incoming::{Incoming, Lent, RequestBody, take_back};
+use crate::http1::outgoing::{Form, Outgoing};
+use crate::http1::wire::Wire;
 use crate::monitor::{self, Ending, TIMING_WANTED, Trace};
-use crate::socket::Socket;
+use crate::unsigned::Caller;
 
 /// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -8,10 +8,10 @@ use std::{io, mem};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::chunked::{Decoder, Step};
-use super::head::Framing;
-use super::wire::Wire;
 use crate::buffers::{CHUNK_BYTES, Chunk};
+use crate::http1::chunked::{Decoder, Step};
+use crate::http1::head::Framing;
+use crate::http1::wire::Wire;
 
 /// Said by a body that stopped arriving; the S3 operation recognises it.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
@@ -253,7 +253,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::socket::Socket;
+    use crate::connection::Socket;
 
     /// A thread that has just got a socket does not know yet that it takes something, and says that it would
     /// have to wait.

@@ -12,10 +12,10 @@ use fordway_wire::date::format_http;
 use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
 
-use super::wire::Wire;
 use crate::answer::Reply;
 use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{PIECE_BYTES, Parts, Pieces, Source, append, append_part};
+use crate::http1::wire::Wire;
 
 /// A body up to this size is copied behind its head, so that both leave in one call. For files the
 /// copy costs less than `sendfile` does up to here.

@@ -13,9 +13,9 @@ use bytes::BufMut as _;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
 
 use crate::buffers::{CHUNK_BYTES, Chunk, give_buffer, take_buffer};
+use crate::connection::Patience;
+use crate::connection::Socket;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
-use crate::patience::Patience;
-use crate::socket::Socket;
 use crate::workers::here;
 
 /// What one read for a head takes at most: it, and the small body that often comes with it.

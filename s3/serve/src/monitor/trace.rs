@@ -8,8 +8,8 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use super::{Ending, Operation, RequestId};
-use crate::caller::Caller;
+use crate::monitor::{Ending, Operation, RequestId};
+use crate::unsigned::Caller;
 use crate::users::User;
 
 /// A request in progress.

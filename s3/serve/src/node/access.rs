@@ -1,11 +1,14 @@
-//! The users, as whom they act, and the store for that.
+//! The users, as whom they act, the store for that, and what clients can make the gateway keep: memory for long messages,
+//! and requests at a time.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result, Store};
 use fordway_sys::{Helper, Peer, act_as, peer_of, user_id};
+use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::OpenStore;
 
@@ -96,5 +99,189 @@ impl Access {
         let store = (self.open)()?;
         stores.insert(peer.clone(), Arc::downgrade(&store));
         Ok(store)
+    }
+}
+
+/// Memory that each connection has of its own; what is beyond counts. Enough for nearly all
+/// that Fordway's clients send.
+pub(super) const OWN_BYTES: usize = 256 << 10;
+/// What an entry of a listing takes that has the longest of names.
+const ENTRY_BYTES: usize = 1 << 10;
+/// What is said of one object that has the longest of metadata.
+const DESCRIBED_BYTES: usize = 12 << 10;
+
+/// Something there is only so much of.
+pub(super) struct Pool {
+    most: usize,
+    taken: Mutex<usize>,
+    given_back: Condvar,
+}
+
+/// A part of a [`Pool`], given back when dropped.
+pub(super) struct Share {
+    pool: Arc<Pool>,
+    count: usize,
+}
+
+impl Pool {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Pool { most, taken: Mutex::new(0), given_back: Condvar::new() })
+    }
+
+    /// Takes `count`, waiting for others to give back; `None` if that takes longer than `patience`.
+    pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<Share> {
+        let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
+        if count > self.most {
+            return None;
+        }
+        let waited = self.given_back.wait_timeout_while(self.locked(), patience, is_short);
+        let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
+        *taken += count;
+        Some(Share { pool: self.clone(), count })
+    }
+
+    /// How much is taken now.
+    pub(super) fn taken(&self) -> usize {
+        *self.locked()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, usize> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Share {
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *self.pool.locked() -= self.count;
+        self.pool.given_back.notify_all();
+    }
+}
+
+/// The limits of a gateway.
+pub(super) struct Limits {
+    /// Bytes beyond what each connection has of its own, all connections together.
+    pub(super) memory: Arc<Pool>,
+    /// The same of one connection.
+    pub(super) connection_bytes_max: usize,
+    /// Requests being done; `None` for as many as there are connections.
+    pub(super) requests: Option<Arc<Pool>>,
+    /// How long a request waits for others to end.
+    pub(super) patience: Duration,
+}
+
+impl Limits {
+    /// Memory for `bytes`, for a connection that holds `held` already; nothing is taken for what fits
+    /// its own.
+    /// Errors: `EntityTooLarge` for more than is ever given, `Unavailable` if others keep it.
+    pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<Share>> {
+        if bytes <= OWN_BYTES {
+            return Ok(None);
+        }
+        let (total, most) = (held + bytes, self.connection_bytes_max.min(self.memory.most));
+        if total > most {
+            let why = format!(
+                "this needs {total} bytes of the gateway's memory, and a connection gets {most}; ask for less by \
+                 one message, or raise --connection-memory and --memory"
+            );
+            return Err(Error::new(ErrorKind::EntityTooLarge, why));
+        }
+        self.memory.take(bytes, self.patience).map(Some).ok_or_else(|| {
+            let why =
+                "the gateway's memory for long messages is all taken; try again later, or raise --memory";
+            Error::new(ErrorKind::Unavailable, why)
+        })
+    }
+
+    /// A place among the requests being done. Errors: `Unavailable` if none becomes free.
+    pub(super) fn place(&self) -> Result<Option<Share>> {
+        let Some(requests) = &self.requests else { return Ok(None) };
+        requests.take(1, self.patience).map(Some).ok_or_else(|| {
+            let why = "the gateway does as many requests as it may; try again later, or raise --requests";
+            Error::new(ErrorKind::Unavailable, why)
+        })
+    }
+}
+
+/// Memory that answering takes beside the message itself. Errors: `InvalidArgument` for more objects or
+/// longer ranges than one request may have.
+pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
+    let objects = request.batch_objects();
+    if objects > BATCH_OBJECTS_MAX {
+        let why = format!("{objects} objects are asked for at once; {BATCH_OBJECTS_MAX} are the most");
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    Ok(match request {
+        Request::ReadRanges { ranges, .. } => match longest_bytes(ranges) {
+            // They are read, and then put one behind the other.
+            bytes if bytes <= RANGES_BYTES_MAX => 2 * bytes as usize,
+            _ => {
+                let why =
+                    format!("ranges of over {RANGES_BYTES_MAX} bytes are asked for; get the object instead");
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+        },
+        Request::List { query, .. } => page_bytes(query.max_keys),
+        Request::ListVersions { query, .. } => page_bytes(query.max_keys),
+        Request::ListUploads { query, .. } => page_bytes(query.max_uploads),
+        Request::HeadMany { .. } => objects * DESCRIBED_BYTES,
+        _ => 0,
+    })
+}
+
+fn page_bytes(entries: usize) -> usize {
+    entries.min(PAGE_ENTRIES_MAX) * ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_waited_for() {
+        let pool = Pool::new(10);
+        let (soon, late) = (Duration::from_millis(20), Duration::from_secs(20));
+        let first = pool.take(6, soon).unwrap();
+        assert!(pool.take(5, soon).is_none() && pool.take(11, soon).is_none());
+        let second = pool.take(4, soon).unwrap();
+        assert_eq!((pool.taken(), first.count(), second.count()), (10, 6, 4));
+        let waiting = std::thread::spawn({
+            let pool = pool.clone();
+            move || pool.take(5, late).map(|share| share.count())
+        });
+        std::thread::sleep(soon);
+        drop(first);
+        assert_eq!(waiting.join().unwrap(), Some(5));
+        drop(second);
+        assert_eq!(pool.taken(), 0);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told() {
+        let limits = Limits {
+            memory: Pool::new(20 << 20),
+            connection_bytes_max: 16 << 20,
+            requests: Some(Pool::new(1)),
+            patience: Duration::from_millis(20),
+        };
+        assert!(limits.memory_for(OWN_BYTES, 0).unwrap().is_none());
+        let held = limits.memory_for(10 << 20, 0).unwrap().expect("it is counted");
+        let kind = |bytes, held| limits.memory_for(bytes, held).map(drop).unwrap_err().kind();
+        assert_eq!(kind(7 << 20, 10 << 20), ErrorKind::EntityTooLarge);
+        assert_eq!(kind(11 << 20, 0), ErrorKind::Unavailable);
+        drop(held);
+        assert_eq!(limits.memory_for(11 << 20, 0).unwrap().map(|share| share.count()), Some(11 << 20));
+        let place = limits.place().unwrap();
+        assert_eq!(limits.place().map(drop).unwrap_err().kind(), ErrorKind::Unavailable);
+        drop(place);
+        limits.place().unwrap();
     }
 }

@@ -12,14 +12,14 @@ use fordway_wire::node::{
     Side, VERSION, Welcome,
 };
 
-use super::access::{Access, Admitted};
-use super::activity::{Activity, Lookout};
-use super::http::{Http, is_http};
-use super::limits::{Limits, OWN_BYTES, Share};
-use super::outbox::Outbox;
-use super::session::Session;
-use super::stats::Stats;
 use crate::Identity;
+use crate::node::access::{Access, Admitted};
+use crate::node::access::{Limits, OWN_BYTES, Share};
+use crate::node::content::Outbox;
+use crate::node::http::{Http, is_http};
+use crate::node::session::Session;
+use crate::node::stats::Stats;
+use crate::node::stats::{Activity, Lookout};
 
 /// What all connections share.
 pub(super) struct Shared {

@@ -1,12 +1,20 @@
-//! Content on its way out: inline, as a descriptor, or as a stream.
+//! Replies and content on their way out: inline, as a descriptor, or as a stream.
+//!
+//! A file may be lent ahead. Who has just stored a large object will often store another one like it: with the file for
+//! that at hand, it takes one round trip and not two.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use fordway_store::{Bucket, ByteRange, Content, ErrorKind, GetOptions, Key, Object, Result, Store};
-use fordway_sys::Errno;
-use fordway_wire::node::{Got, INLINE_BYTES_MAX, Put, ReadDone, Sent};
+use fordway_store::{
+    Bucket, ByteRange, Content, Error, ErrorKind, Expected, GetOptions, Key, Object, PutOptions, PutResult,
+    Result, Store, Writer,
+};
+use fordway_sys::{Errno, send_all};
+use fordway_wire::node::{Committed, Flags, Got, INLINE_BYTES_MAX, Put, ReadDone, Reply, Sent};
 
-use super::session::Session;
+use crate::node::session::Session;
+use crate::node::stats::Stats;
 
 /// From so much content on, a reply to a batch is sent while the rest is read: about what takes as
 /// long to read as a client looks out for it.
@@ -168,5 +176,175 @@ pub(super) fn read_small(
                 read => Some(read),
             }
         }
+    }
+}
+
+/// Replies wait until this many bytes of them have come together, or no request waits any more.
+const GATHER_BYTES: usize = 64 << 10;
+
+/// Collects replies, and sends as many as there are by one system call.
+pub(super) struct Outbox {
+    socket: Arc<OwnedFd>,
+    buffer: Vec<u8>,
+    pub(super) stats: Arc<Stats>,
+    /// Whether another request has arrived already, so that its reply can share the call.
+    pub(super) more_to_come: bool,
+    /// Flags that all replies have.
+    pub(super) flags: Flags,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<OwnedFd>, stats: Arc<Stats>) -> Self {
+        Outbox { socket, buffer: Vec::new(), stats, more_to_come: false, flags: Flags::default() }
+    }
+
+    /// Answers a request. Errors: from the socket, after which the connection is over.
+    pub(super) fn answer<T: Put>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+        self.answer_with_body(id, answer, &[])
+    }
+
+    /// As [`Outbox::answer`], with content.
+    pub(super) fn answer_with_body<T: Put>(
+        &mut self,
+        id: u32,
+        answer: &Result<T>,
+        body: &[u8],
+    ) -> Result<(), Errno> {
+        self.put(id, self.flags, answer.as_ref(), body.len());
+        self.stats.inline_bytes_out.add(body.len() as u64);
+        if self.more_to_come && self.buffer.len() + body.len() < GATHER_BYTES {
+            self.buffer.extend_from_slice(body);
+            return Ok(());
+        }
+        self.send(body, None)
+    }
+
+    /// Answers at once; another answer to the same request will follow.
+    pub(super) fn answer_before_more<T: Put>(
+        &mut self,
+        id: u32,
+        answer: &T,
+        body: &[u8],
+    ) -> Result<(), Errno> {
+        self.put(id, self.flags.with(Flags::MORE), Ok(answer), body.len());
+        self.stats.inline_bytes_out.add(body.len() as u64);
+        self.send(body, None)
+    }
+
+    /// Has neither side look out before the next request: a client that moves large content itself is
+    /// busy for longer, and two threads that take turns share a core best.
+    pub(super) fn let_sleep(&mut self) {
+        self.flags = Flags::default();
+    }
+
+    /// Answers, and passes `descriptor`.
+    pub(super) fn answer_with_descriptor<T: Put>(
+        &mut self,
+        id: u32,
+        answer: &T,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        // A descriptor goes with the first byte of its own frame.
+        self.flush()?;
+        self.let_sleep();
+        self.put(id, self.flags.with(Flags::DESCRIPTOR), Ok(answer), 0);
+        self.stats.descriptors_out.add(1);
+        self.send(&[], Some(descriptor))
+    }
+
+    /// Answers; content will follow through [`Outbox::stream`].
+    pub(super) fn answer_before_stream<T: Put>(&mut self, id: u32, answer: &T) {
+        self.put(id, self.flags.with(Flags::STREAM), Ok(answer), 0);
+    }
+
+    /// Sends content behind what was answered.
+    pub(super) fn stream(&mut self, content: &[u8]) -> Result<(), Errno> {
+        self.stats.inline_bytes_out.add(content.len() as u64);
+        self.send(content, None)
+    }
+
+    /// Sends what has come together.
+    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+        match self.buffer.is_empty() {
+            true => Ok(()),
+            false => self.send(&[], None),
+        }
+    }
+
+    fn put<T: Put>(&mut self, id: u32, flags: Flags, answer: Result<&T, &Error>, body_bytes: usize) {
+        if answer.is_err() {
+            self.stats.failed.add(1);
+        }
+        Reply { id, flags, answer, body_bytes }.put(&mut self.buffer);
+    }
+
+    fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
+        self.buffer.clear();
+        // What one long page of a listing needed is not kept for good.
+        self.buffer.shrink_to(GATHER_BYTES);
+        sent
+    }
+}
+
+/// An object by its name, and what is said of it beside its content.
+pub(super) type Described = (Bucket, Key, PutOptions);
+
+/// A started object whose key can still change.
+pub(super) struct Spare {
+    bucket: Bucket,
+    options: PutOptions,
+    writer: Box<dyn Writer>,
+}
+
+impl Spare {
+    /// For an object like `(bucket, key, options)`; `None` where its content cannot go to a file.
+    fn new(store: &dyn Store, (bucket, key, options): Described) -> Option<Self> {
+        // The next one may be shorter or longer.
+        let options = PutOptions { size_hint: None, ..options };
+        let writer = store.writer(&bucket, &key, &options).ok()?;
+        writer.file()?;
+        Some(Spare { bucket, options, writer })
+    }
+
+    /// The writer, turned to an object that it was not made for; `None` if it does not suit.
+    fn turned_to(mut self, (bucket, key, options): &Described) -> Option<Box<dyn Writer>> {
+        let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
+        is_fit.then_some(self.writer)
+    }
+}
+
+impl Session {
+    /// Publishes what the client has written to the spare file, and lends it another one.
+    pub(super) fn put_spare(&mut self, id: u32, object: Described, bytes: u64) -> Result<(), Errno> {
+        let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
+            return self.outbox.answer(id, &Ok(None::<Committed>));
+        };
+        self.outbox.stats.descriptor_bytes_in.add(bytes);
+        self.outbox.let_sleep();
+        match writer.filled(bytes).and_then(|()| writer.commit(&Expected::default())) {
+            Ok(made) => self.committed(id, made, Some(object), Some),
+            Err(error) => self.outbox.answer::<Option<Committed>>(id, &Err(error)),
+        }
+    }
+
+    /// Answers that an object is stored; with a spare file if another one like `next` is to come.
+    pub(super) fn committed<T: Put>(
+        &mut self,
+        id: u32,
+        made: PutResult,
+        next: Option<Described>,
+        answer: impl FnOnce(Committed) -> T,
+    ) -> Result<(), Errno> {
+        let next = next.filter(|_| self.lends_files);
+        let spare = next.and_then(|like| Spare::new(&*self.store, like));
+        let file = spare.as_ref().and_then(|spare| spare.writer.file());
+        let answer = answer(Committed { made, has_spare: file.is_some() });
+        match file {
+            Some(file) => self.outbox.answer_with_descriptor(id, &answer, file)?,
+            None => self.outbox.answer(id, &Ok(answer))?,
+        }
+        self.spare = spare;
+        Ok(())
     }
 }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use fordway_store::Error;
 
-use super::access::Admitted;
 use crate::answer::{Limits, Reply, Shared};
-use crate::caller::Caller;
+use crate::connection::Socket;
 use crate::connection::exchange;
 use crate::domains::Domains;
 use crate::gateway::{Stop, Stopped};
 use crate::http1::{FastLane, turn_away};
 use crate::monitor::Monitor;
-use crate::socket::Socket;
+use crate::node::access::Admitted;
+use crate::unsigned::Caller;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
 

@@ -4,29 +4,20 @@
 //! take microseconds every hand-over to another thread costs more than the call. A client that sends
 //! many requests at once has them answered by as few system calls as there are buffers to fill.
 //!
-//! * `gateway`: what is configured, accepting, ending in good order
-//! * `listen`: making the socket, and whose it may replace
-//! * `access`: the users, as whom they act, and the store for that
+//! * `gateway`: what is configured, making the socket, accepting, ending in good order
+//! * `access`: the users, as whom they act, the store for that, and what they can make the gateway keep
 //! * `connection`: one client: greeting, reading, looking out for the next request
 //! * `http`: clients that speak HTTP instead, in the gateway's own words
 //! * `session`: each request in terms of the store
-//! * `content`: content on its way out
-//! * `outbox`: replies on their way out
-//! * `activity`: how busy the gateway is, and whether looking out pays
-//! * `limits`: what clients can make the gateway keep
-//! * `stats`: what is counted
+//! * `content`: replies and content on their way out
+//! * `stats`: what is counted, and whether looking out pays
 
 mod access;
-mod activity;
 mod connection;
 mod content;
 mod gateway;
 mod http;
-mod limits;
-mod listen;
-mod outbox;
 mod session;
-mod spare;
 mod stats;
 
 pub use gateway::{NodeConfig, NodeGateway, NodeStop, NodeTcp, RunningNode};

@@ -7,11 +7,11 @@ use fordway_store::{Bucket, Error, ErrorKind, Expected, Key, PutOptions, PutResu
 use fordway_sys::{Cores, Errno};
 use fordway_wire::node::{Committed, PAGE_ENTRIES_MAX, Request, Started};
 
-use super::access::Admitted;
-use super::connection::Standing;
-use super::limits::{Limits, Share, answer_bytes};
-use super::outbox::Outbox;
-use super::spare::{Described, Spare};
+use crate::node::access::Admitted;
+use crate::node::access::{Limits, Share, answer_bytes};
+use crate::node::connection::Standing;
+use crate::node::content::Outbox;
+use crate::node::content::{Described, Spare};
 
 /// One client's requests, one after the other.
 pub(super) struct Session {

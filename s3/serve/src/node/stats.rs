@@ -1,11 +1,15 @@
-//! What is counted.
+//! What is counted: requests, and how many connections are busy, which says whether looking out for the next request pays.
+//!
+//! Waking a thread that sleeps takes several times as long as a small get. A thread that looks out
+//! for some microseconds instead saves that, if a processor has nothing better to do: with more
+//! of them than processors, they keep each other from working.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fordway_wire::node::Request;
 
-use super::limits::Limits;
+use crate::node::access::Limits;
 
 /// Counters since the start; read while they change.
 pub(super) struct Stats {
@@ -103,4 +107,119 @@ fn snake_case(name: &str) -> String {
         all.push(letter.to_ascii_lowercase());
     }
     all
+}
+
+/// Connections that asked for something in this or the last period count as busy.
+const PERIOD: Duration = Duration::from_millis(10);
+/// Bits of a period's count; the others are its number.
+const COUNT_BITS: u32 = 20;
+/// So often in a row nothing may come while a thread looks out, before it does so rarely.
+const MISSES_MAX: u32 = 4;
+/// How rarely.
+const RARELY: u32 = 64;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Activity {
+    start: Instant,
+    cores: u64,
+    /// The counts of the two latest periods.
+    periods: [AtomicU64; 2],
+}
+
+/// What one connection remembers.
+#[derive(Debug, Default)]
+pub(super) struct Lookout {
+    period: u64,
+    misses: u32,
+}
+
+impl Activity {
+    /// For a machine with this many cores.
+    pub(super) fn new(cores: usize) -> Self {
+        Activity {
+            start: Instant::now(),
+            cores: cores as u64,
+            periods: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    /// Notes a request of the connection that `lookout` is of; says whether its client and its thread
+    /// can both look out without keeping others from work. Cost: one look at the clock.
+    pub(super) fn note(&self, lookout: &mut Lookout) -> bool {
+        // Periods are counted from 1, so that 0 is nobody's.
+        let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
+        if lookout.period != period {
+            lookout.period = period;
+            let counted =
+                |now: u64| Some(if now >> COUNT_BITS == period { now + 1 } else { period << COUNT_BITS | 1 });
+            // `counted` always answers something.
+            let _ = self.slot(period).fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
+        }
+        2 * self.count(period).max(self.count(period - 1)) <= self.cores
+    }
+
+    fn slot(&self, period: u64) -> &AtomicU64 {
+        &self.periods[period as usize % 2]
+    }
+
+    fn count(&self, period: u64) -> u64 {
+        let slot = self.slot(period).load(Ordering::Relaxed);
+        if slot >> COUNT_BITS == period { slot & ((1 << COUNT_BITS) - 1) } else { 0 }
+    }
+}
+
+impl Lookout {
+    /// Whether to look out this time, as far as it was of use before.
+    pub(super) fn pays(&mut self) -> bool {
+        self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
+    }
+
+    /// Notes whether something came.
+    pub(super) fn learn(&mut self, came: bool) {
+        self.misses = if came { 0 } else { self.misses.saturating_add(1) };
+    }
+
+    /// Notes a time without looking out.
+    pub(super) fn skip(&mut self) {
+        if self.misses >= MISSES_MAX {
+            self.misses += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_out_ends_when_cores_are_few() {
+        let activity = Activity::new(4);
+        let mut connections: Vec<Lookout> = (0..3).map(|_| Lookout::default()).collect();
+        assert!(activity.note(&mut connections[0]) && activity.note(&mut connections[0]));
+        assert!(activity.note(&mut connections[1]), "two clients and two threads fit four cores");
+        assert!(!activity.note(&mut connections[2]) && !activity.note(&mut connections[0]));
+        std::thread::sleep(3 * PERIOD);
+        assert!(activity.note(&mut connections[0]), "the others have been silent for long");
+    }
+
+    #[test]
+    fn looking_out_for_nothing_becomes_rare() {
+        let mut lookout = Lookout::default();
+        let mut times = 0;
+        for _ in 0..1000 {
+            if lookout.pays() {
+                times += 1;
+                lookout.learn(false);
+            } else {
+                lookout.skip();
+            }
+        }
+        assert!((10..40).contains(&times), "{times}");
+        while !lookout.pays() {
+            lookout.skip();
+        }
+        lookout.learn(true);
+        assert!(lookout.pays());
+    }
 }

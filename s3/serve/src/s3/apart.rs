@@ -1,5 +1,8 @@
 //! Work that waits for devices, on threads where nobody else waits: the other clients of the thread that
 //! serves go on meanwhile.
+//!
+//! No thread waits for a lock. Whoever may write to a bucket may hold its locks for as long as they like, so what finds a
+//! lock taken is tried again later, and in the end answered with 503 and when to come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +11,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
 use fordway_sys::with_lock_patience;
 
-use super::error::Outcome;
-use super::locked::{PATIENCE, Pauses};
+use crate::s3::error::Outcome;
 use crate::users::User;
 
 /// What takes as long as this is worth another thread, which costs some 20 µs.
@@ -91,12 +93,57 @@ impl Pace {
     }
 }
 
+/// How long a request waits for locks, all together.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// The first and the longest pause between two tries.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// The pauses of one request between its tries.
+pub(super) struct Pauses {
+    started: Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    pub(super) fn new() -> Self {
+        Pauses { started: Instant::now(), next: PAUSE_MIN }
+    }
+
+    /// Lets others go on; says `false` at once if there was enough of that.
+    pub(super) async fn pause(&mut self) -> bool {
+        if self.started.elapsed() >= PATIENCE {
+            return false;
+        }
+        tokio::time::sleep(self.next).await;
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+/// What comes of `work`, which changes nothing where it finds a lock taken: it is tried until the lock is
+/// free. Errors: from it.
+pub(super) async fn until_unlocked<T>(mut work: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    let mut pauses = None;
+    loop {
+        match with_lock_patience(Duration::ZERO, &mut work) {
+            Err(failure) if failure.is_lock_timeout() => {
+                if !pauses.get_or_insert_with(Pauses::new).pause().await {
+                    return Err(failure);
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::thread::{self, ThreadId};
+    use std::thread;
+    use std::thread::ThreadId;
 
-    use fordway_store::{Bucket, Key, MemoryStore, Objects, PutOptions, Result};
+    use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions, Result};
 
     use super::*;
 
@@ -152,5 +199,19 @@ mod tests {
         assert_ne!(at.map_err(|_| "it fails").unwrap(), thread::current().id());
         let ended = runtime.block_on(apart(user, |_| -> Outcome<()> { panic!("in the middle") }));
         assert_eq!(ended.err().unwrap().0.code().as_str(), "InternalFailure");
+    }
+
+    #[test]
+    fn work_is_tried_until_the_lock_is_free() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let mut tries = 0;
+        let done = runtime.block_on(until_unlocked(|| {
+            tries += 1;
+            if tries < 4 { Err(Error::from(ErrorKind::LockTimeout).into()) } else { Ok(tries) }
+        }));
+        assert_eq!(done.map_err(|_| "it fails"), Ok(4));
+        let failed =
+            runtime.block_on(until_unlocked(|| -> Outcome<()> { Err(Error::from(ErrorKind::Io).into()) }));
+        assert_eq!(failed.err().unwrap().0.code().as_str(), "InternalError");
     }
 }

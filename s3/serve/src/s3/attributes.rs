@@ -6,8 +6,8 @@ use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
 
-use super::convert::{names, page_size, timestamp, version, version_name, written};
-use super::error::{Failure, Outcome};
+use crate::s3::convert::{names, page_size, timestamp, version, version_name, written};
+use crate::s3::error::{Failure, Outcome};
 
 /// The most parts in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;

@@ -9,8 +9,8 @@ use s3s::dto::{
     Permission, Type,
 };
 
-use super::convert::{add_text, timestamp};
-use super::error::{Failure, Outcome};
+use crate::s3::convert::{add_text, timestamp};
+use crate::s3::error::{Failure, Outcome};
 
 /// The most buckets in one answer (S3's limit).
 const PAGE_MAX: usize = 10_000;

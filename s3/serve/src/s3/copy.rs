@@ -10,12 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use s3s::{Body, S3Response};
 
-use super::convert::{
+use crate::message::composed;
+use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, conditions_in, document, invalid_request,
     metadata, names, quoted, tags, version,
 };
-use super::error::{Failure, Outcome};
-use crate::message::composed;
+use crate::s3::error::{Failure, Outcome};
 
 pub(super) fn copy(
     store: &dyn Store,

@@ -13,8 +13,8 @@ use s3s::dto::{
 };
 use time::OffsetDateTime;
 
-use super::convert::{names, version, version_name, write_conditions, written};
-use super::error::{Failure, Outcome, message};
+use crate::s3::convert::{names, version, version_name, write_conditions, written};
+use crate::s3::error::{Failure, Outcome, message};
 
 /// The most keys one DeleteObjects may name (S3's limit).
 const KEYS_MAX: usize = 1000;

@@ -1,6 +1,7 @@
-//! The store's errors as S3 writes them.
+//! The store's errors as S3 writes them, and operations that S3 has and this gateway does not offer: those are refused by
+//! name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
 
-use fordway_store::{Error, ErrorKind};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, Versioning};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -146,6 +147,52 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
         (ErrorKind::IncompleteBody, "the body ended before its announced length")
     };
     Error::new(kind, detail).into()
+}
+
+/// AWS's words for what is not done.
+const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
+
+/// The answer to such an operation.
+pub(super) fn refusal(store: &dyn Store, (bucket, key): &(String, String), operation: &str) -> Failure {
+    match locks(store, bucket, key, operation) {
+        Err(failure) => failure,
+        Ok(()) => {
+            let detail = format!("{operation} is not offered here; do without it");
+            Failure::aws("NotImplemented", StatusCode::NOT_IMPLEMENTED, NOT_IMPLEMENTED, &detail)
+        }
+    }
+}
+
+/// Answers requests about object locks, which no bucket has here. Errors: AWS's for a missing lock, and those
+/// of the store.
+fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome<()> {
+    if bucket.is_empty() {
+        return Ok(());
+    }
+    let bucket = Bucket::new(bucket)?;
+    store.head_bucket(&bucket)?;
+    match operation {
+        "GetObjectLegalHold" | "GetObjectRetention" => {
+            store.head(&bucket, &Key::new(key)?, &GetOptions::default())?;
+            Err(no_lock())
+        }
+        "PutObjectLegalHold" | "PutObjectRetention" => Err(no_lock()),
+        "PutObjectLockConfiguration" if store.versioning(&bucket)? != Versioning::Enabled => {
+            let words = "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration";
+            Err(Failure::aws(
+                "InvalidBucketState",
+                StatusCode::CONFLICT,
+                words,
+                "objects are not locked here",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn no_lock() -> Failure {
+    let words = "Bucket is missing Object Lock Configuration";
+    Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "objects are not locked here")
 }
 
 #[cfg(test)]

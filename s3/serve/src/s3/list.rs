@@ -13,8 +13,8 @@ use s3s::dto::{
     EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output, Owner,
 };
 
-use super::convert::{page_size, quoted, written};
-use super::error::Outcome;
+use crate::s3::convert::{page_size, quoted, written};
+use crate::s3::error::Outcome;
 
 /// Everything but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');

@@ -6,8 +6,8 @@ use fordway_store::Store;
 use fordway_sys::without_waiting;
 use s3s::S3Result;
 
-use super::apart::apart;
-use super::error::{Failure, Outcome};
+use crate::s3::apart::apart;
+use crate::s3::error::{Failure, Outcome};
 use crate::users::User;
 
 /// What `read` makes of the store of `user`. Where names would have to be waited for, the whole of it

@@ -5,24 +5,18 @@ mod absent;
 mod apart;
 mod attributes;
 mod buckets;
-mod completion;
 mod convert;
 mod copy;
 mod delete;
-mod describe;
 pub(crate) mod documents;
 mod error;
 mod list;
-mod locked;
 mod look_up;
 mod multipart;
-mod ranges;
 mod reads;
-mod refused;
 mod routes;
 mod tagging;
 mod upload;
-mod uploads;
 mod versions;
 
 use std::sync::Arc;
@@ -42,11 +36,11 @@ pub(crate) use convert::stated_checksum;
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
+use apart::until_unlocked;
 use apart::{Pace, apart, change_apart};
 use convert::names;
-pub(crate) use describe::{describe, is_plain};
+pub(crate) use convert::{describe, is_plain};
 use error::{Failure, Outcome};
-use locked::until_unlocked;
 use look_up::look_up;
 use routes::ObjectRoutes;
 
@@ -375,7 +369,7 @@ impl S3 for Frontend {
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        let listed = apart(user, move |store| uploads::list(store, &owner, request.input)).await;
+        let listed = apart(user, move |store| multipart::list_uploads(store, &owner, request.input)).await;
         listed.map_err(|Failure(error)| error)
     }
 }

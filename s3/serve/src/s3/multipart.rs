@@ -1,25 +1,32 @@
-//! Multipart uploads.
+//! Multipart uploads: their parts, their end, and the list of those in progress, whose keys may be rolled up as in a
+//! listing of objects.
+
+use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ByteRange, ChecksumPlan, Error, ErrorKind, GetOptions, Key, PartInfo, PartsQuery, PutOptions,
-    Store, UploadId, checked_part_number,
+    Bucket, ByteRange, ChecksumPlan, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
+    GetOptions, Key, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadSummary,
+    UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::AnswerDocument;
-use http::{HeaderMap, HeaderName, Uri};
+use fordway_wire::s3_xml::{AnswerDocument, completed_parts};
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use s3s::dto::{
-    AbortMultipartUploadInput, AbortMultipartUploadOutput, ListPartsInput, ListPartsOutput, Owner,
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
+    ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, Owner,
 };
-use s3s::{Body, S3Response};
+use s3s::{Body, S3Request, S3Response};
 
-use super::convert::{
-    TAGGING, add_text, algorithm, checksum_headers, checksum_type, document, invalid_request, metadata,
-    names, page_size, parameter, quoted, tags, written,
-};
-use super::copy::{add_versions, copied, copy_source, copy_source_options};
-use super::error::{Failure, Outcome};
-use super::list::write_owner;
 use crate::message::composed;
+use crate::s3::apart::change_apart;
+use crate::s3::convert::{
+    CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, checksum_type, conditions_in,
+    document, invalid_request, metadata, names, page_size, parameter, quoted, stated_checksum, tags, written,
+};
+use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options};
+use crate::s3::error::{Failure, Outcome, unreadable_body};
+use crate::s3::list::{Encoding, write_owner};
+use crate::users::User;
 
 /// The most entries in one answer (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -168,4 +175,218 @@ pub(super) fn write_upload(document: &mut AnswerDocument, owner: &Owner, checksu
     if let Some(ChecksumPlan { algorithm, kind }) = checksum {
         document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
     }
+}
+
+pub(super) fn list_uploads(
+    store: &dyn Store,
+    owner: &Owner,
+    input: ListMultipartUploadsInput,
+) -> Outcome<S3Response<ListMultipartUploadsOutput>> {
+    let bucket = Bucket::new(input.bucket.as_str())?;
+    let query = UploadsQuery {
+        prefix: input.prefix.clone().unwrap_or_default(),
+        key_after: input.key_marker.clone().filter(|marker| !marker.is_empty()),
+        upload_after: input.upload_id_marker.clone().filter(|marker| !marker.is_empty()),
+        max_uploads: page_size("max-uploads", input.max_uploads, PAGE_MAX)?,
+    };
+    let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
+    let page = Page::read(store, &bucket, &query, delimiter)?;
+    let encoding = Encoding::new(input.encoding_type.as_ref())?;
+    let last = page.last.filter(|_| page.is_truncated);
+    let mut document = AnswerDocument::new("ListMultipartUploadsResult");
+    document.element("Bucket", bucket.as_str());
+    document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
+    document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
+    if let Some((key, upload)) = &last {
+        document.element("NextKeyMarker", &encoding.apply(key));
+        document.maybe("NextUploadIdMarker", upload.as_deref());
+    }
+    document.element("Prefix", &encoding.apply(&query.prefix));
+    document.maybe("Delimiter", delimiter.map(|delimiter| encoding.apply(delimiter)).as_deref());
+    document.maybe("EncodingType", input.encoding_type.as_ref().map(EncodingType::as_str));
+    document.element("MaxUploads", &query.max_uploads.to_string());
+    document.element("IsTruncated", if page.is_truncated { "true" } else { "false" });
+    page.uploads.iter().for_each(|upload| write_summary(&mut document, upload, encoding, owner));
+    for prefix in &page.prefixes {
+        document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
+    }
+    Ok(written(ListMultipartUploadsOutput::default(), document))
+}
+
+fn write_summary(document: &mut AnswerDocument, upload: &UploadSummary, encoding: Encoding, owner: &Owner) {
+    document.open("Upload").element("Key", &encoding.apply(&upload.key));
+    document.element("UploadId", upload.upload.as_str());
+    document.element("Initiated", &format_iso8601(upload.started));
+    write_upload(document, owner, upload.checksum);
+    document.close();
+}
+
+#[derive(Default)]
+struct Page {
+    uploads: Vec<UploadSummary>,
+    prefixes: Vec<String>,
+    /// The last entry: a key with its upload, or a prefix.
+    last: Option<(String, Option<String>)>,
+    is_truncated: bool,
+}
+
+impl Page {
+    fn read(
+        store: &dyn Store,
+        bucket: &Bucket,
+        query: &UploadsQuery,
+        delimiter: Option<&str>,
+    ) -> fordway_store::Result<Self> {
+        let mut page = Page::default();
+        let mut next = UploadsQuery { max_uploads: PAGE_MAX, ..query.clone() };
+        loop {
+            let listing = store.list_uploads(bucket, &next)?;
+            let last = listing.uploads.last().map(|upload| (upload.key.clone(), upload.upload.clone()));
+            for upload in listing.uploads {
+                if !page.add(upload, query, delimiter) {
+                    page.is_truncated = query.max_uploads > 0;
+                    return Ok(page);
+                }
+            }
+            let Some((key, upload)) = last.filter(|_| listing.truncated) else { return Ok(page) };
+            next.key_after = Some(key);
+            next.upload_after = Some(upload.as_str().to_owned());
+        }
+    }
+
+    /// Answers `false` if the page had no room for it.
+    fn add(&mut self, upload: UploadSummary, query: &UploadsQuery, delimiter: Option<&str>) -> bool {
+        let prefix = delimiter.and_then(|delimiter| common_prefix(&upload.key, &query.prefix, delimiter));
+        let is_shown = |prefix: &str| {
+            self.prefixes.last().is_some_and(|last| last == prefix)
+                || query.key_after.as_deref() == Some(prefix)
+        };
+        if prefix.is_some_and(is_shown) {
+            return true;
+        }
+        if self.uploads.len() + self.prefixes.len() >= query.max_uploads {
+            return false;
+        }
+        match prefix.map(str::to_owned) {
+            Some(prefix) => {
+                // AWS names the upload that the prefix was found by.
+                self.last = Some((prefix.clone(), Some(upload.upload.as_str().to_owned())));
+                self.prefixes.push(prefix);
+            }
+            None => {
+                self.last = Some((upload.key.clone(), Some(upload.upload.as_str().to_owned())));
+                self.uploads.push(upload);
+            }
+        }
+        true
+    }
+}
+
+/// The part of `key` that ends with the first delimiter after `prefix`.
+fn common_prefix<'k>(key: &'k str, prefix: &str, delimiter: &str) -> Option<&'k str> {
+    let rest = key.strip_prefix(prefix)?;
+    let end = rest.find(delimiter)? + delimiter.len();
+    Some(&key[..prefix.len() + end])
+}
+
+pub(super) async fn complete(
+    user: Arc<User>,
+    names: (String, String),
+    mut request: S3Request<Body>,
+) -> Outcome<S3Response<Body>> {
+    // Its size is limited already.
+    let document = request.input.store_all_limited(usize::MAX).await;
+    let document = document.map_err(|error| unreadable_body(&*error))?;
+    let made = change_apart(user, move |store| {
+        let wanted = Wanted::read(&names, &request.headers, &request.uri)?;
+        let parts = completed_parts(&document).map_err(malformed)?;
+        wanted.complete(store, &parts).map(|made| (names, made))
+    });
+    let ((bucket, key), made) = made.await?;
+    Ok(answer(&bucket, &key, &made))
+}
+
+fn malformed(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::InvalidArgument => error.into(),
+        _ => no_document(error.detail().to_owned()),
+    }
+}
+
+fn no_document(message: String) -> Failure {
+    Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+}
+
+/// What a completion asks for in its head.
+struct Wanted {
+    bucket: fordway_store::Bucket,
+    key: fordway_store::Key,
+    upload: UploadId,
+    kind: Option<ChecksumType>,
+    options: CompleteOptions,
+}
+
+impl Wanted {
+    fn read((bucket, key): &(String, String), headers: &HeaderMap, uri: &Uri) -> Outcome<Self> {
+        let (bucket, key) = names(bucket, key)?;
+        let upload = UploadId::new(parameter(uri, "uploadId").unwrap_or_default())?;
+        let checksum = stated_checksum(headers).map_err(invalid_request)?;
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        let kind = text("x-amz-checksum-type").map(checksum_type).transpose()?;
+        let not_a_size = |size: &str| {
+            let why = if size.starts_with('-') { "less than zero" } else { "invalid" };
+            let words = format!("Value for x-amz-mp-object-size header is {why}: '{size}'");
+            invalid_request(composed(&words, "", &[]))
+        };
+        let size = text("x-amz-mp-object-size").map(|size| size.parse().map_err(|_| not_a_size(size)));
+        let options = CompleteOptions {
+            checksum,
+            size: size.transpose()?,
+            conditions: conditions_in(headers, &CONDITIONS)?,
+        };
+        Ok(Wanted { bucket, key, upload, kind, options })
+    }
+
+    fn complete(&self, store: &dyn Store, parts: &[CompletedPart]) -> Outcome<PutResult> {
+        self.check_type(store)?;
+        let made = store.complete_upload(&self.bucket, &self.key, &self.upload, parts, &self.options);
+        made.map_err(|error| match (error.kind(), parts.is_empty()) {
+            (ErrorKind::InvalidArgument, true) => {
+                no_document("the document names no part; name at least one".to_owned())
+            }
+            _ => error.into(),
+        })
+    }
+
+    /// Holds the type of checksum that is stated against the upload's. Errors: `InvalidRequest`, errors of
+    /// the store.
+    fn check_type(&self, store: &dyn Store) -> Outcome<()> {
+        let Some(stated) = self.kind else { return Ok(()) };
+        let query = PartsQuery { max_parts: 0, ..Default::default() };
+        // An upload that was completed already is looked for by the completion.
+        let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
+            return Ok(());
+        };
+        match upload.checksum.filter(|plan| plan.kind != stated) {
+            None => Ok(()),
+            Some(plan) => {
+                let (asked, stated) = (plan.kind.name(), stated.name());
+                let words = format!(
+                    "The upload was created using the {asked} checksum mode. The complete request must use \
+                     the same checksum mode."
+                );
+                Err(invalid_request(composed(&words, &format!("not {stated}"), &[])))
+            }
+        }
+    }
+}
+
+fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
+    let mut result = AnswerDocument::new("CompleteMultipartUploadResult");
+    result.element("Location", &format!("/{bucket}/{key}"));
+    result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
+    result.checksum_with_type(made.checksum.as_ref());
+    let mut response = document(result);
+    add_version(&mut response.headers, made.version.as_ref());
+    response
 }

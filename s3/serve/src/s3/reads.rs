@@ -1,23 +1,27 @@
 //! Reading objects: whole, in part, in several parts, or what is said of them alone. A route of its own: the
 //! S3 layer refuses what HTTP has servers ignore, and says less of HEAD than of GET.
+//!
+//! Several ranges in one answer (`multipart/byteranges`, RFC 9110 section 14.6) are an extension of ours: a vectored read of
+//! thousands of small pieces is one request.
+
+use std::ops::Range;
 
 use fordway_store::{
-    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectInfo,
-    Store,
+    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Content, Error, ErrorKind, GetOptions, Key,
+    Object, ObjectInfo, Store,
 };
-use fordway_wire::byteranges::parse_ranges;
+use fordway_wire::byteranges::{Frame, parse_ranges};
 use fordway_wire::date::parse_http;
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Response};
 
-use super::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
-use super::describe::describe;
-use super::error::{Failure, Outcome};
-use super::multipart::part_number;
-use super::ranges::several;
 use crate::answer::Reply;
-use crate::payload::Payload;
+use crate::content::{Parts, Payload, Source};
+use crate::s3::convert::describe;
+use crate::s3::convert::{CONDITIONS, checksum_headers, conditions_in, names, parameter, version};
+use crate::s3::error::{Failure, Outcome};
+use crate::s3::multipart::part_number;
 
 /// What S3 answers for an object that was stored without a type.
 pub(crate) const DEFAULT_TYPE: &str = "binary/octet-stream";
@@ -97,7 +101,7 @@ impl Wanted {
         if !self.ranges.is_empty() && !has_changed {
             let size = object.info.size;
             let parts = several(object, &self.ranges, headers);
-            return parts.map_err(|error| super::ranges::outside(self.named(error), size));
+            return parts.map_err(|error| crate::s3::reads::outside(self.named(error), size));
         }
         let mut response = answer(options, &object.info, &object.range, headers);
         response.extensions.insert(Payload::new(Reply::Content(object.content)));
@@ -191,7 +195,7 @@ impl Wanted {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
             let (words, detail) =
-                ("The requested partnumber is not satisfiable.", super::error::message(&error));
+                ("The requested partnumber is not satisfiable.", crate::s3::error::message(&error));
             return Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
         }
         let mut failure = Failure::from(error);
@@ -252,5 +256,90 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
     match range.is_empty() {
         true => format!("bytes */{size_bytes}"),
         false => format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1),
+    }
+}
+
+/// The answer with all of the ranges, to which `headers` belong that describe the object.
+/// Errors: `InvalidRange`.
+pub(super) fn several(
+    object: Object,
+    ranges: &[ByteRange],
+    mut headers: HeaderMap,
+) -> Result<S3Response<Body>, Error> {
+    let size = object.info.size;
+    let source = match object.content {
+        Content::File(region) => Ok(Source::File(region)),
+        Content::Bytes(bytes) => Ok(Source::Bytes(bytes)),
+        stream => Err(stream),
+    };
+    let (status, reply) = match source {
+        // What can be read once only is sent whole, which every client must expect.
+        Err(stream) => (StatusCode::OK, Reply::Content(stream)),
+        Ok(source) => {
+            let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
+            let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let content_type = content_type.unwrap_or(crate::s3::DEFAULT_TYPE);
+            let frame = Frame { boundary: &boundary, content_type, size };
+            let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
+            let (reply, media_type) = (Parts::new(source, parts, frame.end()), frame.media_type());
+            // A boundary is letters and digits.
+            if let Ok(media_type) = HeaderValue::try_from(media_type) {
+                headers.insert(header::CONTENT_TYPE, media_type);
+            }
+            (StatusCode::PARTIAL_CONTENT, Reply::Parts(reply))
+        }
+    };
+    let mut response = S3Response::with_status(Body::empty(), status);
+    response.headers = headers;
+    response.extensions.insert(Payload::new(reply));
+    Ok(response)
+}
+
+/// The ranges with a byte of the object in them.
+/// Errors: `InvalidRange` if there is none, or if together they are longer than the object: nobody
+/// needs that, and it would make a large answer of a small request.
+fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
+    let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
+    let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));
+    let detail = match (found.is_empty(), total > size) {
+        (true, _) => "no byte of the object is in any of the ranges",
+        (false, true) => "the ranges are longer than the object together; ask for each byte once",
+        (false, false) => return Ok(found),
+    };
+    Err(Error::new(ErrorKind::InvalidRange, detail))
+}
+
+/// 128 random bits: no content can be made to hold it.
+fn boundary() -> Result<String, Error> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random)
+        .map_err(|error| Error::new(ErrorKind::Io, "no random bytes for a boundary").caused_by(error))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
+}
+
+/// The answer to ranges that cannot be had says how long the object is (RFC 9110 section 15.5.17).
+pub(super) fn outside(error: Error, size_bytes: u64) -> Failure {
+    let is_range = error.kind() == ErrorKind::InvalidRange;
+    let mut failure = Failure::from(error);
+    if let Ok(value) = HeaderValue::try_from(format!("bytes */{size_bytes}"))
+        && is_range
+    {
+        failure.add_header(header::CONTENT_RANGE, value);
+    }
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_outside_is_left_out_and_too_much_is_refused() {
+        let of_ten = |ranges: &[ByteRange]| satisfiable(ranges, 10).map_err(|error| error.kind());
+        let (inside, outside) = (ByteRange::Inclusive(2, 4), ByteRange::From(10));
+        assert_eq!(of_ten(&[inside, outside, ByteRange::Last(2)]), Ok(vec![2..5, 8..10]));
+        assert_eq!(of_ten(&[outside, ByteRange::Last(0)]), Err(ErrorKind::InvalidRange));
+        assert_eq!(of_ten(&[ByteRange::From(0), inside]), Err(ErrorKind::InvalidRange));
+        assert_eq!(of_ten(&[inside, inside]), Ok(vec![2..5, 2..5]));
     }
 }

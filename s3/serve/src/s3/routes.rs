@@ -7,15 +7,15 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
-use super::apart::{Pace, change_apart};
-use super::error::{Failure, Outcome};
-use super::look_up::look_up;
-use super::reads::Wanted;
-use super::{caller, completion, copy, documents, multipart, refused, upload};
 use crate::domains::Domains;
 use crate::gate;
 use crate::identity::Admission;
 use crate::monitor::Operation;
+use crate::s3::apart::{Pace, change_apart};
+use crate::s3::error::{Failure, Outcome};
+use crate::s3::look_up::look_up;
+use crate::s3::reads::Wanted;
+use crate::s3::{caller, copy, documents, error, multipart, upload};
 
 /// The names of the operations that are served here.
 const SERVED: [&str; 8] = [
@@ -71,7 +71,7 @@ impl ObjectRoutes {
         }
         let S3Request { headers, uri, .. } = &request;
         if request.extensions.get::<&'static gate::Operation>().is_some_and(|known| !known.is_offered) {
-            return look_up(user, move |store| Err(refused::refusal(store, &names, operation)))
+            return look_up(user, move |store| Err(error::refusal(store, &names, operation)))
                 .await
                 .map_err(Failure);
         }
@@ -97,7 +97,7 @@ impl ObjectRoutes {
                 };
                 change_apart(user, copy).await
             }
-            _ => completion::complete(user, names, request).await,
+            _ => multipart::complete(user, names, request).await,
         }
     }
 }

@@ -10,8 +10,8 @@ use s3s::dto::{
     PutObjectTaggingInput, PutObjectTaggingOutput,
 };
 
-use super::convert::{names, version, version_name, written};
-use super::error::{Failure, Outcome};
+use crate::s3::convert::{names, version, version_name, written};
+use crate::s3::error::{Failure, Outcome};
 
 /// The most characters of a tag's name and value (S3's limits).
 const NAME_CHARS_MAX: usize = 128;

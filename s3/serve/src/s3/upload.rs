@@ -12,14 +12,14 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
-use super::apart::Pace;
-use super::convert::{
+use crate::message::composed;
+use crate::s3::apart::Pace;
+use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
     metadata, names, parameter, quoted, stated_checksum, tags,
 };
-use super::error::{Failure, Outcome, unreadable_body};
-use super::multipart::part_number;
-use crate::message::composed;
+use crate::s3::error::{Failure, Outcome, unreadable_body};
+use crate::s3::multipart::part_number;
 use crate::unsigned::Trailers;
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");

@@ -10,11 +10,11 @@ use s3s::dto::{
     MFADelete, Owner, PutBucketVersioningInput, PutBucketVersioningOutput,
 };
 
-use super::convert::{page_size, refuse, version};
-use super::error::{Failure, Outcome};
-use super::list::Encoding;
 use crate::answer::Reply;
-use crate::payload::Payload;
+use crate::content::Payload;
+use crate::s3::convert::{page_size, refuse, version};
+use crate::s3::error::{Failure, Outcome};
+use crate::s3::list::Encoding;
 
 pub(super) fn get(store: &dyn Store, bucket: String) -> Outcome<GetBucketVersioningOutput> {
     let status = match store.versioning(&Bucket::new(bucket)?)? {

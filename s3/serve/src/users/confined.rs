@@ -13,8 +13,8 @@ use fordway_store::{
 };
 use fordway_sys::{Errno, Role};
 
-use super::OpenStore;
-use super::file::Entry;
+use crate::users::OpenStore;
+use crate::users::file::Entry;
 
 pub(super) struct Confined {
     inner: Arc<dyn Store>,

@@ -98,7 +98,7 @@ impl Entry {
     }
 }
 
-/// Reads and checks the file. Errors: as [`super::Users::from_file`].
+/// Reads and checks the file. Errors: as [`crate::users::Users::from_file`].
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
     let text = text_of(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));

@@ -3,10 +3,9 @@
 //! A thread that has another request waiting when it is done with one never sleeps, and nobody wakes it
 //! up: on loopback that is two thirds of what a small request costs. Connections are therefore put on
 //! one thread until it has no time left, and spread when it has none and the machine has processors
-//! that do nothing. `balance` decides how many threads that takes, `movable` carries connections over.
+//! that do nothing. `balance` decides how many threads that takes, and carries connections over.
 
 mod balance;
-mod movable;
 
 use std::cell::Cell;
 use std::io;
@@ -18,7 +17,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Notify, oneshot};
 
-use movable::Movable;
+use balance::Movable;
 
 /// Threads, for each that serves connections, on which content is read that is not in memory.
 pub(crate) const READERS_MAX: usize = 32;
@@ -108,7 +107,7 @@ impl Workers {
 
 impl Pool {
     /// Puts a connection where the fewest are; `from` counts it no more.
-    fn put(self: &Arc<Self>, connection: movable::Connection, from: Option<usize>) {
+    fn put(self: &Arc<Self>, connection: balance::Connection, from: Option<usize>) {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
@@ -173,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::Tls;
-    use crate::socket::Socket;
+    use crate::connection::Socket;
 
     /// Answers each byte with the number of the thread that it was read on.
     async fn tell_where(mut socket: Socket) {

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use fordway_wire::date::parse_amz_date;
 use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
-use super::plain::Signature;
 use crate::Identity;
+use crate::http1::fast_lane::Signature;
 use crate::http1::head::Head;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 

@@ -10,7 +10,7 @@ use fordway_store::{Bucket, DocumentKind, Error, Result, Store};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
-use super::{DocumentService, malformed, read, write};
+use crate::s3::documents::{DocumentService, malformed, read, write};
 use crate::s3::error::{Failure, Outcome};
 
 /// The most rules of a bucket (S3's limit).

@@ -12,9 +12,9 @@ use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
-use super::apart::change_apart;
-use super::error::{Failure, Outcome, unreadable_body};
-use super::look_up::look_up;
+use crate::s3::apart::change_apart;
+use crate::s3::error::{Failure, Outcome, unreadable_body};
+use crate::s3::look_up::look_up;
 use crate::users::User;
 
 /// A kind of document that clients may get, put and delete.

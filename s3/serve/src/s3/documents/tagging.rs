@@ -4,7 +4,7 @@ use fordway_store::{DocumentKind, Error, ErrorKind, Tags, check_tag};
 use http::StatusCode;
 use s3s::dto::Tagging;
 
-use super::{DocumentService, read, write};
+use crate::s3::documents::{DocumentService, read, write};
 use crate::s3::error::Outcome;
 
 /// The most tags of a bucket (S3's limit).

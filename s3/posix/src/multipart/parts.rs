@@ -16,21 +16,23 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fordway_store::{Error, ErrorKind, PartInfo, Result};
+use fordway_store::{Error, ErrorKind, PartInfo, PutResult, Result};
 use fordway_sys::{
-    Errno, Mode, OFlags, copy_range, open_in, read_dir, remove_dir, remove_file, stat, stat_in, write_all_at,
+    Errno, Mode, OFlags, copy_range, open_in, read_dir, remove_dir, remove_file, stat, stat_in, sync_data,
+    write_all_at,
 };
 
-use crate::Inner;
 use crate::area::read_small;
-use crate::copy::{append_range, for_each_piece, needs_plain_copy};
 use crate::dirs::Dir;
 use crate::errors::from_errno;
 use crate::layout::{Place, is_hidden_name};
 use crate::read::system_time;
 use crate::record::Record;
 use crate::sidecar::decode_record;
-use crate::stage::{FILE_MODE, Staged, hidden_name};
+use crate::stage::{FILE_MODE, Staged, hidden_name, made_of, unique_etag};
+use crate::volume::Volume;
+use crate::write::{append_range, for_each_piece, needs_plain_copy};
+use crate::{Durability, Inner};
 
 /// What an upload will become.
 pub(crate) const UPLOAD: &str = "upload";
@@ -82,7 +84,11 @@ impl PartSink {
         number: u16,
         size: Option<u64>,
     ) -> Result<Self> {
-        let held = inner.dirs.open(&inner.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        let held = inner
+            .volume
+            .dirs
+            .open(&inner.volume.root, dir)
+            .map_err(|e| from_errno(e, "opening the upload"))?;
         if let Some(size) = size
             && let Some(uniform) = uniform_size(inner, bucket, dir, &held, size)?
             && size <= uniform
@@ -139,13 +145,13 @@ impl PartSink {
         (dir, number): (&str, u16),
         mut record: Record,
     ) -> Result<fordway_store::PutResult> {
-        let open = inner.dirs.open(&inner.root, dir).and_then(|held| stat_in(&held, UPLOAD));
+        let open = inner.volume.dirs.open(&inner.volume.root, dir).and_then(|held| stat_in(&held, UPLOAD));
         if open.is_err() {
             return Err(Error::new(ErrorKind::NoSuchUpload, "it was completed or aborted meanwhile"));
         }
         let (made, size, file) = match self {
             PartSink::InPlace { data, written, .. } => {
-                let made = inner.seal_part(&data, &mut record)?;
+                let made = inner.volume.seal_part(&data, &mut record)?;
                 (made, written, None)
             }
             PartSink::Apart(staged) => {
@@ -211,38 +217,6 @@ pub(crate) fn all_claims_are_settled(names: &[String], parts: &[Part]) -> bool {
         .iter()
         .filter_map(|name| name.strip_suffix(".claim"))
         .all(|number| parts.iter().any(|part| part.file.is_none() && part_name(part.info.number) == number))
-}
-
-impl Inner {
-    /// The parts that have arrived, by number, and the names of all files of the upload in `dir`.
-    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<Part>, Vec<String>)> {
-        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        let names = self.names_in(dir)?;
-        let mut parts = Vec::new();
-        for name in &names {
-            let Some(number) = part_number(name) else { continue };
-            let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
-            parts.extend(Part::of(number, decode_record(&bytes)?, modified_ns));
-        }
-        parts.sort_unstable_by_key(|part| part.info.number);
-        Ok((parts, names))
-    }
-
-    /// The length of uniform parts; 0 where none was ever stated, and then no part is in `data`.
-    pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
-        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
-        Ok(read_text(&held, PART_SIZE)?.and_then(uniform).unwrap_or_default())
-    }
-
-    /// The record in the file `name` of the upload in `dir`, and when it was written.
-    pub(crate) fn read_upload(&self, dir: &str, name: &str) -> Result<Option<(Record, i64)>> {
-        let held = match self.dirs.open(&self.root, dir) {
-            Ok(held) => held,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => return Err(from_errno(errno, "opening the upload")),
-        };
-        read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
-    }
 }
 
 fn read_text(dir: &Dir, name: &str) -> Result<Option<String>> {
@@ -357,4 +331,46 @@ pub(crate) fn part_name(number: u16) -> String {
 
 pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> Place<'p> {
     Place { dir: dir.into(), name: name.into() }
+}
+
+impl Volume {
+    /// The parts that have arrived, by number, and the names of all files of the upload in `dir`.
+    pub(crate) fn parts_in(&self, dir: &str) -> Result<(Vec<Part>, Vec<String>)> {
+        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        let names = self.names_in(dir)?;
+        let mut parts = Vec::new();
+        for name in &names {
+            let Some(number) = part_number(name) else { continue };
+            let Some((bytes, modified_ns)) = read_bytes(&held, name)? else { continue };
+            parts.extend(Part::of(number, decode_record(&bytes)?, modified_ns));
+        }
+        parts.sort_unstable_by_key(|part| part.info.number);
+        Ok((parts, names))
+    }
+
+    /// The length of uniform parts; 0 where none was ever stated, and then no part is in `data`.
+    pub(crate) fn part_size(&self, dir: &str) -> Result<u64> {
+        let held = self.dirs.open(&self.root, dir).map_err(|e| from_errno(e, "opening the upload"))?;
+        Ok(read_text(&held, PART_SIZE)?.and_then(uniform).unwrap_or_default())
+    }
+
+    /// The record in the file `name` of the upload in `dir`, and when it was written.
+    pub(crate) fn read_upload(&self, dir: &str, name: &str) -> Result<Option<(Record, i64)>> {
+        let held = match self.dirs.open(&self.root, dir) {
+            Ok(held) => held,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(from_errno(errno, "opening the upload")),
+        };
+        read_bytes(&held, name)?.map(|(bytes, time)| Ok((decode_record(&bytes)?, time))).transpose()
+    }
+
+    /// Seals a part whose bytes lie in an upload's `data`: only a record of its own says so.
+    pub(crate) fn seal_part(&self, data: &File, record: &mut Record) -> Result<PutResult> {
+        let stat = stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"))?;
+        record.etag.get_or_insert_with(|| unique_etag(&stat));
+        if self.config.durability != Durability::None || self.sharing.is_shared() {
+            sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+        }
+        Ok(made_of(record, &stat))
+    }
 }

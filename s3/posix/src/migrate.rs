@@ -1,0 +1,284 @@
+//! Bringing a root to this program's version of the format, and putting right what a copy of a root cannot
+//! keep. Nothing of an object is changed, and nothing is removed.
+//!
+//! What a copy loses: owners and modes in the private areas of buckets, and the names of sidecar files, which are the
+//! inodes that their objects' files had before.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use fordway_store::{Bucket, Result};
+use fordway_sys::{
+    EntryKind, Errno, FileStat, Mode, OFlags, file_user, name_to_text, open_in, set_group, set_mode,
+    set_owner, stat,
+};
+
+use crate::actors::Actors;
+use crate::area::{Guard, mode_of_dir, names_of, read_small};
+use crate::errors::from_errno;
+use crate::layout::{
+    LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
+    private_dir,
+};
+use crate::record::{Record, Seal};
+use crate::scan::{Area, each_entry, known_kind, open_child, path_of_child};
+use crate::sidecar::{Attribute, MAX_RECORD_BYTES, inode_of, read_attribute};
+use crate::volume::Volume;
+use crate::{Inner, PosixStore, format};
+
+/// What a migration did to one file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// Where it lies, relative to the root.
+    pub path: String,
+    /// What was done.
+    pub done: &'static str,
+}
+
+impl PosixStore {
+    /// Gives what lies beside the objects of each bucket the owner, group and mode that this version makes
+    /// it with, binds records kept apart to their objects again, and writes the root's version down. For
+    /// root, or the owner of root and buckets; to be run while nobody else works there, because programs
+    /// that are at work made things the old way. Memory: what all records kept apart of one bucket take.
+    /// Errors: `NoSuchBucket`, errors of the file system, and what `tell` returns.
+    pub fn migrate(&self, buckets: &[Bucket], tell: &mut dyn FnMut(Migrated) -> Result<()>) -> Result<()> {
+        let actors = Actors::new();
+        for bucket in self.chosen_buckets(buckets)? {
+            migrate_owners(&self.inner.volume, &bucket, tell)?;
+            actors.in_bucket(&self.inner, &bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
+        }
+        if buckets.is_empty() && self.inner.volume.root.format(self.path())? < format::VERSION {
+            self.inner.volume.root.write_format()?;
+            let path = format!("{}/format", crate::PRIVATE_DIR);
+            tell(Migrated { path, done: "written" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Levels of directories that a long key takes, and some more.
+const MAX_DEPTH: usize = 64;
+
+/// Gives each directory of ours in the bucket's private area to the bucket's owner, and the mode that all
+/// writers need. Links are not followed, and what has no name of ours is left alone.
+fn migrate_owners(
+    volume: &Volume,
+    bucket: &Bucket,
+    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+) -> Result<()> {
+    let of =
+        volume.open_dir(bucket.as_str()).and_then(stat).map_err(|e| from_errno(e, "opening the bucket"))?;
+    let path = private_dir(bucket);
+    match volume.open_to_scan(&path) {
+        Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
+        // In a bucket for many, the first writer could keep the others out by it.
+        Err(Errno::NOENT) if Guard::of(&of).is_some() => {
+            volume.parent_of(bucket, &path)?;
+            volume.open_shared_file(bucket, LOCKS)?;
+            tell(Migrated { path, done: "made for all who write to the bucket" })
+        }
+        // What is no directory is told of by a check.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(from_errno(errno, "opening .fordway")),
+    }
+}
+
+fn migrate_dir(
+    of: &FileStat,
+    (dir, path): (&File, &str),
+    depth: usize,
+    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+) -> Result<()> {
+    if hand_over(of, dir, mode_of_dir(of, path), !is_upload_dir(path))? {
+        tell(Migrated { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
+    }
+    if depth >= MAX_DEPTH {
+        return Ok(());
+    }
+    for name in names_of(dir).map_err(|errno| from_errno(errno, "reading the private area"))? {
+        let below = join(path, &name);
+        if depth == 0 && [LOCKS, MARKERS].contains(&name.as_str()) {
+            migrate_file(of, dir, (&below, &name), tell)?;
+        }
+        let is_walked = match depth {
+            0 => is_private_name(&name) && is_private_dir_name(&name),
+            _ => is_below(path, &[ODD, VERSIONS]) || is_upload_dir(&below),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        if is_walked && let Ok(child) = open_in(dir, &name, flags, Mode::empty()) {
+            migrate_dir(of, (&File::from(child), &below), depth + 1, tell)?;
+        }
+    }
+    Ok(())
+}
+
+fn migrate_file(
+    of: &FileStat,
+    dir: &File,
+    (path, name): (&str, &str),
+    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
+    let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
+    // One with another name, or with content, is somebody's file.
+    let is_ours = state.is_file && state.links == 1 && state.size == 0;
+    if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
+        tell(Migrated { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
+    }
+    Ok(())
+}
+
+/// Whether `path` lies in one of the directories `names` of a private area.
+fn is_below(path: &str, names: &[&str]) -> bool {
+    path.split('/').nth(2).is_some_and(|name| names.contains(&name))
+}
+
+/// Gives an open file or directory owner, group and mode; says whether that changed anything. What the
+/// process may not change stays.
+fn hand_over(
+    of: &FileStat,
+    made: &(impl std::os::fd::AsFd + ?Sized),
+    mode: u32,
+    to_owner: bool,
+) -> Result<bool> {
+    let made: OwnedFd =
+        made.as_fd().try_clone_to_owned().map_err(|_| from_errno(Errno::MFILE, "migrating"))?;
+    let now = stat(&made).map_err(|errno| from_errno(errno, "looking at the private area"))?;
+    let owner = if to_owner { of.user } else { now.user };
+    let wanted = now.mode & !0o1777 | mode & 0o1777;
+    if (now.user, now.group, now.mode) == (owner, of.group, wanted) {
+        return Ok(false);
+    }
+    let failed = |errno| from_errno(errno, "migrating the private area");
+    let caller = file_user();
+    if caller != 0 && caller != now.user {
+        return Ok(false);
+    }
+    if now.group != of.group {
+        let _ = set_group(&made, of.group);
+    }
+    if now.user != owner && caller == 0 {
+        set_owner(&made, owner).map_err(failed)?;
+    }
+    set_mode(&made, wanted).map_err(failed)?;
+    Ok(true)
+}
+
+/// What tells one version of one object from all others: size and time of its file, its tag, and its version.
+type Identity = (u64, i64, String, String);
+
+/// Records kept apart, by what they are of.
+type Records = HashMap<Identity, Record>;
+
+/// Gives each object whose record lies apart the one that is its, under the name of its file's inode.
+fn rebind_sidecars(
+    inner: &Arc<Inner>,
+    bucket: &Bucket,
+    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+) -> Result<()> {
+    let records = records_apart(&inner.volume, bucket)?;
+    if records.is_empty() {
+        return Ok(());
+    }
+    for area in Area::all(bucket) {
+        if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
+            rebind_in(inner, &area, (&dir, &area.top), &records, tell)?;
+        }
+    }
+    Ok(())
+}
+
+fn records_apart(volume: &Volume, bucket: &Bucket) -> Result<Records> {
+    let mut records = Records::default();
+    let Ok(dir) = volume.open_to_scan(&meta_dir(bucket)) else { return Ok(records) };
+    let names = names_of(&dir).map_err(|errno| from_errno(errno, "reading .fordway/meta"))?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    for name in names.iter().filter(|name| inode_of(name).is_some()) {
+        let file = open_in(&dir, name, flags, Mode::empty());
+        let Ok(Some((bytes, _))) = file.and_then(|file| read_small(&file, MAX_RECORD_BYTES)) else {
+            continue;
+        };
+        let record = Record::decode(&bytes);
+        records.extend(record.and_then(|record| Some((identity_of(&record)?, record))));
+    }
+    Ok(records)
+}
+
+fn rebind_in(
+    inner: &Arc<Inner>,
+    area: &Area,
+    (dir, path): (&File, &str),
+    records: &Records,
+    tell: &mut dyn FnMut(Migrated) -> Result<()>,
+) -> Result<()> {
+    let read = each_entry(dir, |name, kind| {
+        let text = name_to_text(name);
+        if area.is_private(path, name) {
+            return Ok(());
+        }
+        match known_kind(dir, &text, kind) {
+            EntryKind::Dir => {
+                let Some(below) = path_of_child(area.bucket, path, &text) else { return Ok(()) };
+                match open_child(dir, &text) {
+                    Ok(child) => rebind_in(inner, area, (&child, &below), records, tell),
+                    Err(_) => Ok(()),
+                }
+            }
+            EntryKind::File => rebind(inner, area.bucket, (dir, &text), records)?
+                .map_or(Ok(()), |done| tell(Migrated { path: join(path, &text), done })),
+            _ => Ok(()),
+        }
+    })?;
+    read.map_err(|errno| from_errno(errno, "reading the bucket"))
+}
+
+/// Writes the record of the file `name` where it is looked for, if it is not there; says so.
+fn rebind(
+    inner: &Arc<Inner>,
+    bucket: &Bucket,
+    (dir, name): (&File, &str),
+    records: &Records,
+) -> Result<Option<&'static str>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
+    let Ok(state) = stat(&file) else { return Ok(None) };
+    let Some(short) = short_record(&file, &state) else { return Ok(None) };
+    // Damage is what a check tells of.
+    if inner
+        .volume
+        .read_sidecar(bucket, &state)
+        .is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short)))
+    {
+        return Ok(None);
+    }
+    match identity_of(&short).and_then(|identity| records.get(&identity)) {
+        Some(record) => {
+            inner.write_sidecar(bucket, &state, record)?;
+            Ok(Some("bound to its metadata again"))
+        }
+        None => Ok(None),
+    }
+}
+
+/// What the file's attribute says, if it says that the rest lies apart and the file is as it was sealed.
+fn short_record(file: &File, state: &FileStat) -> Option<Record> {
+    match read_attribute(file) {
+        Ok(Attribute::Found(short)) if state.is_file && short.is_apart => {
+            Some(short).filter(|short| short.seal == Some(Seal::of(state)))
+        }
+        _ => None,
+    }
+}
+
+fn is_same(one: &Record, other: &Record) -> bool {
+    identity_of(one).is_some() && identity_of(one) == identity_of(other)
+}
+
+fn identity_of(record: &Record) -> Option<Identity> {
+    let (seal, etag) = (record.seal?, record.etag.as_ref()?.as_str().to_owned());
+    let version = record.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
+    Some((seal.size, seal.modified_ns, etag, version))
+}

@@ -1,0 +1,235 @@
+//! A root as this process sees it, and the one rule for where the links beneath it may lead.
+//!
+//! What people keep in a bucket may have links. What Fordway keeps beside it has none: a writer of the
+//! bucket could use one to lead programs that work there, root's `gc` included, to files of others.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_sys::{Errno, Links, Mode, OFlags, Root, Sharing, make_dir, open_in, read_dir, set_xattr, stat};
+
+use crate::area::not_ours;
+use crate::dirs::{Dir, Dirs};
+use crate::errors::{from_errno, on_root};
+use crate::layout::{OUR_DIR, is_private, join};
+use crate::private::{Contents, Private};
+use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
+use crate::{Durability, PosixConfig, format};
+
+/// The root as this process sees it: its directories, held open, and what is known of the private area of each bucket.
+/// What finds, opens and describes files, and makes directories, is its business; what takes a lock or gives a file its
+/// name is the store's.
+pub(crate) struct Volume {
+    pub(crate) path: PathBuf,
+    pub(crate) root: Tree,
+    pub(crate) config: PosixConfig,
+    /// Whether other nodes may change the root's file system. A bucket may lie on another.
+    pub(crate) sharing: Sharing,
+    pub(crate) dirs: Dirs,
+    pub(crate) private: Private,
+}
+
+impl Volume {
+    /// Errors: `InvalidArgument` if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if it was written
+    /// by a later version of the format.
+    pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
+        let opened = Root::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
+        format::check(&opened, root)?;
+        let sharing = Sharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
+        Ok(Volume {
+            path: root.to_owned(),
+            root: Tree::new(opened, config.links),
+            config,
+            sharing,
+            dirs: Dirs::default(),
+            private: Private::new(sharing),
+        })
+    }
+
+    /// `kind`, unless the bucket itself is what is missing.
+    pub(crate) fn missing(&self, bucket: &Bucket, kind: ErrorKind) -> Error {
+        self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
+    }
+
+    /// Errors: `NoSuchBucket`, and errors of a bucket that cannot be opened.
+    pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
+        match self.open_dir(bucket.as_str()) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
+            Err(errno) => Err(from_errno(errno, "opening the bucket")),
+        }
+    }
+
+    /// Opens a directory as a place to work in.
+    pub(crate) fn open_dir(&self, path: &str) -> Result<File, Errno> {
+        self.root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// Opens the directory at `path` for [`crate::scan::each_entry`].
+    pub(crate) fn open_to_scan(&self, path: &str) -> Result<File, Errno> {
+        self.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// Whether a look-up of `path` comes to a regular file.
+    pub(crate) fn is_file(&self, path: &str) -> bool {
+        let found = self.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat);
+        found.is_ok_and(|stat| stat.is_file)
+    }
+
+    /// What lies in the bucket's private directory. Cost: one `fstat` as a rule.
+    pub(crate) fn contents(&self, bucket: &Bucket) -> Result<Contents> {
+        Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
+    }
+
+    /// As [`Volume::contents`], but it may be 10 ms old. Cost: none as a rule.
+    pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<Contents> {
+        self.private.glance_for_write(&self.root, bucket).map_err(unreadable)
+    }
+
+    /// The directory at `dir` in `bucket`, made with all its parents where it is missing.
+    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
+    pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<Dir> {
+        let missing = |errno| match errno {
+            Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
+            errno => from_errno(errno, "opening the directory"),
+        };
+        for race in 0..MAX_RACES {
+            give_way(race);
+            match self.dirs.open(&self.root, dir) {
+                Err(Errno::NOENT) if dir != bucket.as_str() => {}
+                done if !is_private(dir) => return done.map_err(missing),
+                Ok(found) => return self.check_keeping(bucket, dir).map(|()| found),
+                Err(Errno::LOOP) => return Err(not_ours(dir, "is a symbolic link, or lies behind one")),
+                Err(Errno::NOTDIR) => {
+                    self.require_bucket(bucket)?;
+                    return Err(not_ours(dir, "is no directory, or lies behind a file"));
+                }
+                Err(errno) => return Err(missing(errno)),
+            }
+            match self.make_dirs(bucket, dir) {
+                // Another process prunes while we make: start again.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(from_errno(errno, "making the directory")),
+            }
+            self.require_bucket(bucket)?;
+        }
+        Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Makes `dir` and its parents below the bucket, each marked as ours to remove.
+    pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
+        let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
+        let mut path = bucket.as_str().to_owned();
+        let mut here = self.open_dir(&path)?;
+        for name in below.split('/').filter(|name| !name.is_empty()) {
+            path = join(&path, name);
+            let is_new = match is_private(&path) {
+                true => self.make_private_dir(bucket, &here, (&path, name))?,
+                false => make_dir(&here, name, DIR_MODE)?,
+            };
+            if is_new && self.config.durability == Durability::Full {
+                sync_dir(&here)?;
+            }
+            if is_new && !is_private(&path) {
+                mark_as_ours(&here, name);
+            }
+            here = self.open_dir(&path)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let read = self
+            .open_dir(path)
+            .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
+            .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
+        match read {
+            // What is no directory is not ours, and holds nothing.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
+            Err(errno) => Err(from_errno(errno, "reading .fordway")),
+        }
+    }
+}
+
+pub(crate) fn unreadable(errno: Errno) -> Error {
+    from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
+}
+
+/// Marks a directory as made by us. A file system without attributes leaves it unmarked, and then
+/// it merely stays when it becomes empty.
+fn mark_as_ours(parent: &File, name: &str) {
+    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        let _ = set_xattr(&dir, OUR_DIR, b"1");
+    }
+}
+
+/// How far symbolic links in a bucket may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LinkRule {
+    /// Anywhere beneath the root, to another bucket too.
+    #[default]
+    BeneathRoot,
+    /// Nowhere out of the bucket, which is none itself: for a user who is given some buckets only.
+    BeneathBucket,
+}
+
+/// The directory whose directories are the buckets.
+pub(crate) struct Tree {
+    root: Root,
+    rule: LinkRule,
+}
+
+impl Tree {
+    pub(crate) fn new(root: Root, rule: LinkRule) -> Self {
+        Tree { root, rule }
+    }
+
+    /// The root itself.
+    pub(crate) fn dir(&self) -> &OwnedFd {
+        self.root.dir()
+    }
+
+    /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close`
+    /// where a link is on the way that the rule has to be checked against.
+    /// Errors: `XDEV` or `LOOP` for a link that may not lead there, errors of `openat`.
+    pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
+        if self.rule == LinkRule::BeneathRoot && !is_private(path) {
+            return self.root.open_beneath(path, flags, mode);
+        }
+        match self.root.open_from(self.dir(), path, Links::None, flags, mode) {
+            Err(Errno::LOOP) => self.open_through_links(path, flags, mode),
+            done => done,
+        }
+    }
+
+    /// In two steps, so that links beneath the bucket can be told from the bucket itself.
+    fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
+        let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
+        let to_bucket = match self.rule {
+            LinkRule::BeneathRoot => Links::Beneath,
+            LinkRule::BeneathBucket => Links::None,
+        };
+        let in_bucket = if is_private(path) { Links::None } else { Links::Beneath };
+        let step = OFlags::PATH | OFlags::DIRECTORY;
+        let bucket = self.root.open_from(self.dir(), bucket, to_bucket, step, Mode::empty())?;
+        self.root.open_from(&bucket, below, in_bucket, flags, mode)
+    }
+
+    /// The version of the format that the root has. Errors: as when it is opened.
+    pub(crate) fn format(&self, path: &Path) -> Result<u32> {
+        format::check(&self.root, path)
+    }
+
+    /// Says that the root has this program's version. Errors: from the file system.
+    pub(crate) fn write_format(&self) -> Result<()> {
+        format::write(&self.root)
+    }
+
+    /// Opens `name` in `dir`, a directory beneath the root; a link is not followed.
+    pub(crate) fn open_in(&self, dir: impl AsFd, name: &str, flags: OFlags) -> Result<File, Errno> {
+        self.root.open_in(dir, name, flags)
+    }
+}

@@ -1,0 +1,332 @@
+//! HTTP/2 on one socket (RFC 9113), of which the start may have been read already: frames and flow control by hyper, the
+//! limits, the requests in progress and the content by ourselves.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::header::ALT_SVC;
+use http::{Request, Response};
+use hyper::body::{Body as _, Incoming};
+use hyper::rt::Executor;
+use hyper::server::conn::http2::{Builder, Connection};
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::answer::Shared;
+use crate::connection::{Patience, Socket};
+use crate::gateway::Stopped;
+use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
+use crate::unsigned::Caller;
+use crate::{multiplexed, workers};
+
+/// Requests in progress on one connection.
+const STREAMS_MAX: u32 = 256;
+/// What a client may send on one request before it is read; 1 ms away, that is 1 GiB/s.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all requests before it is read: a bound on what it makes us keep.
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+/// The largest piece of a body that a client may send in one frame.
+const FRAME_BYTES_MAX: u32 = 64 * 1024;
+/// What is kept of an answer that the client does not take yet.
+const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
+/// Requests that a client took back before they were looked at, and errors of its own making, after
+/// which the connection ends: nobody who means well comes near (CVE-2023-44487, CVE-2025-8671).
+const RESETS_MAX: usize = 64;
+
+/// Serves one connection, of which `ahead` was read already, until it ends, or until `stopped` and its
+/// requests in progress are answered. Errors: from the socket and of the protocol.
+pub(crate) async fn serve(
+    socket: Socket,
+    ahead: Vec<u8>,
+    caller: Caller,
+    shared: &Arc<Shared>,
+    stopped: Stopped,
+) -> io::Result<()> {
+    workers::stay();
+    let (streams, held) = (Streams::new(shared.limits.stall_timeout), HeldBytes::default());
+    let service = service_fn(|request| exchange((shared.clone(), held.clone()), caller.clone(), request));
+    let io = TokioIo::new(Rewound::new(socket, ahead));
+    let connection = pin!(builder(&streams, shared.limits.head_bytes_max).serve_connection(io, service));
+    run(connection, &streams, shared.limits.header_timeout, stopped).await
+}
+
+/// `head_bytes_max` counts as RFC 9113 has it (section 6.5.2).
+fn builder(streams: &Streams, head_bytes_max: usize) -> Builder<Streams> {
+    let mut builder = Builder::new(streams.clone());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(RESETS_MAX);
+    builder
+}
+
+/// How long a client without a request has to take its leave when we stop: one that looks at its connection
+/// only when it has something to ask would take for ever.
+const LEAVE_TAKING: Duration = Duration::from_secs(1);
+
+/// Drives a connection. One without a request for `idle_timeout`, be it that no head arrives or that
+/// none is ever finished, is told to go, and is cut after as long again.
+async fn run<S>(
+    mut connection: Pin<&mut Connection<TokioIo<Rewound>, S, Streams>>,
+    streams: &Streams,
+    idle_timeout: Duration,
+    stopped: Stopped,
+) -> io::Result<()>
+where
+    S: HttpService<Incoming, ResBody = ReplyBody, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    let mut stop = pin!(stopped.over());
+    let mut idle = Idle { patience: Patience::default(), timeout: idle_timeout };
+    let mut is_ending = false;
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            return Poll::Ready(ended.map_err(io::Error::other));
+        }
+        let is_idle = idle.poll(context, streams).is_ready();
+        if is_ending && is_idle {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let is_stopped = !is_ending && stop.as_mut().poll(context).is_ready();
+        if is_stopped {
+            idle.shorten(LEAVE_TAKING);
+        }
+        if !is_ending && (is_idle || is_stopped) {
+            is_ending = true;
+            connection.as_mut().graceful_shutdown();
+            // It and the timer want to be looked at from now on.
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+struct Idle {
+    patience: Patience,
+    timeout: Duration,
+}
+
+impl Idle {
+    /// From now on so long is enough.
+    fn shorten(&mut self, timeout: Duration) {
+        self.patience.end();
+        self.timeout = self.timeout.min(timeout);
+    }
+
+    /// Ready once for every time that no request was in progress for the whole of `timeout`.
+    fn poll(&mut self, context: &mut Context<'_>, streams: &Streams) -> Poll<()> {
+        if streams.are_open() {
+            self.patience.end();
+        }
+        let over = self.patience.poll_over(context, self.timeout);
+        if over.is_ready() {
+            self.patience.end();
+        }
+        over
+    }
+}
+
+async fn exchange(
+    (shared, held): (Arc<Shared>, HeldBytes),
+    caller: Caller,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    let length = request.body().size_hint();
+    let request = request.map(|body| gathered(body, shared.limits.body_bytes_max));
+    let mut response = multiplexed::exchange((&shared, &held), &caller, request, length).await;
+    if let Some(elsewhere) = &shared.http3 {
+        response.headers_mut().insert(ALT_SVC, elsewhere.clone());
+    }
+    Ok(response)
+}
+
+/// How many times as long as a quiet connection a request is waited for while others on its connection
+/// move: they may have the whole of a slow link.
+const PATIENCE_AMONG_OTHERS: u32 = 10;
+
+/// Starts what serves a request, on the thread of its connection, and ends it where it does not move.
+#[derive(Clone)]
+pub(super) struct Streams {
+    all: Arc<All>,
+    stall_timeout: Duration,
+}
+
+/// What the requests of a connection have in common.
+struct All {
+    open: AtomicUsize,
+    started: Instant,
+    /// When one of them last moved, in ms after `started`.
+    moved_ms: AtomicU64,
+}
+
+impl Streams {
+    pub(super) fn new(stall_timeout: Duration) -> Self {
+        let all = All { open: AtomicUsize::new(0), started: Instant::now(), moved_ms: AtomicU64::new(0) };
+        Streams { all: Arc::new(all), stall_timeout }
+    }
+
+    /// Whether there are any.
+    pub(super) fn are_open(&self) -> bool {
+        self.all.open.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, request: F) {
+        self.all.open.fetch_add(1, Ordering::Relaxed);
+        let open = Open(self.all.clone());
+        let (request, stall_timeout) = (Box::pin(request), self.stall_timeout);
+        tokio::spawn(Moving { request, timer: None, moved: self.all.started, stall_timeout, open });
+    }
+}
+
+/// Counted as long as it is there.
+struct Open(Arc<All>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request that ends, and with it its stream, when nothing was sent or taken for too long: neither
+/// of its body nor of the answer's.
+struct Moving<F> {
+    request: Pin<Box<F>>,
+    timer: Option<Pin<Box<Sleep>>>,
+    moved: Instant,
+    stall_timeout: Duration,
+    open: Open,
+}
+
+enum Timer {
+    Over,
+    /// Others on the connection have moved since.
+    Extended,
+}
+
+impl<F> Moving<F> {
+    /// Notes that it moved, and sets the timer anew.
+    fn note(&mut self) -> &mut Pin<Box<Sleep>> {
+        self.moved = Instant::now();
+        let all = &self.open.0;
+        let moved_ms = self.moved.duration_since(all.started).as_millis() as u64;
+        all.moved_ms.store(moved_ms, Ordering::Relaxed);
+        let deadline = self.moved + self.stall_timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        timer.as_mut().reset(deadline);
+        timer
+    }
+
+    /// Ready when the timer fired: whether it has not moved for too long, or is waited for on.
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<Timer> {
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(context));
+        loop {
+            let all = &self.open.0;
+            let last = all.started + Duration::from_millis(all.moved_ms.load(Ordering::Relaxed));
+            let patience = self.moved + PATIENCE_AMONG_OTHERS * self.stall_timeout;
+            let deadline = patience.min(last + self.stall_timeout);
+            if deadline <= Instant::now() {
+                return Poll::Ready(Timer::Over);
+            }
+            timer.as_mut().reset(deadline);
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Ready(Timer::Extended);
+            }
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Moving<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self.poll_timer(context);
+        if let Poll::Ready(Timer::Over) = timer {
+            tracing::debug!("a request on an HTTP/2 connection did not move for {:?}", self.stall_timeout);
+            return Poll::Ready(());
+        }
+        if self.request.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        match timer {
+            // It was looked at because of the timer: that is no movement.
+            Poll::Ready(_) => Poll::Pending,
+            Poll::Pending => self.note().as_mut().poll(context),
+        }
+    }
+}
+
+/// Gives back first what was read before.
+pub(super) struct Rewound {
+    socket: Socket,
+    ahead: Vec<u8>,
+}
+
+impl Rewound {
+    pub(super) fn new(socket: Socket, ahead: Vec<u8>) -> Self {
+        Rewound { socket, ahead }
+    }
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.socket).poll_read(context, room);
+        }
+        let count = room.remaining().min(self.ahead.len());
+        room.put_slice(&self.ahead[..count]);
+        self.ahead.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,411 @@
+//! HTTP/3 (RFC 9114): QUIC by quinn, frames by h3, the limits and the content by ourselves.
+//!
+//! Answers of one connection take turns. QUIC keeps what the client has not confirmed, up to a limit for
+//! all of a connection; when there is room again, quinn wakes the one first that came last, so the
+//! first of many waiters may wait for ever. Only few may wait here, and the others in order.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use fordway_store::{Error, ErrorKind, Result};
+use h3::error::{Code, StreamError};
+use h3::server::{RequestResolver, RequestStream};
+use h3_quinn::{BidiStream, RecvStream, SendStream};
+use http::{Method, Request, Response, header};
+use http_body::{Body, Frame, SizeHint};
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
+use rustls::ServerConfig;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::answer::{Limits, Shared};
+use crate::connection::Patience;
+use crate::gateway::{Stopped, cannot_listen};
+use crate::http1::STALLED;
+use crate::multiplexed::{HeldBytes, ReplyBody, gathered};
+use crate::unsigned::Caller;
+use crate::{Tls, multiplexed};
+
+/// How long a client that was told to go may take to have read its last answer.
+const LINGER: Duration = Duration::from_millis(500);
+
+type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
+type Resolver = RequestResolver<h3_quinn::Connection, Bytes>;
+
+/// Serves one connection until it ends, or until `stopped` and its requests in progress are answered.
+pub(crate) async fn serve(connection: Accepted, shared: &Arc<Shared>, stopped: Stopped) {
+    if let Err(error) = speak(connection, shared, stopped).await {
+        tracing::debug!(%error, "an HTTP/3 connection ended early");
+    }
+}
+
+async fn speak(accepted: Accepted, shared: &Arc<Shared>, stopped: Stopped) -> io::Result<()> {
+    let (caller, header_timeout) = (Caller::Remote(accepted.remote()), shared.limits.header_timeout);
+    let quic = timeout(header_timeout, accepted.handshake()).await??;
+    let mut connection: Connection = h3::server::builder()
+        .max_field_section_size(shared.limits.head_bytes_max as u64)
+        .build(h3_quinn::Connection::new(quic))
+        .await
+        .map_err(io::Error::other)?;
+    // Those still there when the connection has ended end with it.
+    let mut requests = JoinSet::new();
+    let stop = stopped.over();
+    take_requests(&mut connection, &mut requests, (shared, &caller), stop).await?;
+    // The next one is the first that is not served.
+    connection.shutdown(1).await.map_err(io::Error::other)?;
+    while !requests.is_empty() {
+        tokio::select! {
+            _ = requests.join_next() => {}
+            next = connection.accept() => drop(next.map_err(io::Error::other)?),
+        }
+    }
+    // What was sent is on its way; clients close when they have all that they asked for.
+    let last = async { while let Ok(Some(_)) = connection.accept().await {} };
+    let _ = timeout(LINGER, last).await;
+    Ok(())
+}
+
+/// Starts requests until the client goes, none came for the time that a head may take, or `stop`.
+async fn take_requests(
+    connection: &mut Connection,
+    requests: &mut JoinSet<()>,
+    (shared, caller): (&Arc<Shared>, &Caller),
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let mut stop = pin!(stop);
+    let (turns, held) = (Arc::new(Turns::new(shared.limits.stall_timeout)), HeldBytes::default());
+    loop {
+        let next = tokio::select! {
+            next = timeout(shared.limits.header_timeout, connection.accept()) => next,
+            () = stop.as_mut() => return Ok(()),
+        };
+        while requests.try_join_next().is_some() {}
+        match next {
+            Ok(Ok(Some(request))) => {
+                let with = (shared.clone(), held.clone());
+                requests.spawn(answer(request, with, caller.clone(), turns.clone()));
+            }
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(error)) if error.is_h3_no_error() => return Ok(()),
+            Ok(Err(error)) => return Err(io::Error::other(error)),
+            Err(_) if requests.is_empty() => return Ok(()),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn answer(
+    request: Resolver,
+    (shared, held): (Arc<Shared>, HeldBytes),
+    caller: Caller,
+    turns: Arc<Turns>,
+) {
+    if let Err(error) = exchange(request, (&shared, &held), &caller, &turns).await {
+        tracing::debug!(%error, "a request over HTTP/3 ended early");
+    }
+}
+
+async fn exchange(
+    resolver: Resolver,
+    (shared, held): (&Shared, &HeldBytes),
+    caller: &Caller,
+    turns: &Turns,
+) -> io::Result<()> {
+    let limits = &shared.limits;
+    let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
+    let (request, stream): (Request<()>, RequestStream<BidiStream<Bytes>, Bytes>) =
+        head.map_err(io::Error::other)?;
+    let (mut send, receive) = stream.split();
+    let (body, length) = body_of(&request, receive, limits);
+    let response = multiplexed::exchange((shared, held), caller, request.map(|()| body), length).await;
+    let sent = send_answer(&mut send, response, turns).await;
+    if sent.is_err() {
+        // The client must not take what it has for the whole.
+        send.stop_stream(Code::H3_INTERNAL_ERROR);
+    }
+    sent
+}
+
+async fn send_answer(
+    send: &mut RequestStream<SendStream<Bytes>, Bytes>,
+    response: Response<ReplyBody>,
+    turns: &Turns,
+) -> io::Result<()> {
+    let (mut parts, mut body) = response.into_parts();
+    // There is no connection that these could be of (RFC 9114 section 4.2).
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
+        parts.headers.remove(name);
+    }
+    let head = Response::from_parts(parts, ());
+    turns.send(send.send_response(head)).await?;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+        turns.send(send.send_data(data)).await?;
+    }
+    turns.send(send.finish()).await
+}
+
+/// Requests in progress on one connection.
+const STREAMS_MAX: u32 = 256;
+/// What a client may send on one request before it is read; 1 ms away, that is 1 GiB/s.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What a client may send on all requests before it is read: a bound on what it makes us keep.
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+/// What is kept of all answers of a connection until the client has confirmed it.
+const SEND_WINDOW_BYTES: u64 = 2 << 20;
+/// Clients that wait for a slot, and the bytes that are kept of all of them; others are refused.
+const WAITING_MAX: usize = 1024;
+const WAITING_BYTES_MAX: u64 = 16 << 20;
+/// What the kernel is asked to keep of datagrams, in either direction.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// A UDP socket that waits for clients.
+pub(crate) struct Listener {
+    endpoint: Endpoint,
+    tls: Tls,
+    idle_timeout: Duration,
+    made: Mutex<Option<Made>>,
+}
+
+/// What clients are shown, and what it was made of.
+struct Made {
+    of: Arc<ServerConfig>,
+    config: Arc<quinn::ServerConfig>,
+}
+
+/// A client whose handshake is still to come.
+pub(crate) struct Accepted {
+    incoming: Incoming,
+    config: Arc<quinn::ServerConfig>,
+}
+
+impl Accepted {
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    /// From here on the connection belongs to the thread that this is called on.
+    pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
+        Ok(self.incoming.accept_with(self.config)?.await?)
+    }
+}
+
+impl Listener {
+    /// Binds the address. Errors: `InvalidArgument`, `AccessDenied`, `Io`.
+    pub(crate) fn bind(address: SocketAddr) -> Result<UdpSocket> {
+        let failed = |error| cannot_listen(address, error);
+        let socket = UdpSocket::bind(address).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        // The kernel gives what it may; less costs speed, and nothing else.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
+        Ok(socket)
+    }
+
+    /// Listens, in the runtime that this is called in. Errors: `InvalidArgument`, `Io`.
+    pub(crate) fn start(socket: UdpSocket, tls: Tls, idle_timeout: Duration) -> Result<Self> {
+        let first = config(&tls.current(), idle_timeout)?;
+        let endpoint = Endpoint::new(EndpointConfig::default(), Some(first), socket, Arc::new(TokioRuntime))
+            .map_err(|error| Error::new(ErrorKind::Io, "listening for HTTP/3").caused_by(error))?;
+        Ok(Listener { endpoint, tls, idle_timeout, made: Mutex::default() })
+    }
+
+    /// The next client; `None` when the socket is closed.
+    pub(crate) async fn accept(&self) -> Option<Accepted> {
+        loop {
+            let incoming = self.endpoint.accept().await?;
+            match self.config() {
+                Ok(config) => return Some(Accepted { incoming, config }),
+                Err(error) => {
+                    tracing::error!(%error, "a client of HTTP/3 is refused");
+                    incoming.refuse();
+                }
+            }
+        }
+    }
+
+    /// What a client is shown now: the certificate may have been exchanged since.
+    fn config(&self) -> Result<Arc<quinn::ServerConfig>> {
+        let current = self.tls.current();
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.as_ref().filter(|made| Arc::ptr_eq(&made.of, &current)) {
+            return Ok(made.config.clone());
+        }
+        let config = Arc::new(config(&current, self.idle_timeout)?);
+        *made = Some(Made { of: current, config: config.clone() });
+        Ok(config)
+    }
+
+    /// Takes no more clients.
+    pub(crate) fn refuse_all(&self) {
+        self.endpoint.set_server_config(None);
+    }
+
+    /// Closes what is still open, and waits until clients were told.
+    pub(crate) async fn close(&self) {
+        self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
+    }
+}
+
+fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
+    let failed =
+        |why: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, why).caused_by(error);
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let crypto = QuicServerConfig::try_from(Arc::new(tls))
+        .map_err(|error| failed("the certificate cannot be used for HTTP/3")(io::Error::other(error)))?;
+    let mut transport = TransportConfig::default();
+    let idle = idle_timeout
+        .try_into()
+        .map_err(|error| failed("the header timeout is too long for HTTP/3")(io::Error::other(error)))?;
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_MAX))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+        .send_window(SEND_WINDOW_BYTES)
+        .max_idle_timeout(Some(idle));
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config
+        .max_incoming(WAITING_MAX)
+        .incoming_buffer_size_total(WAITING_BYTES_MAX)
+        .transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+/// The body of `request` as the S3 layer takes it, and what is known of its length.
+pub(super) fn body_of(
+    request: &Request<()>,
+    stream: RequestStream<RecvStream, Bytes>,
+    limits: &Limits,
+) -> (s3s::Body, SizeHint) {
+    let stated = request.headers().get(header::CONTENT_LENGTH);
+    let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
+    let has_none = matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE);
+    if length == Some(0) || (length.is_none() && has_none) {
+        return (s3s::Body::empty(), SizeHint::with_exact(0));
+    }
+    let received =
+        Received { stream, left: length, patience: Patience::default(), stall_timeout: limits.stall_timeout };
+    let length = received.size_hint();
+    (gathered(received, limits.body_bytes_max), length)
+}
+
+struct Received {
+    stream: RequestStream<RecvStream, Bytes>,
+    /// Bytes to come, where that is known.
+    left: Option<u64>,
+    patience: Patience,
+    stall_timeout: Duration,
+}
+
+impl Received {
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        let received = self.stream.poll_recv_data(context);
+        let received = received.map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
+        let Poll::Ready(received) = received else {
+            ready!(self.patience.poll_over(context, self.stall_timeout));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, STALLED)));
+        };
+        self.patience.end();
+        let data = received.map_err(io::Error::other)?;
+        let count = data.as_ref().map_or(0, |data| data.len() as u64);
+        match &mut self.left {
+            // A length that was stated binds (RFC 9114 section 4.1.2).
+            Some(left) if count > *left || (data.is_none() && *left > 0) => {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Some(left) => *left -= count,
+            None => {}
+        }
+        Poll::Ready(Ok(data))
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.poll_data(context).map(|data| data.map(|data| data.map(Frame::data)).transpose())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// Answers that may wait for room at once.
+const TURNS: usize = 4;
+/// How long one of them may keep the others from it: a client may be slow to read one answer alone.
+const TURN: Duration = Duration::from_millis(250);
+/// How many times as long as a quiet connection an answer is waited for while others move: they may
+/// have the whole of a slow link.
+const PATIENCE_AMONG_OTHERS: u32 = 10;
+
+/// What the answers of a connection have in common.
+pub(super) struct Turns {
+    turns: Semaphore,
+    stall_timeout: Duration,
+    started: Instant,
+    /// When something was last sent, in ms after `started`.
+    moved_ms: AtomicU64,
+}
+
+impl Turns {
+    pub(super) fn new(stall_timeout: Duration) -> Self {
+        Turns {
+            turns: Semaphore::new(TURNS),
+            stall_timeout,
+            started: Instant::now(),
+            moved_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Has something sent when it is its turn. Errors: `TimedOut` where the client takes nothing of it.
+    pub(super) async fn send(
+        &self,
+        sending: impl Future<Output = Result<(), StreamError>>,
+    ) -> io::Result<()> {
+        let mut sending = pin!(sending);
+        let turn = self.turns.acquire().await.map_err(io::Error::other)?;
+        let at_once = timeout(TURN, sending.as_mut()).await;
+        drop(turn);
+        let sent = match at_once {
+            Ok(sent) => sent,
+            Err(_) => self.wait(sending).await?,
+        };
+        self.moved_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+        sent.map_err(io::Error::other)
+    }
+
+    async fn wait<T>(&self, mut sending: Pin<&mut impl Future<Output = T>>) -> io::Result<T> {
+        let since = Instant::now();
+        loop {
+            if let Ok(sent) = timeout(self.stall_timeout, sending.as_mut()).await {
+                return Ok(sent);
+            }
+            let moved = self.started + Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
+            let is_over = since.elapsed() >= PATIENCE_AMONG_OTHERS * self.stall_timeout;
+            if is_over || moved.elapsed() >= self.stall_timeout {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+}

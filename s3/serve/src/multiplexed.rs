@@ -1,0 +1,419 @@
+//! What HTTP/2 and HTTP/3 have in common: many requests at once, each with a body that comes in pieces as large as a store
+//! likes to write, and answers whose bodies are read as the client takes them.
+//!
+//! What is read ahead of a client waits in memory for the client's window and for the socket, and of answers that nobody
+//! takes there may be thousands on a few connections. Where much waits, an answer gets its next piece when its last one is
+//! gone; where very much waits, a small one. No answer waits for the window of another, so a client that holds one closed
+//! keeps nobody waiting.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use bytes::{Buf as _, Bytes};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::answer::{Reply, Shared};
+use crate::buffers::{CHUNK_BYTES, Chunk};
+use crate::content::{PIECE_BYTES, Pieces};
+use crate::http1::BROKEN;
+use crate::monitor::{Ending, Monitor, Trace};
+use crate::unsigned::Caller;
+use crate::{answer, monitor};
+
+/// Answers a request, of whose body `length` is known.
+pub(crate) async fn exchange(
+    (shared, held): (&Shared, &HeldBytes),
+    caller: &Caller,
+    request: Request<s3s::Body>,
+    length: SizeHint,
+) -> Response<ReplyBody> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
+    let mut counted = Counted { monitor: &shared.monitor, trace: &trace, is_over: false };
+    trace.parsed(length.exact().unwrap_or(0));
+    let is_head = request.method() == Method::HEAD;
+    let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
+    let mut response = match length.lower() > shared.limits.body_bytes_max {
+        true => answer::too_large(),
+        false => answer::answer(shared, caller, request, trace.clone()).await,
+    };
+    let ready = Instant::now();
+    if let Some(timing) = HeaderValue::from_str(&trace.server_timing(ready)).ok().filter(|_| wants_timing) {
+        response.headers_mut().insert(monitor::SERVER_TIMING, timing);
+    }
+    if let Ok(id) = HeaderValue::from_str(trace.id.as_str()) {
+        response.headers_mut().insert(monitor::REQUEST_ID, id);
+    }
+    response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
+    // What becomes of the body is known to nobody here: frames of many answers share the socket.
+    let (status, body_bytes) = (response.status(), response.body().len());
+    counted.is_over = true;
+    shared.monitor.finish(&trace, &Ending { status, body_bytes, ready, is_complete: true });
+    response_of(response, is_head, held)
+}
+
+/// A request that has begun, and is over also where it is dropped: its client took it back, or did not go
+/// on with it.
+struct Counted<'r> {
+    monitor: &'r Monitor,
+    trace: &'r Trace,
+    is_over: bool,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let status = StatusCode::from_u16(CLIENT_IS_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
+            let ending = Ending { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
+            self.monitor.finish(self.trace, &ending);
+        }
+    }
+}
+
+/// What servers write into their logs for a request that nobody waits for any more.
+const CLIENT_IS_GONE: u16 = 499;
+
+/// What bodies fail with.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body as the S3 layer takes it. It fails beyond `bytes_max`.
+pub(crate) fn gathered<B>(incoming: B, bytes_max: u64) -> s3s::Body
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static,
+{
+    match incoming.is_end_stream() {
+        true => s3s::Body::empty(),
+        false => {
+            let (over, room_bytes) = (Bytes::new(), bytes_max);
+            s3s::Body::http_body_unsync(Gathered { incoming, over, chunk: None, filled: 0, room_bytes })
+        }
+    }
+}
+
+/// Frames are copied together: a write of 256 KiB costs less than sixteen of 16 KiB and the copies.
+struct Gathered<B> {
+    incoming: B,
+    /// What of a frame had no room in the piece before.
+    over: Bytes,
+    chunk: Option<Chunk>,
+    filled: usize,
+    /// Bytes that may still come.
+    room_bytes: u64,
+}
+
+impl<B> Gathered<B> {
+    fn gather(&mut self) {
+        let chunk = self.chunk.get_or_insert_with(Chunk::new);
+        let count = self.over.len().min(CHUNK_BYTES - self.filled);
+        chunk.memory()[self.filled..self.filled + count].copy_from_slice(&self.over[..count]);
+        self.over.advance(count);
+        self.filled += count;
+    }
+
+    /// What was gathered, if anything was.
+    fn take(&mut self) -> Option<Bytes> {
+        let filled = std::mem::take(&mut self.filled);
+        self.chunk.take().map(|chunk| chunk.into_bytes(filled))
+    }
+
+    /// Takes a frame in. Errors: it is more than the gateway takes.
+    fn receive(&mut self, data: Bytes) -> Result<(), BodyError> {
+        let left = self.room_bytes.checked_sub(data.len() as u64);
+        self.room_bytes = left.ok_or_else(|| format!("{BROKEN}: it is larger than this gateway takes"))?;
+        self.over = data;
+        Ok(())
+    }
+}
+
+impl<B> Body for Gathered<B>
+where
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = &mut *self;
+        loop {
+            if !body.over.is_empty() {
+                if body.chunk.is_none() && body.incoming.is_end_stream() {
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut body.over)))));
+                }
+                body.gather();
+                if body.filled < CHUNK_BYTES {
+                    continue;
+                }
+                return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece))));
+            }
+            match ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
+                Some(Ok(frame)) => body.receive(frame.into_data().unwrap_or_default())?,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => return Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece)))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.over.is_empty() && self.chunk.is_none() && self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = (self.over.len() + self.filled) as u64;
+        let left = self.incoming.size_hint().exact();
+        left.map(|left| SizeHint::with_exact(left + held)).unwrap_or_default()
+    }
+}
+
+/// The answer as it is sent; to HEAD only what it says of itself.
+pub(super) fn response_of(response: Response<Reply>, is_head: bool, held: &HeldBytes) -> Response<ReplyBody> {
+    let (mut parts, reply) = response.into_parts();
+    let is_without_body = matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if !is_without_body
+        && let Some(length) = reply.len()
+        && !parts.headers.contains_key(header::CONTENT_LENGTH)
+    {
+        parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    let reply = if is_without_body || is_head { Reply::Nothing } else { reply };
+    Response::from_parts(parts, ReplyBody { left: Left::of(reply), held: held.answer() })
+}
+
+/// A piece, and what comes after it, on their way from a file.
+type Reading = Pin<Box<dyn Future<Output = io::Result<(Bytes, Pieces)>> + Send>>;
+
+/// What a client has not taken yet.
+pub(crate) struct ReplyBody {
+    left: Left,
+    held: HeldAnswer,
+}
+
+enum Left {
+    Content(Pieces),
+    Reading(Reading),
+    Document(s3s::Body),
+    Nothing,
+}
+
+impl Left {
+    fn of(reply: Reply) -> Self {
+        match reply {
+            Reply::Nothing => Left::Nothing,
+            Reply::Content(content) => Left::Content(Pieces::new(content)),
+            Reply::Parts(parts) => Left::Content(Pieces::Parts(parts)),
+            Reply::Document(document) => Left::Document(document),
+        }
+    }
+}
+
+impl ReplyBody {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        loop {
+            match std::mem::replace(&mut self.left, Left::Nothing) {
+                Left::Content(pieces) if pieces.len() > 0 => {
+                    let Poll::Ready(room) = self.held.poll_room(context) else {
+                        self.left = Left::Content(pieces);
+                        return Poll::Pending;
+                    };
+                    self.left = Left::Reading(Box::pin(pieces.next(room)));
+                }
+                Left::Reading(mut reading) => {
+                    let Poll::Ready(read) = reading.as_mut().poll(context) else {
+                        self.left = Left::Reading(reading);
+                        return Poll::Pending;
+                    };
+                    let (piece, rest) = read?;
+                    self.left = Left::Content(rest);
+                    return Poll::Ready(Ok(Some(self.held.hold(piece))));
+                }
+                _ => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Left::Document(document) = &mut self.left {
+            return Pin::new(document).poll_frame(context).map_err(Into::into);
+        }
+        let piece = ready!(self.poll_piece(context));
+        let piece =
+            piece.inspect_err(|error| tracing::warn!(%error, "an object could not be read to its end"));
+        Poll::Ready(piece.map_err(Into::into).transpose().map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.left {
+            Left::Nothing => true,
+            Left::Content(pieces) => pieces.len() == 0,
+            Left::Reading(_) => false,
+            Left::Document(document) => document.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.left {
+            Left::Nothing => SizeHint::with_exact(0),
+            Left::Content(pieces) => SizeHint::with_exact(pieces.len()),
+            Left::Reading(_) => SizeHint::default(),
+            Left::Document(document) => document.size_hint(),
+        }
+    }
+}
+
+/// Waiting for the client of one connection, up to which its answers are read ahead as they can be.
+const CONNECTION_BYTES: u64 = 4 << 20;
+/// The same for all clients of the process together.
+const PROCESS_BYTES: u64 = 32 << 20;
+/// What is read at a time where twice as much waits.
+const SMALL_BYTES: u64 = 4 << 10;
+
+static OF_PROCESS: AtomicU64 = AtomicU64::new(0);
+
+/// What waits for the client of a connection; clones are of the same one.
+#[derive(Clone, Default)]
+pub(crate) struct HeldBytes(Arc<AtomicU64>);
+
+/// What waits of one answer.
+#[derive(Default)]
+struct Own {
+    bytes: AtomicU64,
+    /// The tasks that wait for it to be gone.
+    waker: Mutex<Option<Waker>>,
+}
+
+/// One answer's share of what waits.
+pub(super) struct HeldAnswer {
+    of_connection: HeldBytes,
+    own: Arc<Own>,
+}
+
+impl HeldBytes {
+    /// For another answer on the connection.
+    pub(super) fn answer(&self) -> HeldAnswer {
+        HeldAnswer { of_connection: self.clone(), own: Arc::default() }
+    }
+
+    /// How many times as much waits as is read ahead freely, of the connection or of all: 0, 1, ...
+    fn excess(&self) -> u64 {
+        let (ours, all) = (self.0.load(Ordering::Relaxed), OF_PROCESS.load(Ordering::Relaxed));
+        (ours / CONNECTION_BYTES).max(all / PROCESS_BYTES)
+    }
+}
+
+impl HeldAnswer {
+    /// What may be read next.
+    pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<u64> {
+        let excess = self.of_connection.excess();
+        if excess > 0 && self.own.is_held() {
+            *self.own.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+            // It may have gone before it was known who waits.
+            if self.own.is_held() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
+    }
+
+    /// The same piece, counted until nobody needs it any more.
+    pub(super) fn hold(&self, piece: Bytes) -> Bytes {
+        let bytes = piece.len() as u64;
+        for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {
+            held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        let (of_connection, own) = (self.of_connection.clone(), self.own.clone());
+        Bytes::from_owner(HeldPiece { piece, of_connection, own })
+    }
+}
+
+impl Own {
+    fn is_held(&self) -> bool {
+        self.bytes.load(Ordering::SeqCst) > 0
+    }
+}
+
+struct HeldPiece {
+    piece: Bytes,
+    of_connection: HeldBytes,
+    own: Arc<Own>,
+}
+
+impl AsRef<[u8]> for HeldPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
+}
+
+impl Drop for HeldPiece {
+    fn drop(&mut self) {
+        let bytes = self.piece.len() as u64;
+        self.of_connection.0.fetch_sub(bytes, Ordering::Relaxed);
+        OF_PROCESS.fetch_sub(bytes, Ordering::Relaxed);
+        if self.own.bytes.fetch_sub(bytes, Ordering::SeqCst) == bytes {
+            let waker = self.own.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn piece() -> Bytes {
+        Bytes::from(vec![7; PIECE_BYTES as usize])
+    }
+
+    #[test]
+    fn an_answer_waits_for_itself_alone() {
+        let (one, other) = (HeldBytes::default(), HeldBytes::default());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let context = Context::from_waker(&waker);
+        let greedy = one.answer();
+        let mut held = Vec::new();
+        while greedy.poll_room(&context).is_ready() {
+            held.push(greedy.hold(piece()));
+        }
+        assert_eq!(held.len() as u64 * PIECE_BYTES, CONNECTION_BYTES);
+        assert_eq!(one.answer().poll_room(&context), Poll::Ready(PIECE_BYTES), "another answer");
+        assert_eq!(other.answer().poll_room(&context), Poll::Ready(PIECE_BYTES), "another client");
+        let many: Vec<_> = (0..held.len()).map(|_| (one.answer(), one.answer().hold(piece()))).collect();
+        assert_eq!(one.answer().poll_room(&context), Poll::Ready(SMALL_BYTES));
+        let rest = held[0].slice(5..9);
+        held.clear();
+        assert_eq!((woken.0.load(Ordering::Relaxed), &rest[..]), (0, &[7; 4][..]));
+        drop(rest);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "its last piece is gone");
+        drop(many);
+        assert_eq!(one.0.load(Ordering::Relaxed), 0);
+        assert_eq!(greedy.poll_room(&context), Poll::Ready(PIECE_BYTES));
+    }
+}
