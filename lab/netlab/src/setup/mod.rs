@@ -1,5 +1,5 @@
 //! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
-//! TOML file ([how to write one](../../../docs/layers.md)); the usual ones are built in.
+//! TOML file (`docs/reference/networks.md` says how to write one); the usual ones are built in.
 
 mod accelerator;
 mod container;
