@@ -1,22 +1,24 @@
-//! `bench rest`: HTTP load on one server.
-
-mod channel;
-mod sweep;
+//! `bench rest`: HTTP load on one server, at each combination that lists of options make. The HTTP paths of the client are
+//! channels of the workload.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fordway_client::s3::{Credentials, S3Config, Signer};
 use fordway_command::{Context, Exit};
-use fordway_http::TlsRoots;
-use fordway_load::{RequestPlan, Requests};
-use fordway_measure::{Clock, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, load_table, rate_text};
+use fordway_http::{Timeouts, TlsRoots};
+#[cfg(feature = "http3")]
+use fordway_load::Http3;
+use fordway_load::{Finished, Http1, Http2, Load, Method, RequestPlan, Requests};
+use fordway_measure::{
+    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, load_table, rate_text,
+};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::rest::{self, Arrivals, Block, LaneBlocks, Place, Plan, Settings};
+use fordway_workload::rest::{
+    self, Answer, Arrivals, Block, Channel, Failure, LaneBlocks, Place, Plan, Settings, Traffic,
+};
 use serde_json::json;
 
-use self::channel::{Way, connect};
-use self::sweep::{Point, points};
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
 pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
@@ -103,7 +105,7 @@ fn block(
         };
         connect(&way, requests)
     };
-    let label = format!("requests, {} {}", point.label(args), sweep::lane_name(http));
+    let label = format!("requests, {} {}", point.label(args), lane_name(http));
     let mut progress = |at: rest::Progress| {
         let rate = rate_text(at.requests as f64 / at.elapsed.as_secs_f64());
         context
@@ -114,7 +116,7 @@ fn block(
 }
 
 fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<Requests>> {
-    let method = sweep::method(args.method);
+    let method = method(args.method);
     let size_bytes = point.size_bytes;
     let url = match size_bytes {
         Some(size) => args.url.replace("{size}", &size.to_string()),
@@ -151,7 +153,7 @@ fn arrivals(args: &RestArgs) -> Arrivals {
 
 fn settings(args: &RestArgs, point: &Point, http: HttpArg, cpus: usize) -> Settings {
     Settings {
-        lane: sweep::lane_name(http).to_owned(),
+        lane: lane_name(http).to_owned(),
         phase: point.label(args),
         arrivals: arrivals(args),
         uploads: args.method == MethodArg::Put,
@@ -192,8 +194,8 @@ fn describe(
         }
     }
     let lane = |http: &HttpArg| Lane {
-        name: sweep::lane_name(*http).to_owned(),
-        description: format!("requests over {} to {}", sweep::lane_name(*http), args.url),
+        name: lane_name(*http).to_owned(),
+        description: format!("requests over {} to {}", lane_name(*http), args.url),
     };
     let run = Run {
         schema: SCHEMA.into(),
@@ -217,7 +219,7 @@ fn describe(
 fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json::Value> {
     let parameters = json!({
         "url": args.url,
-        "method": sweep::method(args.method).name(),
+        "method": method(args.method).name(),
         "objects": args.objects,
         "rounds": args.rounds,
         "duration_ns": args.duration.as_nanos() as u64,
@@ -259,4 +261,160 @@ fn report(
         (false, true) => Exit::Failure,
         (false, false) => Exit::Ok,
     })
+}
+
+/// What PUT sends if nothing is said.
+const DEFAULT_PUT_BYTES: u64 = 1024;
+
+/// One combination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Point {
+    size_bytes: Option<u64>,
+    connections: u32,
+    streams: u32,
+    threads: u32,
+}
+
+impl Point {
+    /// How tables call it.
+    fn label(&self, args: &RestArgs) -> String {
+        let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
+        let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };
+        let method = method(args.method).name();
+        format!("{method}{size} c={}{streams} t={}", self.connections, self.threads)
+    }
+}
+
+/// All combinations, sizes first. Errors: `InvalidArgument` for those that cannot be.
+fn points(args: &RestArgs) -> Result<Vec<Point>> {
+    let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
+    if args.url.contains("{size}") && args.size.is_empty() {
+        return refused("the URL has {size}, but there is no --size; name the sizes");
+    }
+    if args.duration.is_zero() {
+        return refused("a --duration of 0 measures nothing; write one such as 10s");
+    }
+    let sizes: Vec<Option<u64>> = match (args.method, args.size.is_empty()) {
+        (MethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
+        (_, true) => vec![None],
+        (_, false) => args.size.iter().copied().map(Some).collect(),
+    };
+    let mut points = Vec::new();
+    for size_bytes in sizes {
+        for &connections in &args.connections {
+            for &streams in &args.streams {
+                for &threads in &args.threads {
+                    if threads > connections {
+                        return refused("there are more --threads than --connections; raise --connections");
+                    }
+                    points.push(Point { size_bytes, connections, streams, threads });
+                }
+            }
+        }
+    }
+    match u8::try_from(points.len()) {
+        Ok(_) => Ok(points),
+        Err(_) => refused("a sweep has at most 255 combinations; leave some out"),
+    }
+}
+
+const fn method(method: MethodArg) -> Method {
+    match method {
+        MethodArg::Get => Method::Get,
+        MethodArg::Put => Method::Put,
+        MethodArg::Head => Method::Head,
+    }
+}
+
+const fn lane_name(http: HttpArg) -> &'static str {
+    match http {
+        HttpArg::Http1 => "http/1.1",
+        HttpArg::Http2 => "http/2",
+        #[cfg(feature = "http3")]
+        HttpArg::Http3 => "http/3",
+    }
+}
+
+/// How many connections a thread has, and how they behave.
+#[derive(Clone)]
+struct Way {
+    http: HttpArg,
+    connections: usize,
+    streams: usize,
+    timeout: Duration,
+    roots: TlsRoots,
+}
+
+/// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+fn connect(way: &Way, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
+    let timeouts = Timeouts { first_byte: way.timeout, progress: way.timeout, ..Timeouts::default() };
+    let (requests, roots) = (requests.clone(), way.roots.clone());
+    let load: Box<dyn Load> = match way.http {
+        HttpArg::Http1 => Box::new(Http1::connect(requests, way.connections, timeouts, roots)?),
+        HttpArg::Http2 => {
+            Box::new(Http2::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+        }
+        #[cfg(feature = "http3")]
+        HttpArg::Http3 => {
+            Box::new(Http3::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+        }
+    };
+    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(way.connections * way.streams) }))
+}
+
+struct HttpChannel {
+    load: Box<dyn Load>,
+    finished: Vec<Finished>,
+}
+
+impl Channel for HttpChannel {
+    fn slots(&self) -> usize {
+        self.load.slots()
+    }
+
+    fn start(&mut self, slot: usize) {
+        self.load.start(slot);
+    }
+
+    fn wait(&mut self, limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+        self.load.wait(limit, &mut self.finished)?;
+        answers.extend(self.finished.drain(..).map(answer));
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        let traffic = self.load.traffic();
+        Traffic {
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+            connections: traffic.connections,
+        }
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let all = self.load.tcp();
+        let mut rtts: Vec<u64> = all.iter().map(|info| u64::from(info.rtt_us)).collect();
+        rtts.sort_unstable();
+        Some(Connections {
+            count: all.len() as u64,
+            rtt_us: *rtts.get(rtts.len() / 2)?,
+            rtt_max_us: *rtts.last()?,
+            retransmits: all.iter().map(|info| u64::from(info.retransmits)).sum(),
+            mss_bytes: u64::from(all.iter().map(|info| info.mss_bytes).min()?),
+        })
+    }
+}
+
+fn answer(finished: Finished) -> Answer {
+    let failure =
+        |problem: fordway_load::Problem| Failure { kind: problem.label(), detail: problem.to_string() };
+    Answer {
+        slot: finished.slot,
+        started: finished.started,
+        first_byte: finished.first_byte,
+        ended: finished.ended,
+        body_bytes: finished.body_bytes,
+        retries: 0,
+        failure: finished.problem.map(failure),
+    }
 }
