@@ -16,8 +16,7 @@ use super::Event;
 use super::copy::{Order, Place, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyArg};
 use crate::replicas::Places;
-use crate::transfer::Existing;
-use crate::transfer::tally::Tally;
+use crate::transfer::{Existing, Tally};
 use crate::web;
 
 /// Read from a file at once.
