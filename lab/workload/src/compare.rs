@@ -11,7 +11,8 @@ use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
-use crate::{Item, Target, Tree, directories};
+use super::tree;
+use crate::{Item, Target, Tree};
 
 /// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
 const BLOCK_FILES: usize = 64;
@@ -193,7 +194,7 @@ impl Comparison<'_> {
     fn note_objects(&mut self, round: u16, jobs: &[Job]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
             let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
-            self.outcome.records.objects.extend(directories::records(counted, objects));
+            self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
