@@ -11,8 +11,8 @@ use fordway_wire::range::parse_content_range;
 use super::batch::{Batch, Here};
 use super::request::Request;
 use super::sink::Sink;
-use super::version::FileVersion;
-use crate::body::short_body;
+use super::source::FileVersion;
+use crate::response::short_body;
 use crate::retry::retry_after;
 
 /// More of a refusal's document is not worth reading.

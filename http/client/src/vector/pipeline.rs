@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd as _;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
@@ -17,7 +16,7 @@ use super::line::{Event, GATHERING_TIME, is_cheap};
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
-use super::version::FileVersion;
+use super::source::FileVersion;
 use crate::Timeouts;
 use crate::connection::{Connection, io_error};
 use crate::response::Head;
