@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
+use super::dir::{name_to_text, text_to_name};
 use crate::call::{openat, openat2, readlinkat, statat};
-use crate::name::{name_to_text, text_to_name};
 use crate::nowait::{Recall, would_wait};
 
 /// The most symbolic links followed on one path, as in the kernel.

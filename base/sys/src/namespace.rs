@@ -1,13 +1,80 @@
-//! Network devices whose wire is a descriptor (TUN).
+//! Namespaces: networks with devices whose wire is a descriptor (TUN), directories that no other process sees, and processes
+//! that do not outlive their starter.
 
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, Result};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::xattr::last_errno;
+use super::file::last_errno;
+
+/// Puts the calling thread, and no other, into a new network namespace in which there is nothing but
+/// a loopback device that is down. The namespace has no name: it lives as long as a thread is in it or
+/// a descriptor of it is open, so nothing is left of it after any death of its maker.
+///
+/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and everybody in a user namespace of their own.
+pub fn new_network_namespace() -> io::Result<OwnedFd> {
+    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    Ok(File::open("/proc/thread-self/ns/net")?.into())
+}
+
+/// Puts the calling thread, and no other, into a network namespace. Threads and processes that it starts
+/// later are in it too. Errors: `PERM` as above, `INVAL` for what is no network namespace.
+pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
+/// The next process that the calling thread starts is the first of a new process namespace: when it
+/// ends, all that it started end, whether they detached themselves or not. The thread can start no
+/// other process once that one has ended. Errors: `PERM` as above.
+pub fn own_process_namespace() -> Result<()> {
+    // SAFETY: as above; this one concerns only processes that are made later.
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
+}
+
+/// Has the process that `command` starts be killed when the thread that starts it ends, however
+/// that comes to be. Errors: the start fails where the kernel refuses, which none does.
+pub fn end_with_thread(command: &mut Command) {
+    let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: between fork and exec only a system call is made; no memory is taken and no lock.
+    unsafe { command.pre_exec(end) };
+}
+
+/// Puts the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in
+/// memory: what is written there is seen by nobody outside, and gone with the last process within and the
+/// last descriptor of the namespace. All else is as it was; what is mounted later stays within.
+///
+/// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
+pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"fordway", directory, c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV)?;
+    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+}
+
+/// Puts the calling thread, and no other, into a mount namespace, with processes that it starts later.
+/// Its working directory is the root from then on. Errors: `PERM` as above, `INVAL` for what is no mount namespace.
+pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
+    // SAFETY: as above. A thread that shares its root and working directory with others may not leave.
+    unsafe { unshare_unsafe(UnshareFlags::FS)? };
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
+}
+
+fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: all are strings that end with a zero and outlive the call; there is no data.
+    let answer =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
+}
 
 /// What precedes each packet: see [`PacketHeader`].
 const HEADER_BYTES: usize = 10;
@@ -102,6 +169,28 @@ fn check(answer: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_there_is_seen_by_nobody_outside() {
+        if !fordway_needs::root("make mount namespaces") {
+            return;
+        }
+        let name = "/run/fordway-of-a-test";
+        let namespace = std::thread::spawn(move || {
+            let namespace = new_mount_namespace(c"/run").unwrap();
+            std::fs::write(name, "x").unwrap();
+            namespace
+        });
+        let namespace = namespace.join().unwrap();
+        assert!(!std::path::Path::new(name).exists());
+        let again = std::thread::spawn(move || {
+            enter_mount_namespace(&namespace).unwrap();
+            std::fs::read_to_string(name).unwrap()
+        });
+        assert_eq!(again.join().unwrap(), "x");
+        let missing = std::thread::spawn(|| new_mount_namespace(c"/no/such/directory")).join().unwrap();
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn headers_are_taken_apart() {
