@@ -11,7 +11,7 @@ mod run;
 mod stats;
 mod table;
 
-pub use counters::{Counters, NotCovered, ProcessCounters};
+pub use counters::{Counters, NotCovered, ProcessCounters, Traffic};
 pub use machine::{FileSystem, Machine};
 pub use record::{Block, ObjectRecord, Operation, RankRecord, Records};
 pub use run::{

@@ -209,12 +209,7 @@ impl Shared<'_> {
         let bounds = (end, self.budget.as_ref(), keep);
         without_panic(|| self.drive(thread, channel, start, bounds, &mut recorder))?;
         let ended = Instant::now();
-        let after = channel.traffic();
-        let traffic = Traffic {
-            sent_bytes: after.sent_bytes - before.sent_bytes,
-            received_bytes: after.received_bytes - before.received_bytes,
-            connections: after.connections - before.connections,
-        };
+        let traffic = channel.traffic().since(before);
         Ok(Part { recorder, traffic, connections: channel.connections(), ended })
     }
 
@@ -311,9 +306,7 @@ impl Shared<'_> {
         };
         for part in parts {
             block.recorder.add(part.recorder);
-            block.traffic.sent_bytes += part.traffic.sent_bytes;
-            block.traffic.received_bytes += part.traffic.received_bytes;
-            block.traffic.connections += part.traffic.connections;
+            block.traffic += part.traffic;
             block.connections = both(block.connections, part.connections);
         }
         block

@@ -9,6 +9,7 @@ mod block;
 mod summary;
 
 pub use block::{Block, Place, Plan, Progress, run_block};
+pub use fordway_measure::Traffic;
 pub use summary::{LaneBlocks, Settings, records, summarise, warnings};
 
 use std::borrow::Cow;
@@ -35,17 +36,6 @@ pub trait Channel {
 
     /// What the kernel knows of the connections; `None` where they are not TCP.
     fn connections(&self) -> Option<Connections>;
-}
-
-/// Bytes on connections, bodies included, and how many connections were made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Sent.
-    pub sent_bytes: u64,
-    /// Received.
-    pub received_bytes: u64,
-    /// Connections made.
-    pub connections: u64,
 }
 
 /// The end of a request.

@@ -103,9 +103,7 @@ impl Total {
         for block in blocks {
             total.recorder.add(Recorder { operations: Vec::new(), ..block.recorder.clone() });
             total.elapsed_ns += block.elapsed_ns;
-            total.traffic.sent_bytes += block.traffic.sent_bytes;
-            total.traffic.received_bytes += block.traffic.received_bytes;
-            total.traffic.connections += block.traffic.connections;
+            total.traffic += block.traffic;
             total.connections = block.connections.or(total.connections);
         }
         total

@@ -383,12 +383,7 @@ impl Channel for HttpChannel {
     }
 
     fn traffic(&self) -> Traffic {
-        let traffic = self.load.traffic();
-        Traffic {
-            sent_bytes: traffic.sent_bytes,
-            received_bytes: traffic.received_bytes,
-            connections: traffic.connections,
-        }
+        self.load.traffic()
     }
 
     fn connections(&self) -> Option<Connections> {
