@@ -13,8 +13,6 @@ use fordway_testkit::scenario::{Scenario, Snapshot, bucket, snapshot, works};
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
-mod way;
-
 /// What a call may fail with, and the kind of error that the caller is to see. Each call fails with
 /// one of them, the next call with the next; in a soak, each with all.
 const FAILURES: &[(Errno, ErrorKind)] = &[

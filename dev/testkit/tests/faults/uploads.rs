@@ -123,7 +123,9 @@ fn dies_at(before: Before, at: usize) -> bool {
     let (store, upload, parts) = prepared(dir.path(), before);
     drop(store);
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--ignored", "--exact", "the_process_that_dies", "--nocapture"]).stdout(Stdio::null());
+    child
+        .args(["--ignored", "--exact", "uploads::the_process_that_dies", "--nocapture"])
+        .stdout(Stdio::null());
     let tags: Vec<&str> = parts.iter().map(|part| part.etag.as_str()).collect();
     let is_old = u8::from(before == Before::Old);
     let task = format!("{is_old} {at} {} {} {}", upload.as_str(), tags.join(","), dir.path().display());

@@ -10,8 +10,6 @@ use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, version
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 
-mod way;
-
 /// Names the directory in which a child process runs one scenario and dies.
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
@@ -69,7 +67,7 @@ fn run_child(way: &Way, scenario: &Scenario, at: usize, dir: &Path) -> bool {
     let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
     let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--ignored", "--exact", "the_process_that_dies", "--nocapture"]);
+    child.args(["--ignored", "--exact", "crash::the_process_that_dies", "--nocapture"]);
     child.env(CHILD, format!("{way} {number} {at} {}", dir.display())).stdout(Stdio::null());
     let status = child.status().unwrap();
     assert!(status.success() || status.signal() == Some(SIGKILL), "{status}");
