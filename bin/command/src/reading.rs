@@ -227,6 +227,8 @@ fn read_ranges_of(
         let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
         memory = match (file.wait(ticket), &file) {
             (Err(error), Opened::One(_)) => {
+                // From here on replicas are read. What was under way on the failed file is asked for again, in the same
+                // order.
                 file = Opened::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;

@@ -200,6 +200,8 @@ impl HttpClient {
         streamed: &mut Streamed<'_>,
     ) -> Result<Response, Failure> {
         let unsent = |error| Failure { error, may_have_acted: false };
+        // The body may not be there a second time. So a connection that the server has closed meanwhile is to be
+        // noticed before any of it is made.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,
@@ -214,12 +216,14 @@ impl HttpClient {
         if streamed.asks_first
             && let FirstWord::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
+            // The server may still expect the body, so nothing else can be sent on this connection.
             return self.answered(head, connection, exchange).map(Response::into_last).map_err(unsent);
         }
         match send_body(&mut connection, streamed) {
             Ok(()) => {}
             Err(Broken::Produce(error)) => return Err(acted(error)),
             Err(Broken::Send(error)) => {
+                // A server that stops reading has often said why before. That says more than a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
                 return early.map(Response::into_last).ok_or_else(|| acted(closed()));
             }

@@ -292,12 +292,15 @@ pub enum Chunk {
 impl Framing {
     /// What the head says (RFC 9112 section 6.3). Errors: `BadResponse` where it contradicts itself.
     pub fn of(head: &Head, connection: &Connection, method: &str) -> Result<Self> {
+        // These have no body, whatever length they state.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(Framing::Empty);
         }
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
+        // A transfer coding overrides a length. Reading it the other way round than a proxy on the way would let a
+        // server slip in a second answer; two lengths that differ are refused below for the same reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(Framing::Chunked(Chunk::Size)),

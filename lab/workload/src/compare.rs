@@ -230,6 +230,7 @@ impl Comparison<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
+        // Read before anything is checked, so that the check counts for nobody.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = Block {
             lane: lane as u8,

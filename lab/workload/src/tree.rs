@@ -49,6 +49,8 @@ impl Tree {
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
+        // Where limits leave files out, the others are to be a sample of the tree (the same for the same seed), and
+        // not its first directories.
         Shuffle::new(limits.seed).shuffle(&mut found.files);
         let mut tree = Tree::default();
         let mut unreadable = found.unreadable;

@@ -118,6 +118,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
     context.output.end_progress();
     let summary = checked?;
     context.output.event(&FsckTotals::new(&summary))?;
+    // Damage comes first: what could not be read may be right, what is corrupt is not.
     Ok(match summary {
         FsckSummary { corrupt: 1.., .. } => Exit::Corrupt,
         FsckSummary { unreadable: 1.., .. } => Exit::Failure,

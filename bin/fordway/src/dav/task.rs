@@ -260,6 +260,8 @@ impl<'c> Copier<'c> {
             true => self.dav.rename(from, to, replaces),
             false => self.dav.copy(from, to, replaces),
         };
+        // Without replacing at first: only where something is there is it asked whether that is a collection, which
+        // would be gone.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
                 self.may_replace(to)?;
@@ -279,6 +281,7 @@ impl<'c> Copier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
+        // The source goes last, so that a failure on the way loses nothing.
         if self.order.moves {
             self.dav.remove(from)?;
         }

@@ -109,11 +109,13 @@ impl Runner<'_> {
     ) -> Result<ObjectInfo> {
         let failed = |error| file_error("writing", path.display(), error);
         file.set_len(info.size).map_err(failed)?;
+        // An object that is replaced meanwhile fails the copy instead of mixing its parts with the old ones.
         let conditions = Conditions::only_if(info.etag.clone());
         self.each_part(part_ranges(info.size, self.settings.part_size_bytes), |(number, offset, len)| {
             let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
             let options = GetOptions { range, conditions: conditions.clone(), ..self.source() };
             let object = self.store().get(from.0, from.1, &options)?;
+            // The parts go into the file by what was asked for; bytes of another range would be written in its place.
             if object.range != (offset..offset + len) || object.info.size != info.size {
                 let (range, size) = (&object.range, object.info.size);
                 let wanted = format!("{offset}..{} of {}", offset + len, info.size);

@@ -289,6 +289,7 @@ impl Serving<'_> {
                     waiting = self.next_ahead(passed);
                 }
                 let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
+                    // An error is the only way out of a copy, and this one is no failure: see below.
                     is_over = true;
                     return Err(Error::from(ErrorKind::Interrupted));
                 };

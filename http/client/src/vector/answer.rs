@@ -267,7 +267,11 @@ impl Ahead {
             };
             left -= done;
             if done < count {
+                // A piece of which only a part came was foreseen rightly so far; and what lies behind the last part is
+                // not foreseen at all.
                 let is_surprise = count == piece.len() && !matches!(piece, Piece::Behind(_));
+                // What was foreseen wrongly lies in places of other bytes. It goes back in the order in which it came,
+                // to be read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
                 return Ok(Settled { body_bytes: (got - left) as u64, is_surprise });

@@ -204,6 +204,7 @@ fn unwanted_bytes(place: &Place, answer: &mut Response, left: &Range<u64>) -> Re
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
+            // The bytes go where those asked for belong, so any others would corrupt the copy.
             let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
                 let detail = "the server answered with other bytes than those asked for";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());

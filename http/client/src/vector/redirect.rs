@@ -110,11 +110,13 @@ impl Route {
             return Err(self.refused(&why));
         }
         if ours != theirs {
+            // They are for the host that the user named, not for one that it sends us to.
             self.session = self.session.without_credentials();
         }
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
+        // What is remembered has led here, and would lead the next read here too.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }
@@ -198,6 +200,8 @@ pub(crate) fn fetch(
         let mut answer = ask(&route.session, &route.file, &Counts::default(), method, &headers)
             .map_err(|error| route.named("open", error))?;
         if let Some(moved) = Moved::of(answer.status(), answer.header("location")) {
+            // The next step takes a permit of its own. Threads that each hold one and wait for another would wait for
+            // ever.
             drop(answer);
             drop(_permit);
             route.follow(&moved).map_err(|error| route.named("open", error))?;

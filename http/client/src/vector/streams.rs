@@ -352,6 +352,7 @@ impl Stream {
             if content.is_whole() && self.request.spans.len() > 1 && !is_cheap(version, batch) {
                 return Ok(Step::Ended(End::Whole));
             }
+            // A short rest is received rather than given up: it is most likely under way already.
             let is_long = left.unwrap_or(content.data_left()) > LET_COME_BYTES;
             if (batch.has_ended() && is_long) || content.is_enough() {
                 return Ok(if content.is_enough() { Step::Done } else { Step::Ended(End::Unneeded) });

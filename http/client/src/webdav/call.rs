@@ -172,6 +172,8 @@ fn send(route: &Route, call: &mut Call<'_>) -> Result<Response, Failed> {
         Body::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         Body::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
+    // A server that refuses a body, or wants it elsewhere, would be sent all of it for nothing. To ask costs a round
+    // trip, which a small body is not worth.
     let is_large =
         matches!(&call.body, Body::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
     let asks_first = is_large && !call.must_not_ask;

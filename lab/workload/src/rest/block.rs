@@ -406,6 +406,8 @@ pub(super) fn open(
                 idle.push_front(slot);
                 break;
             }
+            // Latency counts from here, not from when a slot became free: a server that stalls would be asked later,
+            // and the wait that it caused would not be seen.
             intended[slot] = due;
             schedule.advance();
             channel.start(slot);
@@ -415,6 +417,7 @@ pub(super) fn open(
             recorder.skipped += stretch.skipped(schedule);
             return Ok(());
         }
+        // Without an idle slot nothing can start, whatever is due: only an answer changes that.
         let limit = if has_more && !idle.is_empty() { stretch.until(&schedule) } else { LOOK_EVERY };
         channel.wait(limit, &mut answers)?;
         stretch.count(answers.len());

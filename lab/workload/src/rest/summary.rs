@@ -242,6 +242,7 @@ pub(super) struct Reached<'c> {
 /// The limit, as far as the counters tell. A client has as many processors as threads, and so has a
 /// server; both together have the machine's, which they share.
 pub(super) fn limit(settings: &Settings, reached: &Reached) -> Limit {
+    // An open loop that kept its rate was limited by that, however busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
         return named("rate", format!("{reached} of the {asked} requests/s that were asked for"));
@@ -264,6 +265,7 @@ pub(super) fn limit(settings: &Settings, reached: &Reached) -> Limit {
         (true, true) => "client and server cpu",
         (true, false) => "client cpu",
         (false, true) => "server cpu",
+        // Neither uses all that it could alone, but they share the machine, and that has nothing left.
         _ if client + server >= BUSY * cpus => "client and server cpu",
         _ if client + server < IDLE * client_room.min(server_room) => "waiting",
         _ => "cannot tell",

@@ -164,6 +164,8 @@ pub fn follow(link: &mut dyn Link) -> Result<()> {
             }
         };
         (0..order.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
+        // The other side starts its clock when this answer is there, so the warm-up is over on both before either
+        // counts.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
         link.send(&[0; 8])?;

@@ -135,6 +135,8 @@ impl Mpi {
         let name = format!("{}{way}", self.name());
         let door = Door::open()?;
         let mut command = Command::new(&self.launcher);
+        // Open MPI binds each of two ranks to a core of its own by default; the processes of the other transports are
+        // free.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
