@@ -218,11 +218,11 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
 /// Connections whose round trip is asked for.
 const CONNECTIONS: usize = 11;
 /// The most that is moved, and for how long.
-const DOWNLOAD_BYTES_MAX: u64 = 1 << 30;
-const DOWNLOAD_TIME_MAX: Duration = Duration::from_secs(5);
-const SENT_PIECE_BYTES: usize = 1 << 20;
+const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
+const TRANSFER_PIECE_BYTES: usize = 1 << 20;
 /// Less says more of the start of a connection than of its bandwidth.
-const DOWNLOAD_BYTES_MIN: u64 = 1 << 20;
+const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
 /// Errors: `Unavailable` if nobody is at `peer`; `InvalidArgument` if it is no place.
 pub(super) fn network(peer: Option<&str>) -> Result<Vec<Quantity>> {
@@ -280,12 +280,12 @@ fn download(origin: &Origin, path: &str) -> Result<Quantity> {
     if response.status() != 200 {
         return unknown(format!("{origin}{path} was answered with status {}", response.status()));
     }
-    let Some(length) = response.body_bytes().filter(|length| *length >= DOWNLOAD_BYTES_MIN) else {
+    let Some(length) = response.body_bytes().filter(|length| *length >= TRANSFER_BYTES_MIN) else {
         return unknown(format!("{origin}{path} is no object of a known size of at least 1 MiB"));
     };
-    let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; SENT_PIECE_BYTES]);
-    while done < length.min(DOWNLOAD_BYTES_MAX) && since.elapsed() < DOWNLOAD_TIME_MAX {
-        let wanted = (length - done).min(SENT_PIECE_BYTES as u64) as usize;
+    let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; TRANSFER_PIECE_BYTES]);
+    while done < length.min(TRANSFER_BYTES_MAX) && since.elapsed() < TRANSFER_TIME_MAX {
+        let wanted = (length - done).min(TRANSFER_PIECE_BYTES as u64) as usize;
         response.read_into(&mut piece[..wanted])?;
         done += wanted as u64;
     }
@@ -306,7 +306,7 @@ fn loopback() -> Result<Vec<Quantity>> {
     let (done, elapsed) = std::thread::scope(|scope| -> std::io::Result<(u64, Duration)> {
         let sender = scope.spawn(|| send(TcpStream::connect(address)?));
         let (mut stream, _) = listener.accept()?;
-        let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; SENT_PIECE_BYTES]);
+        let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; TRANSFER_PIECE_BYTES]);
         loop {
             match stream.read(&mut piece)? {
                 0 => break,
@@ -324,10 +324,10 @@ fn loopback() -> Result<Vec<Quantity>> {
 }
 
 fn send(mut stream: TcpStream) -> std::io::Result<()> {
-    let (since, mut left, piece) = (Instant::now(), DOWNLOAD_BYTES_MAX, vec![1; SENT_PIECE_BYTES]);
-    while left > 0 && since.elapsed() < DOWNLOAD_TIME_MAX {
+    let (since, mut left, piece) = (Instant::now(), TRANSFER_BYTES_MAX, vec![1; TRANSFER_PIECE_BYTES]);
+    while left > 0 && since.elapsed() < TRANSFER_TIME_MAX {
         stream.write_all(&piece)?;
-        left -= SENT_PIECE_BYTES as u64;
+        left -= TRANSFER_PIECE_BYTES as u64;
     }
     Ok(())
 }
