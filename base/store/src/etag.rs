@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::text::Text;
+use super::name::Text;
 
 /// The longest tag kept without an allocation; the tag of an upload of 10,000 parts has 38 bytes.
 const SHORT_BYTES: usize = 40;

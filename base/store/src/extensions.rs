@@ -1,9 +1,20 @@
 //! What a store has beyond buckets and objects. [`Store`](crate::Store) is all of it.
+//!
+//! Documents are what S3 keeps about a bucket as a whole, such as its tags or its CORS rules.
+//! A document is S3's own XML or JSON. A store keeps the bytes and does not read them: so a new kind of document takes no
+//! change in any store, and none in the protocols between them.
+//!
+//! Tags of objects are names and values that a writer may change without writing the object again.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, Deleted, Expected, GetOptions, Key, ObjectInfo,
-    ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, Tags, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery, Writer,
+    Bucket, CompleteOptions, CompletedPart, DeleteOptions, Deleted, Error, ErrorKind, Expected, GetOptions,
+    Key, ObjectInfo, ObjectPart, Objects, PartListing, PartOptions, PartsQuery, PutOptions, PutResult,
+    Result, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, Versioning, VersionsQuery,
+    Writer,
 };
 
 /// Many objects by one call. A store that can do better than one after the other says how.
@@ -129,4 +140,135 @@ fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Resu
     let mut body = Vec::new();
     store.read(bucket, key, &GetOptions::default(), &mut body)?;
     Ok(body)
+}
+
+/// Bytes of the longest document; AWS allows as much for its longest, CORS rules.
+pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
+/// Bytes of the longest name of a kind.
+const MAX_KIND_BYTES: usize = 32;
+
+/// What a document says: the name of S3's sub-resource, such as `cors` or `tagging`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocumentKind(Cow<'static, str>);
+
+impl DocumentKind {
+    /// A kind that this program knows. `name` has lower-case letters and hyphens.
+    pub const fn known(name: &'static str) -> Self {
+        DocumentKind(Cow::Borrowed(name))
+    }
+
+    /// A kind by its name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
+    pub fn new(name: &str) -> Result<Self> {
+        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
+            let why = format!("{name:?} is no kind of document; write lower-case letters and hyphens");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(DocumentKind(Cow::Owned(name.to_owned())))
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DocumentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The documents of buckets, one of each kind.
+pub trait BucketDocuments {
+    /// The document; `None` if the bucket has none. Errors: `NoSuchBucket`.
+    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
+
+    /// Sets the document in the place of the one there was; readers see either. The bytes are not checked.
+    /// Errors: `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not
+    /// decide about the bucket.
+    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
+
+    /// Removes the document; removing what is not there succeeds. Errors: as for [`BucketDocuments::set_document`].
+    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+}
+
+/// Errors: `EntityTooLarge` for more than a document may have.
+pub fn check_document(document: &[u8]) -> Result<()> {
+    if document.len() <= MAX_DOCUMENT_BYTES {
+        return Ok(());
+    }
+    let why =
+        format!("a document of a bucket has at most {MAX_DOCUMENT_BYTES} bytes, this one {}", document.len());
+    Err(Error::new(ErrorKind::EntityTooLarge, why))
+}
+
+/// Tags by name.
+pub type Tags = BTreeMap<String, String>;
+
+/// The most tags of one object (S3's limit).
+pub const MAX_TAGS: usize = 10;
+/// The longest name, in characters.
+const MAX_NAME_CHARS: usize = 128;
+/// The longest value, in characters.
+const MAX_VALUE_CHARS: usize = 256;
+
+/// Holds tags against S3's limits: 10 of them, names of 1 to 128 and values of up to 256 characters.
+/// Errors: `InvalidTag`.
+pub fn check_tags(tags: &Tags) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
+    if tags.len() > MAX_TAGS {
+        return refuse(format!("{} tags are more than {MAX_TAGS}", tags.len()));
+    }
+    tags.iter().try_for_each(|(name, value)| check_tag(name, value))
+}
+
+/// Holds one tag against S3's limits. Errors: `InvalidTag`.
+pub fn check_tag(name: &str, value: &str) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidTag, why));
+    if !(1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
+        return refuse(format!("the tag name {name:?} does not have 1 to {MAX_NAME_CHARS} characters"));
+    }
+    if value.chars().count() > MAX_VALUE_CHARS {
+        return refuse(format!("the value of the tag {name:?} has over {MAX_VALUE_CHARS} characters"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_plain_names() {
+        for name in ["cors", "object-lock", "a"] {
+            assert_eq!(DocumentKind::new(name).unwrap().as_str(), name);
+        }
+        let long = "a".repeat(33);
+        for name in ["", "..", "a/b", "CORS", "a.b", "a b", "c\0", &long] {
+            assert_eq!(DocumentKind::new(name).unwrap_err().kind(), ErrorKind::InvalidArgument, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn documents_have_an_end() {
+        assert!(check_document(&[0; MAX_DOCUMENT_BYTES]).is_ok());
+        assert_eq!(
+            check_document(&[0; MAX_DOCUMENT_BYTES + 1]).unwrap_err().kind(),
+            ErrorKind::EntityTooLarge
+        );
+    }
+
+    #[test]
+    fn limits() {
+        let tags = |count: usize, name: usize, value: usize| -> Tags {
+            (0..count).map(|at| (format!("{at:x>name$}"), "ä".repeat(value))).collect()
+        };
+        assert!(check_tags(&tags(10, 128, 256)).is_ok());
+        for bad in
+            [tags(11, 2, 0), tags(1, 129, 0), tags(1, 1, 257), Tags::from([(String::new(), "v".into())])]
+        {
+            assert_eq!(check_tags(&bad).unwrap_err().kind(), ErrorKind::InvalidTag);
+        }
+    }
 }

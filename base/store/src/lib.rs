@@ -4,12 +4,8 @@
 //! [`MemoryStore`] is the smallest complete implementation. It is the model that the conformance
 //! suite and the random-operation tests hold every other lane against.
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
 mod conditions;
 mod digest;
-mod documents;
 mod error;
 mod etag;
 mod extensions;
@@ -18,19 +14,17 @@ mod memory;
 mod multipart;
 mod name;
 mod object;
-mod page_buffer;
-mod range;
 mod receive;
-mod tags;
-mod text;
 mod version;
 
-pub use conditions::{Conditions, ETagMatch};
+pub use conditions::{ByteRange, Conditions, ETagMatch};
 pub use digest::{Checksum, ChecksumAlgorithm, ChecksumPlan, ChecksumType, Digests, Expected, Hasher};
-pub use documents::{BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, check_document};
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
-pub use extensions::{MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions};
+pub use extensions::{
+    BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches, ObjectTags,
+    ObjectVersions, Tags, check_document, check_tag, check_tags,
+};
 pub use list::{Collector, Entry, ListQuery, Listing, MAX_KEYS, ObjectSummary, Step};
 pub use memory::MemoryStore;
 pub use multipart::{
@@ -42,13 +36,13 @@ pub use object::{
     BoxedMetadata, BucketInfo, Content, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, Object,
     ObjectInfo, ObjectPart, PartOptions, PutOptions, PutResult,
 };
-pub use page_buffer::PageBuffer;
-pub use range::ByteRange;
-pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
-pub use tags::{MAX_TAGS, Tags, check_tag, check_tags};
+pub use receive::{PageBuffer, TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use version::{
     Deleted, VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// An S3 object store, on any lane: [`Objects`] and all that S3 has beyond them.
 pub trait Store: ObjectBatches + ObjectTags + ObjectVersions + MultipartUploads + BucketDocuments {

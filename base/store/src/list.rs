@@ -135,9 +135,11 @@ impl<'q> Collector<'q> {
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(Entry::name);
+        // Keys come in order, so all below one prefix come one after the other.
         if prefix.is_some() && prefix == last {
             return Ok(Step::Next);
         }
+        // Only now: a page is full when something is left for the next one, which is never empty then.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(Step::Full);

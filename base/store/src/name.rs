@@ -1,9 +1,13 @@
-//! Names of buckets and keys, valid by construction.
+//! Names of buckets and keys, valid by construction; short ones without an allocation.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
+use std::ops::Deref;
 
-use crate::text::Text;
+use arrayvec::ArrayString;
+
 use crate::{Error, ErrorKind, Result};
 
 /// The longest key, in bytes of UTF-8 (S3's limit).
@@ -93,6 +97,62 @@ impl fmt::Display for Key {
     }
 }
 
+/// A text that never changes. Up to `N` bytes lie in it; a longer one has an allocation.
+#[derive(Clone)]
+pub(crate) enum Text<const N: usize> {
+    Short(ArrayString<N>),
+    Long(Box<str>),
+}
+
+impl<const N: usize> From<&str> for Text<N> {
+    fn from(text: &str) -> Self {
+        ArrayString::from(text).map_or_else(|_| Text::Long(text.into()), Text::Short)
+    }
+}
+
+impl<const N: usize> Deref for Text<N> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Text::Short(text) => text,
+            Text::Long(text) => text,
+        }
+    }
+}
+
+impl<const N: usize> PartialEq for Text<N> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<const N: usize> Eq for Text<N> {}
+
+impl<const N: usize> PartialOrd for Text<N> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<const N: usize> Ord for Text<N> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl<const N: usize> Hash for Text<N> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl<const N: usize> fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +181,15 @@ mod tests {
         assert_eq!(Key::new("k".repeat(1025)).unwrap_err().kind(), ErrorKind::KeyTooLong);
         assert_eq!(Key::new("").unwrap_err().kind(), ErrorKind::InvalidKey);
         assert_eq!(Key::new("a\0b").unwrap_err().kind(), ErrorKind::InvalidKey);
+    }
+
+    #[test]
+    fn the_length_does_not_show() {
+        let texts: Vec<Text<4>> = ["", "abcd", "abcde", "b"].map(Text::from).into();
+        assert!(matches!(texts[1], Text::Short(_)) && matches!(texts[2], Text::Long(_)));
+        assert_eq!(texts.iter().map(|text| &**text).collect::<Vec<_>>(), ["", "abcd", "abcde", "b"]);
+        assert!(texts.is_sorted(), "{texts:?}");
+        let set: std::collections::HashSet<_> = texts.iter().cloned().collect();
+        assert!(texts.iter().all(|text| set.contains(text)) && set.len() == texts.len());
     }
 }

@@ -182,6 +182,7 @@ impl<'q> VersionCollector<'q> {
             return Ok(Step::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
+            // Before the look at room: a page that has the prefix already needs none for it.
             if self.page.prefixes.last() == Some(&prefix) {
                 return Ok(Step::SkipPrefix(prefix));
             }

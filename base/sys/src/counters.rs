@@ -1,13 +1,18 @@
-//! What the kernel counts of any process, which processors it may use, and timers that keep time.
+//! What the kernel counts of any process, which processors it may use, and timers that keep time. Hardware counters are read
+//! through `perf_event_open`, where the machine has them and lets us read them. The counter that reference cycles are counted
+//! by is here too, and a clock for what may be a few milliseconds off.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::num::NonZeroU64;
+use std::os::fd::FromRawFd;
+use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, Result};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
+use super::file::last_errno;
 use crate::process_cpu_ns;
 
 /// What one process has used so far.
@@ -129,8 +134,155 @@ pub fn precise_timers() -> rustix::io::Result<()> {
     set_current_timer_slack(NonZeroU64::new(1))
 }
 
+/// Counted events, in the order of [`HardwareCounts`]' fields (`PERF_TYPE_HARDWARE`).
+const EVENTS: [u64; 4] = [
+    0, // PERF_COUNT_HW_CPU_CYCLES
+    9, // PERF_COUNT_HW_REF_CPU_CYCLES
+    1, // PERF_COUNT_HW_INSTRUCTIONS
+    3, // PERF_COUNT_HW_CACHE_MISSES
+];
+/// Bits of `perf_event_attr`: threads that are started later count too; not the hypervisor.
+const INHERIT: u64 = 1 << 1;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
+const WITH_TIMES: u64 = 3;
+
+/// The first published form of the kernel's `perf_event_attr`, which every kernel takes.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+}
+
+/// Events counted; `None` is not measured: the machine lacks the counter, or it did not run all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardwareCounts {
+    /// Cycles of the processor.
+    pub cycles: Option<u64>,
+    /// Cycles at the processor's nominal frequency.
+    pub reference_cycles: Option<u64>,
+    /// Instructions.
+    pub instructions: Option<u64>,
+    /// Misses of the last-level cache.
+    pub cache_misses: Option<u64>,
+}
+
+/// Counters of some processes, user and kernel mode; they count from when they are opened.
+pub struct HardwareCounters([Option<Vec<File>>; 4]);
+
+impl HardwareCounters {
+    /// Opens the counters for all threads of `pids` and for those that these will start. An event that
+    /// cannot be counted on all of them is not counted at all.
+    pub fn open(pids: &[u32]) -> Self {
+        let threads: Vec<i32> = pids.iter().flat_map(|pid| threads_of(*pid)).collect();
+        let on_all = |event: u64| -> Option<Vec<File>> {
+            let opened: Result<Vec<File>> = threads.iter().map(|thread| open_event(event, *thread)).collect();
+            opened.ok().filter(|files| !files.is_empty())
+        };
+        HardwareCounters(EVENTS.map(on_all))
+    }
+
+    /// Counts so far. A counter that the kernel took off the processor for some time is refused:
+    /// what it missed is not known.
+    pub fn read(&self) -> HardwareCounts {
+        let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
+        let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
+        HardwareCounts {
+            cycles: sum(cycles),
+            reference_cycles: sum(reference_cycles),
+            instructions: sum(instructions),
+            cache_misses: sum(cache_misses),
+        }
+    }
+}
+
+fn threads_of(pid: u32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn open_event(event: u64, thread: i32) -> Result<File> {
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        config: event,
+        read_format: WITH_TIMES,
+        flags: INHERIT | EXCLUDE_HYPERVISOR,
+        ..Attributes::default()
+    };
+    const ANY_CPU: i32 = -1;
+    const NO_GROUP: i32 = -1;
+    const CLOEXEC: u64 = 1 << 3;
+    // SAFETY: `attributes` is a whole `perf_event_attr` of the size that it states.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread, ANY_CPU, NO_GROUP, CLOEXEC)
+    };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just given us this descriptor, and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
+        Ok(_) => Err(last_errno()),
+        Err(_) => Err(Errno::OVERFLOW),
+    }
+}
+
+fn read_event(mut file: &File) -> Option<u64> {
+    let mut bytes = [0_u8; 24];
+    file.read_exact(&mut bytes).ok()?;
+    let word = |at: usize| u64::from_ne_bytes(bytes[8 * at..8 * at + 8].try_into().unwrap_or_default());
+    let (count, enabled_ns, running_ns) = (word(0), word(1), word(2));
+    (running_ns == enabled_ns).then_some(count)
+}
+
+/// The processor's time-stamp counter, which runs at the clock of reference cycles whatever the cores do;
+/// `None` on processors other than x86-64, whose counters run at a clock of their own.
+#[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
+pub fn reference_cycles() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every x86-64 processor has the instruction, and it reads nothing but a counter.
+        Some(unsafe { core::arch::x86_64::_rdtsc() })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// A moment of the monotonic clock, as of the kernel's last tick (1 to 10 ms ago). Cost: a fifth of
+/// `Instant::now`'s, which reads the processor's counter; none is a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tick {
+    /// Since the clock started.
+    ns: u64,
+}
+
+impl Tick {
+    /// The last one.
+    pub fn now() -> Self {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a `timespec` of ours. The call cannot fail for this clock; the C
+        // library's is used because it works in debuggers that give a process no vDSO.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+        // The clock starts with the machine, so it is never negative; 64 bits last for 584 years.
+        Tick { ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 }
+    }
+
+    /// How long ago it was, by the last tick.
+    pub fn elapsed(self) -> Duration {
+        Duration::from_nanos(Tick::now().ns.saturating_sub(self.ns))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -149,5 +301,33 @@ mod tests {
         assert_eq!(usage_of(child.id()).expect_err("it has ended").kind(), io::ErrorKind::NotFound);
         assert_eq!(pin_process(child.id(), &[0]), Err(Errno::SRCH));
         assert_eq!(pin_thread(&[1 << 20]), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn counts_grow_or_are_absent() {
+        assert_eq!(size_of::<Attributes>(), 64);
+        let counters = HardwareCounters::open(&[std::process::id()]);
+        let before = counters.read().instructions;
+        std::hint::black_box((0..1_000_000_u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
+        if let (Some(before), Some(after)) = (before, counters.read().instructions) {
+            assert!(after > before + 1_000_000);
+        }
+        assert_eq!(HardwareCounters::open(&[0x7fff_fff0]).read(), HardwareCounts::default());
+    }
+
+    #[test]
+    fn it_counts_up() {
+        let Some(before) = reference_cycles() else { return };
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(reference_cycles() > Some(before));
+    }
+
+    #[test]
+    fn it_is_at_most_a_tick_behind() {
+        let (start, tick) = (Instant::now(), Tick::now());
+        std::thread::sleep(Duration::from_millis(30));
+        let (exact, coarse) = (start.elapsed(), tick.elapsed());
+        assert!(coarse + Duration::from_millis(11) > exact, "{coarse:?} of {exact:?}");
+        assert!(coarse < exact + Duration::from_millis(11), "{coarse:?} of {exact:?}");
     }
 }

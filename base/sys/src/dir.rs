@@ -1,12 +1,19 @@
-//! Reading directories.
+//! Reading directories, and file names as text, whatever bytes they have.
+//!
+//! Linux takes any bytes but `/` and NUL for a name. In text, bytes that are no UTF-8 appear as the
+//! private characters U+EF80 to U+EFFF, one for each byte from 0x80 to 0xFF (as in the OPTU-8
+//! encoding of MirBSD); so do the three bytes of such a character that a name has itself. No two
+//! names become the same text, and names of plain UTF-8 stay what they are.
+//!
+//! Every function of this crate that takes a name or path as `&str` means such text.
 
+use std::borrow::Cow;
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, Result};
 
 use crate::call::{self, statat};
-use crate::name::text_to_name;
 
 /// Room for the entries of one `getdents64`: about a thousand names a call.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -71,5 +78,105 @@ fn kind_of(kind: FileType) -> EntryKind {
         FileType::Symlink => EntryKind::Link,
         FileType::Unknown => EntryKind::Unknown,
         _ => EntryKind::Other,
+    }
+}
+
+/// What the character for a byte has above that byte.
+const BASE: u32 = 0xEF00;
+/// The first byte, in UTF-8, of U+E000 to U+EFFF, which almost no name has.
+const LEAD: u8 = 0xEE;
+
+/// A name of the file system as text.
+pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(name) {
+        Ok(text) if !may_have_escapes(text) => Cow::Borrowed(text),
+        _ => Cow::Owned(escaped(name)),
+    }
+}
+
+/// The bytes that a text stands for. [`name_to_text`] of them is the same text, unless it has escapes
+/// that are not needed.
+pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
+    if !may_have_escapes(text) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut name = Vec::with_capacity(text.len());
+    for char in text.chars() {
+        match byte_of(char) {
+            Some(byte) => name.push(byte),
+            None => name.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Cow::Owned(name)
+}
+
+/// Whether `text` is what [`name_to_text`] makes of a name: of several texts for one name just one is.
+pub fn is_text_of_a_name(text: &str) -> bool {
+    !may_have_escapes(text) || name_to_text(&text_to_name(text)) == text
+}
+
+fn may_have_escapes(text: &str) -> bool {
+    !text.is_ascii() && memchr::memchr(LEAD, text.as_bytes()).is_some()
+}
+
+fn escaped(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len() * 3);
+    let escape = |text: &mut String, bytes: &[u8]| {
+        text.extend(bytes.iter().filter_map(|byte| char::from_u32(BASE + u32::from(*byte))));
+    };
+    for chunk in name.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match byte_of(char) {
+                Some(_) => escape(&mut text, char.encode_utf8(&mut [0; 4]).as_bytes()),
+                None => text.push(char),
+            }
+        }
+        escape(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn byte_of(char: char) -> Option<u8> {
+    let byte = u32::from(char).checked_sub(BASE).and_then(|low| u8::try_from(low).ok());
+    byte.filter(|byte| *byte >= 0x80)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_texts() {
+        for (name, text) in [
+            (&b"plain \xc3\xa9"[..], "plain é"),
+            (b"\xff", "\u{efff}"),
+            (b"a\x80b\xc3", "a\u{ef80}b\u{efc3}"),
+            ("\u{ef80}".as_bytes(), "\u{efee}\u{efbe}\u{ef80}"),
+            ("\u{e000}".as_bytes(), "\u{e000}"),
+            ("\u{ef7f}".as_bytes(), "\u{ef7f}"),
+        ] {
+            assert_eq!(name_to_text(name), text);
+            assert_eq!(&*text_to_name(text), name, "{text:?}");
+            assert!(is_text_of_a_name(text));
+        }
+        // Escaped without need: the name equals the plain text.
+        assert_eq!(&*text_to_name("\u{efc3}\u{efa9}"), "é".as_bytes());
+        assert!(!is_text_of_a_name("\u{efc3}\u{efa9}"));
+    }
+
+    /// Whatever the bytes, the text leads back to them.
+    #[test]
+    fn every_name_comes_back() {
+        let mut state = 1_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            [0xee, 0xbe, 0x80, 0xef, 0xc3, b'a', (state >> 24) as u8][(state >> 16) as usize % 7]
+        };
+        for len in (0..12).cycle().take(20_000) {
+            let name: Vec<u8> = (0..len).map(|_| next()).collect();
+            let text = name_to_text(&name).into_owned();
+            assert_eq!(&*text_to_name(&text), name, "{text:?}");
+            assert!(is_text_of_a_name(&text));
+        }
     }
 }

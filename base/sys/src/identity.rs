@@ -1,12 +1,17 @@
-//! As whom a thread acts on files.
+//! As whom a thread acts on files, and what the system's user database says of a user. Threads that gave up the right to
+//! become another user have the work done by a [`Helper`].
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::Gid;
 use rustix::io::{Errno, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
+use super::process::Process;
 use crate::socket::Peer;
 
 /// The effective user of this process.
@@ -169,11 +174,105 @@ fn set_file_id(call: libc::c_long, id: u32) -> Result<()> {
     }
 }
 
+/// Room for the texts of an entry; longer ones do not matter here.
+const TEXT_BYTES: usize = 16 * 1024;
+/// The most groups that are asked for: the kernel takes no more.
+const GROUPS_MAX: usize = 65_536;
+
+/// The group of users without one: what Linux shows for an id that it cannot map.
+const NO_GROUP: u32 = 65_534;
+
+/// The user with the id `uid` and its groups; one of no group where the database does not know it.
+pub fn peer_of_user(uid: u32) -> Peer {
+    known(uid).unwrap_or(Peer { uid, gid: NO_GROUP, groups: Vec::new() })
+}
+
+fn known(uid: u32) -> Option<Peer> {
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut text = vec![0; TEXT_BYTES];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are to memory that is ours during the call, of the sizes stated.
+    let result =
+        unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &raw mut found) };
+    if result != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: the call succeeded and found an entry, so it has filled it in.
+    let entry = unsafe { entry.assume_init() };
+    // SAFETY: its name ends in NUL and lies in `text`, which is still there.
+    let name = unsafe { CStr::from_ptr(entry.pw_name) };
+    Some(Peer { uid, gid: entry.pw_gid, groups: groups_of(name, entry.pw_gid) })
+}
+
+fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
+    let mut groups = vec![0; 64];
+    loop {
+        let mut count = groups.len() as libc::c_int;
+        // SAFETY: the name ends in NUL; the array has room for `count` groups.
+        let result = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        if result >= 0 {
+            groups.truncate(count.max(0) as usize);
+            return groups;
+        }
+        if groups.len() >= GROUPS_MAX {
+            return Vec::new();
+        }
+        groups.resize(groups.len() * 4, 0);
+    }
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that may act as others when the one that needs it may not any more.
+#[derive(Debug)]
+pub struct Helper {
+    work: Mutex<Sender<Work>>,
+    started_by: Process,
+}
+
+static HELPER: OnceLock<Option<Helper>> = OnceLock::new();
+
+impl Helper {
+    /// Starts the process's helper, unless there is one; to be called by a thread that may act as others.
+    pub fn start() {
+        HELPER.get_or_init(|| {
+            let (sender, receiver) = channel::<Work>();
+            let serve = move || receiver.into_iter().for_each(|work| work());
+            let started = std::thread::Builder::new().name("fordway-helper".to_owned()).spawn(serve);
+            started.is_ok().then(|| Helper { work: Mutex::new(sender), started_by: Process::current() })
+        });
+    }
+
+    /// Errors: `PERM` if there is none: a child process has none of its parent's threads.
+    fn current() -> Result<&'static Helper> {
+        let helper = HELPER.get().and_then(Option::as_ref).ok_or(Errno::PERM)?;
+        if helper.started_by.is_current() { Ok(helper) } else { Err(Errno::PERM) }
+    }
+}
+
+/// Does `work` as `peer`, with no capability: on the calling thread where that may act as others, else on
+/// the process's [`Helper`]. Errors: `PERM` where neither may.
+pub fn act_for<T: Send + 'static>(peer: &Peer, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if may_act_as_others() {
+        return Role::new(peer)?.play(work);
+    }
+    let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
+    let peer = peer.clone();
+    let errand: Work = Box::new(move || {
+        // Whoever asked may have ended; one that panics fails that call alone.
+        let play = std::panic::AssertUnwindSafe(|| Role::new(&peer).and_then(|role| role.play(work)));
+        let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));
+    });
+    let sent = Helper::current()?.work.lock().unwrap_or_else(PoisonError::into_inner).send(errand);
+    sent.map_err(|_| Errno::PERM)?;
+    answered.recv().unwrap_or(Err(Errno::IO))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    use super::*;
+    use super::{act_as, file_user, *};
 
     #[test]
     fn a_thread_acts_as_another_user_and_the_others_do_not() {
@@ -228,5 +327,33 @@ mod tests {
         assert_eq!(std::fs::metadata(at("ours")).unwrap().uid(), 0);
         assert_eq!(std::fs::read(at("secret")).unwrap(), b"s", "root again");
         assert_eq!(rustix::process::getgroups().unwrap(), groups);
+    }
+
+    #[test]
+    fn root_is_known_and_a_stranger_has_no_group() {
+        let root = peer_of_user(0);
+        assert_eq!((root.uid, root.gid), (0, 0));
+        assert!(root.groups.contains(&0));
+        assert_eq!(peer_of_user(4_000_000_001), Peer { uid: 4_000_000_001, gid: NO_GROUP, groups: vec![] });
+    }
+
+    #[test]
+    fn a_thread_that_gave_up_its_rights_is_helped() {
+        let user = |uid| Peer { uid, gid: uid, groups: vec![] };
+        if !fordway_needs::root("act as others") {
+            assert_eq!(act_for(&user(54_321), file_user), Err(Errno::PERM));
+            return;
+        }
+        Helper::start();
+        let asked = std::thread::spawn(move || {
+            act_as(&user(54_321)).unwrap();
+            (act_for(&user(54_322), file_user), file_user())
+        });
+        assert_eq!(asked.join().unwrap(), (Ok(54_322), 54_321));
+        assert_eq!(act_for(&user(54_322), file_user), Ok(54_322));
+        let nested =
+            Role::new(&user(54_321)).unwrap().play(|| (act_for(&user(54_322), file_user), file_user()));
+        assert_eq!(nested, Ok((Ok(54_322), 54_321)));
+        assert_eq!(file_user(), 0);
     }
 }

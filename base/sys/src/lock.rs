@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, Result};
 
+use super::file::last_errno;
+use super::process::Process;
 use crate::call;
-use crate::forks::Process;
-use crate::xattr::last_errno;
 
 /// Locks within the process, so that threads which share the open lock file exclude each other too.
 const STRIPES: usize = 256;

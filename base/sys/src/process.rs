@@ -1,9 +1,14 @@
-//! Processes: their CPU time, their use of resources, and their end.
+//! Processes: their CPU time, their use of resources, and their end; telling one from the one that it was forked from; and on
+//! which processor a thread runs.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::{Errno, Result};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::xattr::last_errno;
+use super::file::last_errno;
 
 /// What the calling process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +81,84 @@ pub fn process_usage() -> Usage {
     }
 }
 
+/// Forks that led to this process since the first [`Process::current`].
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// A process as what it opened knows it. Locks on open files, connections and pools of threads are no
+/// good in a child that was forked after they were made: it shares them with its parent, or lacks the
+/// threads. Who keeps such a thing keeps this beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(u64);
+
+impl Process {
+    /// The calling one. Cost: two atomic loads, no system call.
+    pub fn current() -> Self {
+        static WATCHED: Once = Once::new();
+        extern "C" fn in_child() {
+            FORKS.fetch_add(1, Ordering::AcqRel);
+        }
+        WATCHED.call_once(|| {
+            // SAFETY: the handler only counts, which is allowed after a fork. Without memory for the
+            // registration nothing is counted, and a child shares what its parent opened.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        });
+        Process(FORKS.load(Ordering::Acquire))
+    }
+
+    /// Whether it is the calling one.
+    pub fn is_current(self) -> bool {
+        self == Process::current()
+    }
+}
+
+/// The number of the processor that the calling thread runs on. Cost: no system call.
+pub fn current_core() -> u32 {
+    sched_getcpu() as u32
+}
+
+/// The numbers of the processors that the calling thread may use; none where the system does not tell.
+pub fn usable_cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+/// The processors of the calling thread, where it can keep to one of them for a while. To be used by the
+/// thread that made it.
+#[derive(Debug)]
+pub struct Cores {
+    /// What it may use; `None` where the system does not tell.
+    all: Option<CpuSet>,
+    kept_to: Option<u32>,
+}
+
+impl Cores {
+    /// Those that the calling thread may use.
+    pub fn of_this_thread() -> Self {
+        Cores { all: sched_getaffinity(None).ok(), kept_to: None }
+    }
+
+    /// Keeps to `core`, if this thread may use it. Cost: one system call if that is another one than before.
+    pub fn keep_to(&mut self, core: u32) {
+        let index = core as usize;
+        let may_use = self.all.is_some_and(|all| index < CpuSet::MAX_CPU && all.is_set(index));
+        if self.kept_to == Some(core) || !may_use {
+            return;
+        }
+        let mut only = CpuSet::new();
+        only.set(index);
+        // Where it is not permitted, the thread runs where it did.
+        self.kept_to = sched_setaffinity(None, &only).ok().map(|()| core);
+    }
+
+    /// Uses all of them again. Cost: one system call if it did not.
+    pub fn use_all(&mut self) {
+        if let (Some(_), Some(all)) = (self.kept_to, &self.all) {
+            let _ = sched_setaffinity(None, all);
+            self.kept_to = None;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +180,38 @@ mod tests {
         assert!(process_cpu_ns(std::process::id()).unwrap() - before >= 2_000_000);
         assert!(process_usage().max_rss_bytes > 0);
         assert_eq!(process_cpu_ns(0x7fff_fff0), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn a_child_is_another_process() {
+        let parent = Process::current();
+        // SAFETY: the child does nothing but compare and exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_other = !parent.is_current() && Process::current().is_current();
+            // SAFETY: ends the child at once, without anything of the test's that would run twice.
+            unsafe { libc::_exit(i32::from(!is_other)) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is where the kernel may write.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        assert!(parent.is_current());
+    }
+
+    #[test]
+    fn a_thread_keeps_to_a_core_for_as_long_as_it_says() {
+        let mut cores = Cores::of_this_thread();
+        let before = sched_getaffinity(None).unwrap();
+        let core = current_core();
+        assert!(usable_cores().contains(&(core as usize)) && usable_cores().len() as u32 == before.count());
+        cores.keep_to(core);
+        let kept = sched_getaffinity(None).unwrap();
+        assert!(kept.count() == 1 && kept.is_set(core as usize));
+        assert_eq!(current_core(), core);
+        cores.keep_to(u32::MAX);
+        assert_eq!(sched_getaffinity(None).unwrap(), kept, "there is no such core");
+        cores.use_all();
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }

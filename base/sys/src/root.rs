@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
+use super::dir::{name_to_text, text_to_name};
 use crate::call::{openat, openat2, readlinkat, statat};
-use crate::name::{name_to_text, text_to_name};
 use crate::nowait::{Recall, would_wait};
 
 /// The most symbolic links followed on one path, as in the kernel.
@@ -202,6 +202,7 @@ fn open_by_walk(
     flags: OFlags,
     mode: Mode,
 ) -> Result<OwnedFd> {
+    // The error of `openat2` beneath a directory, so that callers see no difference.
     if path.starts_with('/') {
         return Err(Errno::XDEV);
     }
@@ -228,12 +229,14 @@ fn open_by_walk(
             if target.starts_with('/') {
                 return Err(Errno::XDEV);
             }
+            // What the link says takes the place of its name, and is held to the same rules.
             for name in split(&target).collect::<Vec<_>>().into_iter().rev() {
                 names.push_front(name);
             }
             continue;
         }
         if last {
+            // Links were resolved above. One that appears in between makes this fail, and is not followed.
             return openat(here, &*text_to_name(&name), flags | OFlags::NOFOLLOW, mode);
         }
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, RawDir, StatxFlags, makedev};
 use rustix::io::{Errno, Result};
 
+use super::dir::text_to_name;
+use super::file::get_xattr_in;
 use crate::call::{fstatfs, point, statx};
 use crate::file::FileStat;
-use crate::name::text_to_name;
-use crate::xattr::get_xattr_in;
 
 /// The types that `statfs` gives of file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs, ramfs,
 /// overlayfs, F2FS, ZFS, bcachefs, JFS, NILFS, ReiserFS, FAT, exFAT, NTFS, UFS.

@@ -4,8 +4,7 @@
 //! Gateway, bare server and clients are processes of their own, all this program, by its first word.
 
 mod bare;
-mod many;
-mod one;
+mod clients;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ fn main() -> Result<()> {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["gateway", root, socket] => serve(root, socket),
         ["bare", root, socket] => bare::serve(Path::new(root), Path::new(socket)),
-        ["client", lane, socket, ms] => many::client(lane, Path::new(socket), ms.parse()?),
+        ["client", lane, socket, ms] => clients::client(lane, Path::new(socket), ms.parse()?),
         [] => run(),
         _ => bail!("no argument is taken; ROOT names the place to work in, ROUNDS their number"),
     }
@@ -42,8 +41,8 @@ fn run() -> Result<()> {
     fill(&root)?;
     let (gateway, bare) =
         (Server::start("gateway", &root, dir.path())?, Server::start("bare", &root, dir.path())?);
-    one::compare(&root, &gateway.socket, &bare.socket, rounds)?;
-    many::compare(&gateway.socket, &bare.socket, rounds.div_ceil(4))
+    clients::compare(&root, &gateway.socket, &bare.socket, rounds)?;
+    clients::compare_many(&gateway.socket, &bare.socket, rounds.div_ceil(4))
 }
 
 /// The objects that are read, put by the store itself.

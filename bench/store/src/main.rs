@@ -1,23 +1,25 @@
 //! The embedded store beside plain files, and beside the `object_store` crate's `LocalFileSystem`
-//! called on tokio, all in one run of interleaved blocks.
+//! called on tokio, as its users do, all in one run of interleaved blocks.
 //!
 //! Prints the table of `fordway compare` for objects of one size, then what an overwrite costs, a
 //! listing in pages, and the completion of a multipart upload.
 
-mod peer;
 mod single;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::Parser;
 use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, table};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, Key};
+use fordway_store::{Bucket, Error, ErrorKind, Key};
 use fordway_workload::compare::{Phase, Plan, run};
 use fordway_workload::summary::{Capacity, summarise};
 use fordway_workload::{Item, PosixTarget, StoreTarget, Sync, Target, Tree};
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::runtime::{Handle, Runtime};
 
 /// The embedded store beside plain files and the object_store crate
 #[derive(Parser)]
@@ -67,7 +69,7 @@ fn compare(options: &Options, place: &std::path::Path, s3: &std::path::Path) -> 
         Box::new(PosixTarget::new(&place.join("posix"), Sync::Nothing)?),
         Box::new(embedded(s3, "embedded", true)?),
         Box::new(embedded(s3, "none-match-only", false)?),
-        Box::new(peer::ObjectStoreTarget::new(&place.join("peer"))?),
+        Box::new(ObjectStoreTarget::new(&place.join("peer"))?),
     ];
     let (plan, tree) = (plan(options), tree(options)?);
     let outcome = run(&plan, &tree, &targets, &AtomicBool::new(false), &mut |_| {})?;
@@ -113,4 +115,75 @@ fn embedded(root: &std::path::Path, name: &str, if_match: bool) -> Result<StoreT
     let store = PosixStore::open(root, PosixConfig { if_match, ..PosixConfig::default() })?;
     let lane = Lane { name: name.to_owned(), description: String::new() };
     Ok(StoreTarget::new(lane, std::sync::Arc::new(store), Bucket::new(name)?, None)?)
+}
+
+/// Objects below one directory.
+pub(crate) struct ObjectStoreTarget {
+    lane: Lane,
+    store: LocalFileSystem,
+    runtime: Runtime,
+}
+
+impl ObjectStoreTarget {
+    pub(crate) fn new(dir: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir(dir)?;
+        let lane = Lane { name: "object_store".into(), description: String::new() };
+        let store = LocalFileSystem::new_with_prefix(dir)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(ObjectStoreTarget { lane, store, runtime })
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = object_store::Result<T>>) -> fordway_store::Result<T> {
+        let handle: &Handle = self.runtime.handle();
+        handle.block_on(work).map_err(|error| Error::new(ErrorKind::Io, "").caused_by(error))
+    }
+}
+
+fn path(key: &Key) -> object_store::path::Path {
+    object_store::path::Path::from(key.as_str())
+}
+
+impl Target for ObjectStoreTarget {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn put(&self, key: &Key, body: &[u8]) -> fordway_store::Result<()> {
+        let payload = PutPayload::from(body.to_vec());
+        self.wait(self.store.put(&path(key), payload)).map(drop)
+    }
+
+    fn list(&self) -> fordway_store::Result<Vec<(String, u64)>> {
+        let listed = self.wait(self.store.list_with_delimiter(None))?;
+        let mut keys: Vec<_> =
+            listed.objects.into_iter().map(|meta| (meta.location.to_string(), meta.size)).collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    fn head(&self, key: &Key) -> fordway_store::Result<u64> {
+        self.wait(self.store.head(&path(key))).map(|meta| meta.size)
+    }
+
+    fn get(&self, key: &Key, buffer: &mut Vec<u8>) -> fordway_store::Result<()> {
+        let bytes = self.wait(async { self.store.get(&path(key)).await?.bytes().await })?;
+        buffer.clear();
+        buffer.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn get_range(&self, key: &Key, offset: u64, len: u64, buffer: &mut Vec<u8>) -> fordway_store::Result<()> {
+        let bytes = self.wait(self.store.get_range(&path(key), offset..offset + len))?;
+        buffer.clear();
+        buffer.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn delete(&self, key: &Key) -> fordway_store::Result<()> {
+        self.wait(self.store.delete(&path(key)))
+    }
+
+    fn clean_up(&self) -> fordway_store::Result<()> {
+        Ok(())
+    }
 }

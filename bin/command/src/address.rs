@@ -48,6 +48,8 @@ impl Address {
         if text.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "an address cannot be empty"));
         }
+        // A slash was forgotten, most likely. As the name of a file it would be accepted, and the copy would lie in the
+        // current directory.
         if let Some(rest) = text.strip_prefix("s3:") {
             let rest = rest.trim_start_matches('/');
             let why = format!("{text:?} is neither s3://{rest} nor a file; a file of that name is ./{text}");

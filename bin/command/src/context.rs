@@ -1,14 +1,18 @@
-//! What every command is given: a lane, the outside world's streams, and the request to stop.
+//! What every command is given: a lane, the outside world's streams, and the request to stop. Signals are flags that long work
+//! looks at, so that temporary things are removed on the way out.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::Read;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fordway_http::replicas::MetalinkCache;
 use fordway_http::vector::{Options, Session};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::web;
 
@@ -85,5 +89,105 @@ impl Context {
         taken.ok_or_else(|| {
             Error::new(ErrorKind::InvalidArgument, "standard input (-) can be the source only once")
         })
+    }
+}
+
+/// A request to stop; clones share it.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    is_raised: AtomicBool,
+    /// Files that no user asked for by their names.
+    temporary: Mutex<BTreeMap<PathBuf, Leftover>>,
+    on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Interrupt {
+    /// Asks everything that shares this flag to stop at its next chunk; answers whether that had
+    /// been asked before.
+    pub fn raise(&self) -> bool {
+        self.0.is_raised.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether work must stop.
+    pub fn is_raised(&self) -> bool {
+        self.0.is_raised.load(Ordering::Relaxed)
+    }
+
+    /// The flag itself, for what knows nothing of interrupts.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0.is_raised
+    }
+
+    /// Errors: `Interrupted` once the flag is up.
+    pub fn check(&self) -> Result<()> {
+        if self.is_raised() {
+            return Err(Error::new(ErrorKind::Interrupted, "stopped by a signal"));
+        }
+        Ok(())
+    }
+
+    /// Says what is to become of this file when a signal ends the process at once, until what is returned is dropped.
+    pub fn temporary(&self, path: &Path, leftover: Leftover) -> Temporary {
+        self.temporaries().insert(path.to_owned(), leftover);
+        Temporary { path: path.to_owned(), interrupt: self.clone() }
+    }
+
+    /// Removes what would be left behind by a process that ends now; returns what the same command goes on from.
+    pub fn leave(&self) -> Vec<PathBuf> {
+        let mut kept = Vec::new();
+        for (path, leftover) in &*self.temporaries() {
+            let has_content = path.metadata().is_ok_and(|about| about.len() > 0);
+            match leftover {
+                Leftover::Resumable if has_content => kept.push(path.clone()),
+                _ => drop(std::fs::remove_file(path)),
+            }
+        }
+        kept
+    }
+
+    fn temporaries(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Leftover>> {
+        self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a hang-up is no request to stop, but calls `reload`, on another thread.
+    pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
+        *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
+    }
+
+    /// The terminal is gone, or a daemon is to read its files again (SIGHUP); answers whether
+    /// something took it for that.
+    pub fn hang_up(&self) -> bool {
+        let reload = self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner);
+        reload.as_ref().map(|reload| reload()).is_some()
+    }
+}
+
+/// What half a file is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// Nothing.
+    Useless,
+    /// The same command goes on from it.
+    Resumable,
+}
+
+/// A file that no user has named; nothing is left of it when a signal ends the process.
+pub struct Temporary {
+    path: PathBuf,
+    interrupt: Interrupt,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        self.interrupt.temporaries().remove(&self.path);
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Interrupt").field(&self.is_raised()).finish()
     }
 }

@@ -8,7 +8,6 @@ pub mod args;
 mod context;
 mod exit;
 pub mod external;
-mod interrupt;
 pub mod manual;
 mod output;
 pub mod program;
@@ -18,7 +17,6 @@ pub mod units;
 pub mod web;
 
 pub use address::Address;
-pub use context::Context;
+pub use context::{Context, Interrupt, Leftover, Temporary};
 pub use exit::{Exit, file_error};
-pub use interrupt::{Interrupt, Leftover, Temporary};
 pub use output::{Format, Output};

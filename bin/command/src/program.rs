@@ -10,10 +10,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
+use super::context::Interrupt;
 use crate::args::GlobalArgs;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::interrupt::Interrupt;
 use crate::output::{Format, Output};
 
 /// How often a server looks whether it is to stop.

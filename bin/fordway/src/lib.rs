@@ -1,12 +1,11 @@
 //! The `fordway` command as a library: what the binary does is here, so that tests can do it too.
 //!
-//! [`Cli`] is the command line, and [`run`] carries it out. `args` defines the options, `commands` holds one file per
-//! command, and `transfer` the engine that moves and removes many objects at once.
+//! [`Cli`] is the command line, and [`run`] carries it out. `args` defines the options, `commands` holds the
+//! commands, and `transfer` the engine that moves and removes many objects at once.
 
 mod args;
 mod commands;
 mod dav;
-mod part;
 mod replicas;
 mod transfer;
 mod web;

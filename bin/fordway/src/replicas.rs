@@ -1,15 +1,16 @@
 //! Copies of files with replicas.
 
+pub(crate) use fordway_command::replicas::Places;
+
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash};
 use std::path::Path;
 
-pub(crate) use fordway_command::replicas::Places;
 use fordway_command::{Context, Leftover, file_error};
 use fordway_http::replicas::ReplicatedFile;
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::part::PartFile;
+use super::web::PartFile;
 use crate::transfer::Existing;
 use crate::web;
 

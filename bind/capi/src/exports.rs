@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use fordway_http::vector::Advice;
 use libc::ssize_t;
 
+use super::files::Buffers;
 use crate::abi::{
     FORDWAY_ADVICE_DONTNEED, FORDWAY_ADVICE_NORMAL, FORDWAY_ADVICE_RANDOM, FORDWAY_ADVICE_SEQUENTIAL,
     FORDWAY_ADVICE_WILLNEED, Fragment, OPTIONS_BYTES_MIN, Options,
 };
-use crate::buffers::Buffers;
 use crate::failure::{Failure, guarded, last_sentence};
 use crate::files;
 use crate::source::{Keys, Settings, Source};

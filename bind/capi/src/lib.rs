@@ -12,7 +12,6 @@
 //! * `buffers`: memory of the caller's
 
 pub mod abi;
-mod buffers;
 pub mod exports;
 mod failure;
 mod files;

@@ -14,7 +14,7 @@ use fordway_http::{Credentials, Proxies, Timeouts, TlsRoots};
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
 
-use crate::buffers::Buffers;
+use super::files::Buffers;
 use crate::failure::Failure;
 
 /// Options, checked.

@@ -1,15 +1,24 @@
-//! Requests on buckets, and the listing of one.
+//! Requests on buckets, and the listing of one; and access control lists (with grants between S3's XML and C's structures),
+//! lifecycle rules and access logs: what is answered where there are none.
+//!
+//! On the embedded lane the permissions of the file system decide. That is the same as S3's private
+//! list in which the owner alone has a grant, so this is what is told, and what may be set. Of a
+//! service over HTTP this library knows nothing of the kind, and says so.
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-use fordway_store::{Bucket, Entry, ListQuery, Listing, MAX_KEYS};
+use fordway_store::{Bucket, Entry, GetOptions, Key, ListQuery, Listing, MAX_KEYS};
+use fordway_wire::s3_xml::{self, AclDocument};
 
-use crate::abi::{ListBucketCallback, ListBucketContent, ListServiceCallback};
-use crate::failure::{Failure, Outcome};
+use super::response::{Failure, Outcome};
+use crate::abi::{
+    AclGrant, ListBucketCallback, ListBucketContent, ListServiceCallback, MAX_GRANTS, MAX_OWNER_BYTES,
+    PERMISSION_FULL_CONTROL,
+};
 use crate::lane::Target;
-use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds};
+use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds, write_text};
 use crate::status::Status;
 
 /// The most entries that one call of a listing callback gets.
@@ -174,5 +183,286 @@ pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> Outcome<Bucket> 
     match name {
         Some(name) => Ok(Bucket::new(name)?),
         None => Ok(own.clone()),
+    }
+}
+
+/// Where an access control list is told.
+pub(crate) struct AclReturns {
+    pub(crate) owner_id: *mut c_char,
+    pub(crate) owner_name: *mut c_char,
+    pub(crate) count: *mut i32,
+    pub(crate) grants: *mut AclGrant,
+}
+
+/// Errors: whatever is not this process's own doing; the object or bucket is missing.
+fn check(target: &Target, key: Option<&Key>, what: &str) -> Outcome {
+    let store = &target.lane.store;
+    if store.lane() == "http" {
+        let why = format!("{what} of an S3 service are not offered here; use the service's own tools");
+        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+    }
+    match key {
+        Some(key) => drop(store.head(&target.bucket, key, &GetOptions::default())?),
+        None => drop(store.head_bucket(&target.bucket)?),
+    }
+    Ok(())
+}
+
+/// The user that this process is.
+fn owner() -> String {
+    rustix::process::geteuid().as_raw().to_string()
+}
+
+/// Tells that the owner alone has a grant, of all rights.
+pub(crate) fn get_acl(
+    target: &Target,
+    key: Option<&Key>,
+    returns: &AclReturns,
+    responder: &Responder,
+) -> Outcome {
+    check(target, key, "access control lists")?;
+    let id = owner();
+    // SAFETY: `S3_get_acl` asks its caller for two buffers of 128 bytes, and for room for 100 grants.
+    unsafe {
+        write_text(returns.owner_id, MAX_OWNER_BYTES, &id);
+        write_text(returns.owner_name, MAX_OWNER_BYTES, &id);
+        if let (Some(count), Some(first)) = (returns.count.as_mut(), returns.grants.as_mut()) {
+            let grantee = Grantee::User { id: id.clone(), name: id };
+            *first = Grant { grantee, permission: PERMISSION_FULL_CONTROL }.to_c()?;
+            *count = 1;
+        }
+    }
+    responder.succeeded(Properties::default)
+}
+
+/// Accepts the list that there is. Errors: every other.
+pub(crate) fn set_acl(
+    target: &Target,
+    key: Option<&Key>,
+    grants: &[AclGrant],
+    responder: &Responder,
+) -> Outcome {
+    check(target, key, "access control lists")?;
+    let is_owner_alone = grants.iter().all(|grant| {
+        let is_user = matches!(Grantee::of_c(grant), Grantee::User { id, .. } if id == owner());
+        is_user && grant.permission == PERMISSION_FULL_CONTROL
+    });
+    if !is_owner_alone {
+        let why = "grants to others are not offered; use the permissions of the file system";
+        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+    }
+    responder.succeeded(Properties::default)
+}
+
+/// There are no rules.
+pub(crate) fn get_lifecycle(target: &Target) -> Outcome {
+    check(target, None, "lifecycle rules")?;
+    Err(Failure::refused(Status::ErrorNoSuchLifecycleConfiguration, "the bucket has no lifecycle rules"))
+}
+
+/// There can be none.
+pub(crate) fn set_lifecycle(target: &Target) -> Outcome {
+    check(target, None, "lifecycle rules")?;
+    let why = "lifecycle rules are not offered; remove old objects with a job of your own";
+    Err(Failure::refused(Status::ErrorNotImplemented, why))
+}
+
+/// Accesses are not logged: there is no bucket that they are logged to.
+pub(crate) fn get_logging(
+    target: &Target,
+    (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
+    responder: &Responder,
+) -> Outcome {
+    check(target, None, "access logs")?;
+    // SAFETY: `S3_get_server_access_logging` asks its caller for two buffers, of which we write one
+    // byte, and for a number.
+    unsafe {
+        write_text(bucket, 1, "");
+        write_text(prefix, 1, "");
+        if let Some(count) = count.as_mut() {
+            *count = 0;
+        }
+    }
+    responder.succeeded(Properties::default)
+}
+
+/// Accepts that nothing is logged. Errors: a bucket to log to.
+pub(crate) fn set_logging(target: &Target, bucket: Option<&str>, responder: &Responder) -> Outcome {
+    check(target, None, "access logs")?;
+    if bucket.is_some() {
+        let why = "access logs are not offered; FORDWAY_LOG=debug logs what this process does";
+        return Err(Failure::refused(Status::ErrorNotImplemented, why));
+    }
+    responder.succeeded(Properties::default)
+}
+
+/// The groups that S3 has, with their `S3GranteeType`.
+const GROUPS: &[(&str, c_int)] = &[
+    ("http://acs.amazonaws.com/groups/global/AuthenticatedUsers", 2),
+    ("http://acs.amazonaws.com/groups/global/AllUsers", 3),
+    ("http://acs.amazonaws.com/groups/s3/LogDelivery", 4),
+];
+/// Names of permissions, in the order of `S3Permission`.
+const PERMISSIONS: [&str; PERMISSION_FULL_CONTROL as usize + 1] =
+    ["READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"];
+
+/// Who is granted something.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Grantee {
+    /// By e-mail address.
+    Email(String),
+    /// By canonical id.
+    User { id: String, name: String },
+    /// By `S3GranteeType`.
+    Group(c_int),
+}
+
+/// One grant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) grantee: Grantee,
+    /// `S3Permission`.
+    pub(crate) permission: c_int,
+}
+
+/// An access control list, as `S3_convert_acl` tells it.
+#[derive(Debug)]
+pub(crate) struct Acl {
+    pub(crate) owner_id: String,
+    pub(crate) owner_name: String,
+    pub(crate) grants: Vec<AclGrant>,
+}
+
+impl Acl {
+    /// Reads S3's document. Errors: what is none, or does not fit in C's structures.
+    pub(crate) fn read(document: &[u8]) -> Outcome<Acl> {
+        let read = s3_xml::access_control_policy(document);
+        let AclDocument { owner_id, owner_name, grants } = read.map_err(|error| {
+            Failure::refused(Status::XmlParseFailure, format!("the access control list: {}", error.detail()))
+        })?;
+        if grants.len() > MAX_GRANTS {
+            let why = format!("there are {} grants; {MAX_GRANTS} fit", grants.len());
+            return Err(Failure::refused(Status::TooManyGrants, why));
+        }
+        fits(&owner_id, Status::UserIdTooLong)?;
+        fits(&owner_name, Status::UserDisplayNameTooLong)?;
+        let grants = grants.into_iter().map(|grant| Grant::read(grant)?.to_c()).collect::<Outcome<_>>()?;
+        Ok(Acl { owner_id, owner_name, grants })
+    }
+}
+
+impl Grant {
+    fn read(grant: s3_xml::AclGrant) -> Outcome<Grant> {
+        let s3_xml::AclGrant { email, id, name, uri, permission } = grant;
+        let group = GROUPS.iter().find(|(name, _)| *name == uri).map(|(_, number)| *number);
+        let grantee = match (email.is_empty(), id.is_empty(), group) {
+            (false, ..) => Grantee::Email(email),
+            (true, false, _) => Grantee::User { id, name },
+            (true, true, Some(group)) => Grantee::Group(group),
+            (true, true, None) => {
+                let why = format!("the group {uri:?} is not one of S3's");
+                return Err(Failure::refused(Status::BadGrantee, why));
+            }
+        };
+        let number = PERMISSIONS.iter().position(|known| *known == permission).ok_or_else(|| {
+            Failure::refused(
+                Status::BadPermission,
+                format!("the permission {permission:?} is not one of S3's"),
+            )
+        })?;
+        Ok(Grant { grantee, permission: number as c_int })
+    }
+
+    /// Errors: a text that is longer than its field.
+    pub(crate) fn to_c(&self) -> Outcome<AclGrant> {
+        let (grantee_type, first, second) = match &self.grantee {
+            Grantee::Email(address) => (0, fits(address, Status::EmailAddressTooLong)?, [0; MAX_OWNER_BYTES]),
+            Grantee::User { id, name } => {
+                (1, fits(id, Status::UserIdTooLong)?, fits(name, Status::UserDisplayNameTooLong)?)
+            }
+            Grantee::Group(number) => (*number, [0; MAX_OWNER_BYTES], [0; MAX_OWNER_BYTES]),
+        };
+        Ok(AclGrant { grantee_type, grantee: [first, second], permission: self.permission })
+    }
+}
+
+impl Grantee {
+    pub(crate) fn of_c(grant: &AclGrant) -> Grantee {
+        let [first, second] = &grant.grantee;
+        match grant.grantee_type {
+            0 => Grantee::Email(field(first)),
+            1 => Grantee::User { id: field(first), name: field(second) },
+            group => Grantee::Group(group),
+        }
+    }
+}
+
+/// `text` in a field, with its NUL. Errors: `too_long`.
+fn fits(text: &str, too_long: Status) -> Outcome<[c_char; MAX_OWNER_BYTES]> {
+    let mut field = [0; MAX_OWNER_BYTES];
+    if text.len() >= MAX_OWNER_BYTES {
+        return Err(Failure::refused(too_long, format!("{text:?} has over {} bytes", MAX_OWNER_BYTES - 1)));
+    }
+    for (to, byte) in field.iter_mut().zip(text.bytes()) {
+        *to = byte as c_char;
+    }
+    Ok(field)
+}
+
+/// The text in a field, up to its NUL.
+fn field(bytes: &[c_char; MAX_OWNER_BYTES]) -> String {
+    let bytes = bytes.map(|byte| byte as u8);
+    CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(grants: &str) -> String {
+        format!(
+            "<AccessControlPolicy><Owner><ID>me</ID><DisplayName>Me</DisplayName></Owner>\
+             <AccessControlList>{grants}</AccessControlList></AccessControlPolicy>"
+        )
+    }
+
+    fn grant(grantee: &str, permission: &str) -> String {
+        format!("<Grant><Grantee>{grantee}</Grantee><Permission>{permission}</Permission></Grant>")
+    }
+
+    #[test]
+    fn every_grantee_and_permission_survives() {
+        let grantees = [
+            ("<EmailAddress>a@b</EmailAddress>", Grantee::Email("a@b".into())),
+            ("<ID>x</ID><DisplayName>X</DisplayName>", Grantee::User { id: "x".into(), name: "X".into() }),
+            (&format!("<URI>{}</URI>", GROUPS[0].0), Grantee::Group(2)),
+            (&format!("<URI>{}</URI>", GROUPS[1].0), Grantee::Group(3)),
+            (&format!("<URI>{}</URI>", GROUPS[2].0), Grantee::Group(4)),
+        ];
+        let grants: String =
+            grantees.iter().zip(PERMISSIONS).map(|((xml, _), permission)| grant(xml, permission)).collect();
+        let acl = Acl::read(document(&grants).as_bytes()).unwrap();
+        assert_eq!((acl.owner_id.as_str(), acl.owner_name.as_str()), ("me", "Me"));
+        for (index, (found, (_, wanted))) in acl.grants.iter().zip(&grantees).enumerate() {
+            assert_eq!((&Grantee::of_c(found), found.permission), (wanted, index as c_int));
+        }
+        assert_eq!(acl.grants.len(), grantees.len());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let long = "x".repeat(MAX_OWNER_BYTES);
+        let user = "<ID>x</ID><DisplayName>X</DisplayName>";
+        for (grants, status) in [
+            (grant(&format!("<EmailAddress>{long}</EmailAddress>"), "READ"), Status::EmailAddressTooLong),
+            (grant(&format!("<ID>{long}</ID>"), "READ"), Status::UserIdTooLong),
+            (grant("<URI>http://elsewhere</URI>", "READ"), Status::BadGrantee),
+            (grant(user, "DANCE"), Status::BadPermission),
+            (grant(user, "READ").repeat(MAX_GRANTS + 1), Status::TooManyGrants),
+            ("<Grant>".to_owned(), Status::XmlParseFailure),
+        ] {
+            let failure = Acl::read(document(&grants).as_bytes()).expect_err("it does not fit");
+            assert_eq!(failure.number(crate::abi::Abi::V4_1), status as i32);
+        }
     }
 }

@@ -14,8 +14,8 @@ use fordway_lanes::{Lane, Options};
 use fordway_store::{Bucket, Result};
 use fordway_sys::Process;
 
+use super::response::Outcome;
 use crate::arguments::checked;
-use crate::failure::Outcome;
 
 /// Where a program says that its objects are, and its credentials. Empty texts are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

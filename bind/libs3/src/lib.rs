@@ -8,28 +8,19 @@
 //! * [`abi`], [`status`]: types and numbers of both; the compiler checks where C puts the fields
 //! * `arguments`: what C hands over, checked and turned into our own types
 //! * `queue`: request contexts; without one, a request is carried out at once
-//! * `object`, `bucket`, `multipart`, `access`, `presign`: what each request does with its store
-//! * `response`, `failure`: how it ends, and who is told
+//! * `object`, `bucket`: what each request does with its store
+//! * `response`: how it ends, who is told, and the buffer through which content passes
 //! * `lane`: stores, opened once for the process and anew after a fork
-//! * `piece`: the buffer through which content passes
 //!
 //! No lock is held while a callback runs, so a callback may make requests of its own. A panic ends
 //! as `S3StatusInternalError`. Nothing is printed unless `FORDWAY_LOG` is set.
 
 pub mod abi;
-mod access;
-mod acl_xml;
 mod arguments;
 mod bucket;
-mod diagnosis;
 pub mod exports;
-mod failure;
 mod lane;
-mod multipart;
-mod names;
 mod object;
-mod piece;
-mod presign;
 mod queue;
 mod response;
 pub mod status;

@@ -1,19 +1,25 @@
-//! Requests on objects.
+//! Requests on objects, multipart uploads, and URLs that carry their own signature.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Read;
+use std::time::Duration;
 
 use fordway_store::{
-    Bucket, ByteRange, Content, CopyOptions, DeleteOptions, Error, ErrorKind, Expected, GetOptions, Key,
-    PutOptions, PutResult, Writer,
+    Bucket, ByteRange, CompleteOptions, CompletedPart, Content, CopyOptions, DeleteOptions, Error, ErrorKind,
+    Expected, GetOptions, Key, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, UploadId,
+    UploadListing, UploadsQuery, Writer,
 };
+use fordway_wire::s3_xml;
 
-use crate::abi::GetDataCallback;
+use super::response::{Failure, Outcome, PIECE_BYTES, Source, with_piece};
+use crate::abi::{
+    CommitCallback, GetDataCallback, ListMultipartUpload, ListPart, ListPartsCallback, ListUploadsCallback,
+    MAX_QUERY_STRING_BYTES, UploadIdCallback,
+};
 use crate::arguments::ContentProperties;
-use crate::failure::{Failure, Outcome};
+use crate::bucket::BATCH;
 use crate::lane::Target;
-use crate::piece::{PIECE_BYTES, Source, with_piece};
-use crate::response::{Properties, Responder, checked, seconds, write_text};
+use crate::response::{Properties, QuotedTag, Responder, c_text, checked, seconds, write_text};
 use crate::status::Status;
 
 /// Where a copy tells its result, beside the callbacks.
@@ -192,4 +198,255 @@ pub(crate) fn copy(
 
 fn no_key() -> Failure {
     Failure::refused(Status::ErrorInvalidURI, "the key is empty; name the object to store")
+}
+
+/// The longest document that names the parts: 10,000 of them in 400 bytes each.
+const MAX_DOCUMENT_BYTES: u64 = 4_000_000;
+/// What S3 calls the only class that there is here.
+const STORAGE_CLASS: &std::ffi::CStr = c"STANDARD";
+
+/// Starts an upload.
+pub(crate) fn initiate_upload(
+    target: &Target,
+    key: &Key,
+    said: ContentProperties,
+    callback: Option<UploadIdCallback>,
+    responder: &Responder,
+) -> Outcome {
+    let options = PutOptions { metadata: said.metadata, ..Default::default() };
+    let upload = target.lane.store.create_upload(&target.bucket, key, &options)?;
+    responder.succeeded(Properties::default)?;
+    let Some(callback) = callback else { return Ok(()) };
+    let id = c_text(upload.as_str());
+    // SAFETY: the handler's creator vouches for the callback and its data; `id` outlives the call.
+    checked(unsafe { callback(id.as_ptr(), responder.data()) })
+}
+
+/// Which part of which upload.
+pub(crate) struct Part {
+    pub(crate) key: Key,
+    pub(crate) upload: UploadId,
+    pub(crate) number: u16,
+}
+
+/// A part's number. Errors: what cannot be one.
+pub(crate) fn part_number(number: c_int) -> Outcome<u16> {
+    u16::try_from(number).ok().filter(|number| (1..=fordway_store::MAX_PARTS).contains(number)).ok_or_else(
+        || {
+            let why =
+                format!("part {number} cannot be; parts are numbered from 1 to {}", fordway_store::MAX_PARTS);
+            Failure::refused(Status::ErrorInvalidArgument, why)
+        },
+    )
+}
+
+/// The identifier a caller got when it started an upload. Errors: there is none.
+pub(crate) fn upload_id(id: Option<&str>) -> Outcome<UploadId> {
+    let none =
+        || Failure::refused(Status::ErrorNoSuchUpload, "the upload id is empty; start an upload first");
+    id.map(UploadId::foreign).ok_or_else(none)
+}
+
+/// Stores what `source` gives as a part.
+pub(crate) fn upload_part(
+    target: &Target,
+    part: &Part,
+    md5: Option<[u8; 16]>,
+    source: Source,
+) -> Outcome<PutResult> {
+    let size = Some(source.left_bytes());
+    let options = PartOptions { check_md5: md5.is_some(), size_hint: size, ..Default::default() };
+    let store = &target.lane.store;
+    let writer = store.part_writer(&target.bucket, &part.key, &part.upload, part.number, &options)?;
+    with_piece(|piece| write_all(writer, source, piece, &Expected { size, md5, ..Default::default() }))
+}
+
+/// Fills a part from `count` bytes of an object from `start` on; 0 is to the end.
+pub(crate) fn copy_part(
+    target: &Target,
+    key: &Key,
+    (start, count): (u64, u64),
+    to: (&fordway_store::Bucket, &Part),
+) -> Outcome<PutResult> {
+    let options = GetOptions { range: range(start, count), ..Default::default() };
+    let (bucket, part) = to;
+    let to = (bucket, &part.key, &part.upload, part.number);
+    Ok(target.lane.store.copy_part((&target.bucket, key), &options, to)?)
+}
+
+/// Publishes the object made of the parts that the document of `source` names.
+pub(crate) fn complete_upload(
+    target: &Target,
+    (key, upload): (&Key, &UploadId),
+    source: Source,
+    callback: Option<CommitCallback>,
+    responder: &Responder,
+) -> Outcome {
+    let parts = read_parts(source)?;
+    let options = CompleteOptions::default();
+    let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
+    responder.succeeded(|| Properties::of_written(&made))?;
+    let Some(callback) = callback else { return Ok(()) };
+    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
+    // SAFETY: the handler's creator vouches for the callback and its data; the texts outlive the call.
+    checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) })
+}
+
+fn read_parts(mut source: Source) -> Outcome<Vec<CompletedPart>> {
+    if source.left_bytes() > MAX_DOCUMENT_BYTES {
+        let why =
+            format!("the document that names the parts has over {MAX_DOCUMENT_BYTES} bytes; use fewer parts");
+        return Err(Failure::refused(Status::XmlDocumentTooLarge, why));
+    }
+    let mut document = vec![0; source.left_bytes() as usize];
+    for piece in document.chunks_mut(PIECE_BYTES) {
+        source.fill(piece)?;
+    }
+    s3_xml::completed_parts(&document).map_err(|error| {
+        let why = format!("the document that names the parts: {}", error.detail());
+        Failure::refused(Status::ErrorMalformedXML, why)
+    })
+}
+
+/// Forgets an upload.
+pub(crate) fn abort_upload(
+    target: &Target,
+    (key, upload): (&Key, &UploadId),
+    responder: &Responder,
+) -> Outcome {
+    target.lane.store.abort_upload(&target.bucket, key, upload)?;
+    responder.succeeded(Properties::default)
+}
+
+/// Tells of one page of an upload's parts, in batches.
+pub(crate) fn list_parts(
+    target: &Target,
+    (key, upload): (&Key, &UploadId),
+    query: &PartsQuery,
+    callback: Option<ListPartsCallback>,
+    responder: &Responder,
+) -> Outcome {
+    let page = target.lane.store.list_parts(&target.bucket, key, upload, query)?;
+    responder.succeeded(Properties::default)?;
+    callback.map_or(Ok(()), |callback| tell_parts(&page, callback, responder.data()))
+}
+
+fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void) -> Outcome {
+    let last = page.parts.last().filter(|_| page.truncated).map(|part| part.number.to_string());
+    let (marker, none) = (c_text(last.as_deref().unwrap_or_default()), c"".as_ptr());
+    for (index, batch) in page.parts.chunks(BATCH).enumerate() {
+        let etags: Vec<QuotedTag> = batch.iter().map(|part| QuotedTag::new(&part.etag)).collect();
+        let parts = batch.iter().zip(&etags).map(|(part, etag)| ListPart {
+            etag: etag.as_ptr(),
+            last_modified_s: seconds(part.modified),
+            part_number: u64::from(part.number),
+            size: part.size,
+        });
+        let parts: Vec<ListPart> = parts.collect();
+        let (truncated, before) = (i32::from(page.truncated), (index * BATCH) as i32);
+        let class = STORAGE_CLASS.as_ptr();
+        // SAFETY: the handler's creator vouches for the callback and its data; all texts and `parts`
+        // outlive the call.
+        checked(unsafe {
+            let count = parts.len() as i32;
+            callback(
+                truncated,
+                marker.as_ptr(),
+                none,
+                none,
+                none,
+                none,
+                class,
+                count,
+                before,
+                parts.as_ptr(),
+                data,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Tells of one page of a bucket's uploads, in batches.
+pub(crate) fn list_uploads(
+    target: &Target,
+    query: &UploadsQuery,
+    callback: Option<ListUploadsCallback>,
+    responder: &Responder,
+) -> Outcome {
+    let page = target.lane.store.list_uploads(&target.bucket, query)?;
+    responder.succeeded(Properties::default)?;
+    callback.map_or(Ok(()), |callback| tell_uploads(&page, callback, responder.data()))
+}
+
+fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut c_void) -> Outcome {
+    let last = page.uploads.last().filter(|_| page.truncated);
+    let next_key = c_text(last.map_or("", |upload| &upload.key));
+    let next_id = c_text(last.map_or("", |upload| upload.upload.as_str()));
+    let none = c"".as_ptr();
+    for batch in page.uploads.chunks(BATCH) {
+        let texts: Vec<(CString, CString)> =
+            batch.iter().map(|upload| (c_text(&upload.key), c_text(upload.upload.as_str()))).collect();
+        let uploads = batch.iter().zip(&texts).map(|(upload, (key, id))| ListMultipartUpload {
+            key: key.as_ptr(),
+            upload_id: id.as_ptr(),
+            initiator_id: none,
+            initiator_display_name: none,
+            owner_id: none,
+            owner_display_name: none,
+            storage_class: STORAGE_CLASS.as_ptr(),
+            initiated_s: seconds(upload.started),
+        });
+        let uploads: Vec<ListMultipartUpload> = uploads.collect();
+        let (truncated, count) = (i32::from(page.truncated), uploads.len() as i32);
+        let (key, id) = (next_key.as_ptr(), next_id.as_ptr());
+        // SAFETY: the handler's creator vouches for the callback and its data; all texts and
+        // `uploads` outlive the call.
+        checked(unsafe { callback(truncated, key, id, count, uploads.as_ptr(), 0, std::ptr::null(), data) })?;
+    }
+    Ok(())
+}
+
+/// The longest life of a URL: seven days, by the rules of its signature.
+const MAX_LIFETIME_S: i64 = 7 * 86_400;
+
+/// A URL for `method` (`None` is GET) that lives `lifetime_s` seconds; what is out of range lives as
+/// long as can be.
+/// Errors: a lane without URLs, a method or subresource that cannot be signed, no keys.
+pub(crate) fn presigned_url(
+    target: &Target,
+    key: &Key,
+    lifetime_s: i64,
+    subresource: Option<&str>,
+    method: Option<&str>,
+) -> Outcome<String> {
+    let Some(presigner) = &target.lane.presigner else {
+        let why = format!("the {} lane has no URLs; use the address of a gateway", target.lane.store.lane());
+        return Err(Failure::refused(Status::NotSupported, why));
+    };
+    if let Some(subresource) = subresource {
+        let why = format!("a URL for {subresource:?} cannot be signed here; leave the resource NULL");
+        return Err(Failure::refused(Status::NotSupported, why));
+    }
+    let lifetime_s = if (1..=MAX_LIFETIME_S).contains(&lifetime_s) { lifetime_s } else { MAX_LIFETIME_S };
+    let method = known_method(method.unwrap_or("GET"))?;
+    let url = presigner.presign(method, &target.bucket, key, Duration::from_secs(lifetime_s as u64))?;
+    match url.len() < MAX_QUERY_STRING_BYTES {
+        true => Ok(url),
+        false => {
+            let why = format!(
+                "the URL has {} bytes, more than a caller has room for; use a shorter key",
+                url.len()
+            );
+            Err(Failure::refused(Status::UriTooLong, why))
+        }
+    }
+}
+
+fn known_method(method: &str) -> Outcome<&'static str> {
+    const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
+    METHODS.into_iter().find(|known| known.eq_ignore_ascii_case(method)).ok_or_else(|| {
+        let why = format!("a URL cannot be signed for {method}; use one of {}", METHODS.join(", "));
+        Failure::refused(Status::ErrorInvalidArgument, why)
+    })
 }

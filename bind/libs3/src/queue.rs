@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::failure::{Failure, Outcome};
+use super::response::{Failure, Outcome};
 use crate::response::{Responder, without_panic};
 use crate::status::Status;
 

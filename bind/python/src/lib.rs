@@ -3,11 +3,8 @@
 //! Every call that may touch a file or a socket lets go of the interpreter meanwhile, so that other
 //! threads run. The package around it (`fordway/`) adds the exceptions and the type stubs.
 
-mod arguments;
 mod buffer;
 mod content;
-mod errors;
-mod info;
 mod listing;
 mod remote;
 mod store;
@@ -22,7 +19,7 @@ mod _fordway {
     #[pymodule_export]
     use crate::buffer::Mapped;
     #[pymodule_export]
-    use crate::info::ObjectInfo;
+    use crate::listing::ObjectInfo;
     #[pymodule_export]
     use crate::listing::{BucketInfo, CommonPrefix, Entries, ObjectSummary, VersionSummary, Versions};
     #[pymodule_export]

@@ -1,5 +1,6 @@
-//! Buckets and entries as Python sees them, and the iterator that fetches pages.
+//! Buckets, objects and entries as Python sees them, and the iterator that fetches pages.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 use std::vec;
@@ -7,7 +8,7 @@ use std::vec;
 use fordway_store::{Bucket, Entry, ListQuery, VersionsQuery};
 use pyo3::prelude::*;
 
-use crate::errors::to_python;
+use super::store::to_python;
 
 /// A bucket.
 #[pyclass(frozen, get_all, module = "fordway")]
@@ -206,5 +207,46 @@ impl Versions {
             None => py.detach(|| self.advance()).map_err(|error| to_python(py, &error))?,
         };
         Ok(version.map(VersionSummary::from))
+    }
+}
+
+/// What is known of an object without reading it.
+#[pyclass(frozen, get_all, module = "fordway")]
+pub(crate) struct ObjectInfo {
+    /// Bytes in the whole object.
+    size: u64,
+    /// Its entity tag, without quotes.
+    etag: String,
+    /// When it was last written, in UTC.
+    modified: SystemTime,
+    /// What its writer said it is; `None` if nothing.
+    content_type: Option<String>,
+    /// The writer's own names and values; names in lower case.
+    metadata: BTreeMap<String, String>,
+    /// Which version it is; `None` for one that was written while the bucket kept none.
+    version: Option<String>,
+    /// How many tags it has.
+    tag_count: usize,
+}
+
+#[pymethods]
+impl ObjectInfo {
+    fn __repr__(&self) -> String {
+        format!("<ObjectInfo {} bytes, ETag {}>", self.size, self.etag)
+    }
+}
+
+impl From<fordway_store::ObjectInfo> for ObjectInfo {
+    fn from(info: fordway_store::ObjectInfo) -> Self {
+        let metadata = info.metadata.into_inner();
+        ObjectInfo {
+            size: info.size,
+            etag: info.etag.to_string(),
+            modified: info.modified,
+            content_type: metadata.content_type,
+            metadata: metadata.user,
+            version: info.version.map(|version| version.to_string()),
+            tag_count: info.tag_count,
+        }
     }
 }

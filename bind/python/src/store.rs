@@ -1,21 +1,20 @@
 //! The store: each method turns its arguments into the store's types, lets go of the interpreter,
-//! makes one call, and turns the answer (or the error) back.
+//! makes one call, and turns the answer back, or the error into the exception that Python code catches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, Content, DeleteOptions, GetOptions, Key, ListQuery, Metadata,
-    PutOptions, Result, VersionId, Versioning, VersionsQuery,
+    BoxedMetadata, Bucket, ByteRange, Conditions, Content, DeleteOptions, ETag, ETagMatch, Error, ErrorKind,
+    GetOptions, Key, ListQuery, Metadata, PutOptions, Result, VersionId, Versioning, VersionsQuery,
 };
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-use crate::arguments::{conditions, of_version, range};
+use super::listing::ObjectInfo;
 use crate::buffer::{Mapped, read_into};
 use crate::content::{Opened, bytes_of_buffer, u8_buffer};
-use crate::errors::to_python;
-use crate::info::ObjectInfo;
 use crate::listing::{BucketInfo, Entries, Versions};
 
 /// Opens the store at `endpoint`.
@@ -341,4 +340,50 @@ pub(crate) fn without_interpreter<T: Send>(
     call: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<T> {
     py.detach(call).map_err(|error| to_python(py, &error))
+}
+
+/// `start` and `length` as the range of a request; `None` is all of the object.
+/// Errors: `InvalidArgument` for a length of 0.
+pub(crate) fn range(start: Option<u64>, length: Option<u64>) -> Result<Option<ByteRange>> {
+    match (start, length) {
+        (None, None) => Ok(None),
+        (Some(start), None) => Ok(Some(ByteRange::From(start))),
+        (_, Some(0)) => {
+            Err(Error::new(ErrorKind::InvalidArgument, "a length of 0; ask for one byte or more"))
+        }
+        (start, Some(length)) => {
+            let start = start.unwrap_or(0);
+            Ok(Some(ByteRange::Inclusive(start, start.saturating_add(length - 1))))
+        }
+    }
+}
+
+pub(crate) fn of_version(version: Option<String>) -> Result<GetOptions> {
+    Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
+}
+
+pub(crate) fn conditions(if_match: Option<&str>, if_none_match: Option<&str>) -> Conditions {
+    let tags = |text: &str| match text {
+        "*" => ETagMatch::Any,
+        tag => ETagMatch::Tags(vec![ETag::new(tag)]),
+    };
+    Conditions {
+        if_match: if_match.map(tags),
+        if_none_match: if_none_match.map(tags),
+        ..Conditions::default()
+    }
+}
+
+/// The class for each kind is chosen in `fordway/errors.py`, where exceptions with several bases
+/// can be written.
+const FACTORY: (&str, &str) = ("fordway.errors", "exception_for");
+
+static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The exception for `error`; its message is the error's own sentence.
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    let made = EXCEPTION_FOR
+        .import(py, FACTORY.0, FACTORY.1)
+        .and_then(|factory| factory.call1((error.kind().name(), error.to_string(), error.target())));
+    made.map_or_else(|failure| failure, PyErr::from_value)
 }

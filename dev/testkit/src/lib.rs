@@ -6,7 +6,6 @@
 //! [`cluster`] starts file systems that nodes share, with two mounts each;
 //! [`proxy`] stands between a client and its servers; [`foreign`] are WebDAV servers of others.
 
-mod acceptor;
 pub mod cluster;
 pub mod conformance;
 pub mod foreign;

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use crate::acceptor::{Acceptor, Open, lock};
+use super::proxy::{Acceptor, Open, lock};
 
 /// What the proxy does instead of its work.
 #[derive(Clone, Debug, Default)]

@@ -1,12 +1,14 @@
-//! One request and its answer, on a pooled connection or a new one.
+//! One request and its answer, on a pooled connection or a new one. A request's body may be made while it is sent.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::Process;
 
-use super::connection::{Connection, io_error};
+use super::connection::{Connection, FirstWord, io_error};
 use super::connector::Connector;
-use super::pool::Pool;
 use super::proxy::Proxies;
 use super::response::{Head, Response};
 use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
@@ -169,4 +171,170 @@ fn is_timeout(error: &std::io::Error) -> bool {
 
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without an answer")
+}
+
+/// How long a server may take to say that it wants a body. Some never say it.
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
+
+/// Takes the pieces of a body.
+pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+/// How the body of a request is sent.
+pub(super) struct Streamed<'a> {
+    /// Its bytes, where they are known; else it goes in chunks.
+    pub(super) size_bytes: Option<u64>,
+    /// Whether the server is asked first (`Expect: 100-continue`, RFC 9110 section 10.1.1), as the head
+    /// says. A body that is refused, or wanted elsewhere, is then not sent without effect.
+    pub(super) asks_first: bool,
+    /// Makes the body, from its first byte.
+    pub(super) produce: &'a mut dyn FnMut(&mut Sink<'_>) -> Result<()>,
+}
+
+impl HttpClient {
+    /// Sends a request with a body that is made meanwhile, in pieces, and receives the head of the answer.
+    /// The body of `exchange` is not looked at. Errors: from `produce`, which closes the connection;
+    /// `IncompleteBody` where it makes more or less than was said; as [`HttpClient::send`].
+    pub(super) fn send_streamed(
+        &self,
+        exchange: &Exchange,
+        streamed: &mut Streamed<'_>,
+    ) -> Result<Response, Failure> {
+        let unsent = |error| Failure { error, may_have_acted: false };
+        // The body may not be there a second time. So a connection that the server has closed meanwhile is to be
+        // noticed before any of it is made.
+        let pooled = self.pooled_connection(exchange.origin);
+        let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
+            Some(connection) => connection,
+            None => self.connect(exchange.origin).map_err(unsent)?,
+        };
+        let acted = |error| Failure { error, may_have_acted: true };
+        connection.request_head.clear();
+        connection.push_head(exchange.write_head);
+        connection
+            .send(&[])
+            .map_err(|error| unsent(io_error(error, "sending the request", "the server stopped reading")))?;
+        if streamed.asks_first
+            && let FirstWord::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
+        {
+            // The server may still expect the body, so nothing else can be sent on this connection.
+            return self.answered(head, connection, exchange).map(Response::into_last).map_err(unsent);
+        }
+        match send_body(&mut connection, streamed) {
+            Ok(()) => {}
+            Err(Broken::Produce(error)) => return Err(acted(error)),
+            Err(Broken::Send(error)) => {
+                // A server that stops reading has often said why before. That says more than a broken pipe.
+                let early = self.early_answer(connection, exchange, error).map_err(acted)?;
+                return early.map(Response::into_last).ok_or_else(|| acted(closed()));
+            }
+        }
+        let head = connection.receive_head().map_err(acted)?.ok_or_else(|| acted(closed()))?;
+        self.answered(head, connection, exchange).map_err(acted)
+    }
+}
+
+/// Why a body was not all sent.
+enum Broken {
+    Produce(Error),
+    Send(std::io::Error),
+}
+
+fn send_body(connection: &mut Connection, streamed: &mut Streamed<'_>) -> Result<(), Broken> {
+    let (mut sent_bytes, mut failed) = (0_u64, None);
+    let (size_bytes, mut line) = (streamed.size_bytes, String::new());
+    let mut between = "";
+    let made = (streamed.produce)(&mut |piece| {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        sent_bytes += piece.len() as u64;
+        if size_bytes.is_some_and(|size| sent_bytes > size) {
+            return Err(Error::new(ErrorKind::IncompleteBody, "the source grew while it was sent"));
+        }
+        line.clear();
+        if size_bytes.is_none() {
+            // A chunk (RFC 9112 section 7.1), behind the end of the one before.
+            line = format!("{between}{:x}\r\n", piece.len());
+            between = "\r\n";
+        }
+        connection.send_piece(line.as_bytes(), piece).map_err(|error| {
+            failed = Some(error);
+            Error::from(ErrorKind::Unavailable)
+        })
+    });
+    match (failed, made) {
+        (Some(error), _) => return Err(Broken::Send(error)),
+        (None, Err(error)) => return Err(Broken::Produce(error)),
+        (None, Ok(())) => {}
+    }
+    match size_bytes {
+        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(Broken::Send),
+        Some(size) if sent_bytes == size => Ok(()),
+        Some(size) => {
+            let detail = format!("the source ended after {sent_bytes} of {size} bytes");
+            Err(Broken::Produce(Error::new(ErrorKind::IncompleteBody, detail)))
+        }
+    }
+}
+
+/// The most idle connections kept per origin.
+const MAX_IDLE: usize = 64;
+
+/// Idle connections by origin, the last one used on top: it is the least likely to have been closed.
+pub(super) struct Pool {
+    idle: Mutex<Idle>,
+    idle_limit: Duration,
+}
+
+/// The connections, and whose they are.
+struct Idle {
+    opened_by: Process,
+    by_origin: HashMap<Origin, Vec<(Connection, Instant)>>,
+}
+
+impl Pool {
+    pub(super) fn new(idle_limit: Duration) -> Self {
+        let idle = Idle { opened_by: Process::current(), by_origin: HashMap::new() };
+        Pool { idle: Mutex::new(idle), idle_limit }
+    }
+
+    /// A connection that was used within the idle limit; older ones are closed on the way.
+    pub(super) fn take(&self, origin: &Origin) -> Option<Connection> {
+        let mut idle = self.locked();
+        let waiting = idle.by_origin.get_mut(origin)?;
+        match waiting.pop() {
+            Some((connection, since)) if since.elapsed() < self.idle_limit => Some(connection),
+            Some(_) => {
+                // What lies below has waited for longer still.
+                waiting.clear();
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Keeps a connection whose last answer was read to its end.
+    pub(super) fn put(&self, origin: &Origin, mut connection: Connection) {
+        connection.is_reused = true;
+        let now = Instant::now();
+        let mut idle = self.locked();
+        match idle.by_origin.get_mut(origin) {
+            Some(waiting) if waiting.len() < MAX_IDLE => waiting.push((connection, now)),
+            Some(_) => {}
+            None => {
+                idle.by_origin.insert(origin.clone(), vec![(connection, now)]);
+            }
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Idle> {
+        // A panic elsewhere leaves the map whole: each change is one operation.
+        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !idle.opened_by.is_current() {
+            // After a fork the parent uses them too: two requests on one would be mixed up.
+            idle.by_origin.clear();
+            idle.opened_by = Process::current();
+        }
+        idle
+    }
 }

@@ -259,12 +259,15 @@ impl Connection {
             }
             if self.filled == 0 {
                 match self.receive_more() {
+                    // A server that had closed an idle connection answers with its end, or with a reset. There is no
+                    // answer to wait for, and the caller decides whether to send the request again.
                     Ok(0) => return Ok(None),
                     Ok(_) => continue,
                     Err(error) if is_reset(&error) => return Ok(None),
                     Err(error) => return Err(self.receive_error(error)),
                 }
             }
+            // The limit is one for the whole head: a server that sends a byte now and then does not stretch it.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
@@ -386,6 +389,7 @@ impl Connection {
     pub(super) fn read_ahead(&mut self, nexts: Vec<Next<'_>>) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         self.check_drained()?;
+        // TLS decrypts into memory of its own first, so several places at once would save no copy.
         let Transport::Plain(socket) = &mut self.transport else {
             let first = nexts
                 .into_iter()

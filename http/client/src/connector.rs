@@ -1,19 +1,27 @@
-//! New connections to an origin.
+//! New connections to an origin, which is a scheme, host and port; and TLS by rustls: which certificates are trusted, and the
+//! handshake's set-up.
 
 #[cfg(feature = "http2")]
 use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
 #[cfg(feature = "http2")]
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+#[cfg(feature = "http2")]
+use std::sync::PoisonError;
+use std::sync::{Arc, OnceLock};
 
-use fordway_store::Result;
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::connection::Connection;
 #[cfg(feature = "http2")]
 use super::http2::Http2;
 use super::proxy::Proxies;
 use super::socket::Socket;
-use super::tls::TlsConnector;
-use super::{Credentials, Origin, Timeouts, TlsRoots, Version};
+use super::{Credentials, Timeouts, Version};
 
 /// Makes connections: by way of a proxy where one is named for the origin, through TLS where that asks for it.
 pub struct Connector {
@@ -125,6 +133,274 @@ impl Connector {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts),
             None => Socket::connect(origin, &self.timeouts),
+        }
+    }
+}
+
+/// Scheme, host and port: connections to the same origin are interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Whether the scheme is `https`.
+    pub tls: bool,
+    /// A name or an address, without the brackets of IPv6.
+    pub host: String,
+    /// 1 to 65,535.
+    pub port: u16,
+}
+
+impl Origin {
+    /// Splits `http(s)://host[:port][/path]` into origin and path (empty, or starting with `/` and
+    /// not ending with it). Errors: `InvalidArgument`.
+    pub fn parse(url: &str) -> Result<(Self, String)> {
+        let refused = |why: &str| {
+            let detail = format!("the endpoint {url:?} {why}; write it as http(s)://host[:port]");
+            Error::new(ErrorKind::InvalidArgument, detail)
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| refused("has no scheme"))?;
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(refused("is neither http nor https")),
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains(['@', '?', '#']) || path.contains(['?', '#']) {
+            return Err(refused("has a user, query or fragment"));
+        }
+        let (host, port) = split_port(authority).ok_or_else(|| refused("has no valid host and port"))?;
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._:%".contains(&b);
+        if host.is_empty() || !host.bytes().all(legal) {
+            return Err(refused("has no valid host"));
+        }
+        let port = port.unwrap_or(if tls { 443 } else { 80 });
+        let host = host.to_ascii_lowercase();
+        Ok((Origin { tls, host, port }, path.trim_end_matches('/').to_owned()))
+    }
+
+    /// The same scheme and port at `label.host`.
+    pub fn subdomain(&self, label: &str) -> Self {
+        Origin { host: format!("{label}.{}", self.host), ..self.clone() }
+    }
+
+    /// The value of the `Host` header; the port is left out where the scheme implies it.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.tls, self.port) {
+            (true, 443) | (false, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// Whether the host is an address or the local one: what has no subdomains.
+    pub fn is_numeric_or_local(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok()
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+}
+
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let (host, rest) = match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once(']')?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Some((host, None)),
+        None => None,
+        Some(port) => port.parse().ok().filter(|port| *port != 0).map(|port| (host, Some(port))),
+    }
+}
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TlsRoots {
+    /// Those that the system trusts.
+    #[default]
+    System,
+    /// Those in this PEM file, and no others (as `AWS_CA_BUNDLE`).
+    File(PathBuf),
+    /// Those in the PEM files of this directory, and no others (as `X509_CERT_DIR`). What holds no
+    /// certificate (revocations, policies) is passed over.
+    Directory(PathBuf),
+}
+
+impl TlsRoots {
+    /// Those of a file that was named, else of `X509_CERT_DIR`, else the system's, for which
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` may name others.
+    pub fn find(file: Option<PathBuf>) -> Self {
+        let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
+        match file {
+            Some(file) => TlsRoots::File(file),
+            None => directory().map_or(TlsRoots::System, |path| TlsRoots::Directory(path.into())),
+        }
+    }
+}
+
+/// Opens TLS sessions; the certificates are loaded when the first one is asked for.
+pub struct TlsConnector {
+    roots: TlsRoots,
+    /// The protocol that is offered (ALPN, RFC 7301).
+    protocol: &'static [u8],
+    /// Whose certificate is shown.
+    who: Credentials,
+    config: OnceLock<Arc<ClientConfig>>,
+}
+
+impl TlsConnector {
+    /// `protocol` is what ALPN asks for.
+    pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
+        TlsConnector { roots, protocol, who: Credentials::none(), config: OnceLock::new() }
+    }
+
+    /// Shows the certificate of `who` to servers that ask for one.
+    pub(super) fn showing(self, who: Credentials) -> Self {
+        TlsConnector { who, ..self }
+    }
+
+    /// Completes the handshake with what is at the other end of `socket`. Errors: `BadResponse` for a certificate that is
+    /// not trusted, and for what is no TLS: trying again would change nothing; `Unavailable`, `InvalidArgument`.
+    pub(super) fn start(
+        &self,
+        origin: &Origin,
+        socket: Socket,
+    ) -> Result<StreamOwned<ClientConnection, Socket>> {
+        let config = self.config()?;
+        let name = Self::name(origin)?;
+        let failed = |error: std::io::Error| {
+            let detail = format!("no TLS session with {origin}{}", in_words(&error));
+            let is_for_good = matches!(
+                of_rustls(&error),
+                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))
+            );
+            let kind = if is_for_good { ErrorKind::BadResponse } else { ErrorKind::Unavailable };
+            Error::new(kind, detail).caused_by(error)
+        };
+        let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
+        let mut stream = StreamOwned::new(session, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(failed)?;
+        }
+        Ok(stream)
+    }
+
+    /// Whether the handshake ended because the server speaks nothing that was offered (RFC 7301 section 3.2).
+    #[cfg(feature = "http2")]
+    pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
+        use std::error::Error as _;
+        let told = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        matches!(
+            told.and_then(of_rustls),
+            Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol))
+        )
+    }
+
+    /// Whom the certificate must name. Errors: `InvalidArgument`.
+    pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
+        ServerName::try_from(origin.host.clone()).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
+                .caused_by(error)
+        })
+    }
+
+    /// What sessions are opened with. Errors: `InvalidArgument` where no certificate is trusted.
+    pub fn config(&self) -> Result<Arc<ClientConfig>> {
+        if let Some(config) = self.config.get() {
+            return Ok(config.clone());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
+            .with_root_certificates(self.trusted()?);
+        let mut config = match self.who.identity()? {
+            Some(identity) => builder.with_client_cert_resolver(identity),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![self.protocol.to_vec()];
+        Ok(self.config.get_or_init(|| Arc::new(config)).clone())
+    }
+
+    fn trusted(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        match &self.roots {
+            TlsRoots::System => {
+                let found = rustls_native_certs::load_native_certs();
+                roots.add_parsable_certificates(found.certs);
+            }
+            TlsRoots::File(path) => {
+                let unreadable = |error| {
+                    let detail = format!("{} is not a PEM file of certificates", path.display());
+                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+                };
+                let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+                let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+                roots.add_parsable_certificates(certificates);
+            }
+            TlsRoots::Directory(path) => {
+                let listed = std::fs::read_dir(path).map_err(|error| {
+                    let detail = format!("{} is not a directory of certificates", path.display());
+                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+                })?;
+                let files =
+                    listed.flatten().filter_map(|file| CertificateDer::pem_file_iter(file.path()).ok());
+                roots.add_parsable_certificates(files.flat_map(Iterator::flatten));
+            }
+        }
+        match roots.is_empty() {
+            false => Ok(roots),
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
+            )),
+        }
+    }
+}
+
+fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// What the most frequent failures mean to the people who set up the two sides; empty for others.
+fn in_words(error: &std::io::Error) -> &'static str {
+    use rustls::{CertificateError, Error as Tls, InvalidMessage};
+    match of_rustls(error) {
+        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            " (what answers there does not speak TLS; is the address http:// ?)"
+        }
+        Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            " (nobody who is trusted here has signed its certificate; AWS_CA_BUNDLE names others)"
+        }
+        Some(Tls::InvalidCertificate(CertificateError::Other(other)))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            " (it shows a certificate for signing others, CA:TRUE, as `openssl req -x509` makes them; \
+             make one with `-addext basicConstraints=critical,CA:FALSE`)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> Option<(String, String)> {
+        Origin::parse(url).ok().map(|(origin, path)| (origin.to_string(), path))
+    }
+
+    #[test]
+    fn parses_what_people_write() {
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(shown("http://127.0.0.1:9000/"), pair("http://127.0.0.1:9000", ""));
+        assert_eq!(shown("HTTPS://S3.Example.org"), pair("https://s3.example.org", ""));
+        assert_eq!(shown("http://[::1]:9000/base/"), pair("http://[::1]:9000", "/base"));
+        assert_eq!(shown("https://h:443"), pair("https://h", ""));
+        for bad in ["", "host", "ftp://h", "http://", "http://h:x", "http://h:0", "http://a@h", "http://h h"]
+        {
+            assert_eq!(Origin::parse(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad}");
         }
     }
 }

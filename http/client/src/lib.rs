@@ -4,25 +4,25 @@
 //! together, the answer's head is parsed where it was received, and a large body is received
 //! straight into the caller's buffer.
 
-pub mod replicas;
-pub mod vector;
-pub mod webdav;
-
 mod access;
-mod body;
 mod client;
 mod connection;
 mod connector;
 #[cfg(feature = "http2")]
 mod http2;
-mod origin;
-mod pool;
 mod proxy;
+pub mod replicas;
 mod response;
 pub mod retry;
 mod socket;
-mod streamed;
-mod tls;
+pub mod vector;
+pub mod webdav;
+
+pub use access::Credentials;
+pub use client::{Exchange, Failure, HttpClient, Replay};
+pub use connector::{Origin, TlsRoots};
+pub use proxy::Proxies;
+pub use response::Response;
 
 use std::time::Duration;
 
@@ -31,21 +31,14 @@ use fordway_store::{Error, ErrorKind, Result};
 /// What requests say that they come from.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-pub use access::Credentials;
-pub use client::{Exchange, Failure, HttpClient, Replay};
-pub use origin::Origin;
-pub use proxy::Proxies;
-pub use response::Response;
-pub use tls::TlsRoots;
-
 /// Connections without a pool, and heads and bodies as they arrive: what the instrument makes load of.
 pub mod parts {
-    pub use crate::body::{Chunk, Framing, short_body};
     pub use crate::connection::{Connection, io_error};
     pub use crate::connector::Connector;
+    pub use crate::connector::TlsConnector;
     pub use crate::response::Head;
+    pub use crate::response::{Chunk, Framing, short_body};
     pub use crate::socket::Socket;
-    pub use crate::tls::TlsConnector;
 }
 
 /// Which HTTP is spoken.

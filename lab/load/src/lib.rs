@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::TcpInfo;
 
+pub use fordway_measure::Traffic;
 pub use http1::Http1;
 pub use http2::Http2;
 #[cfg(feature = "http3")]
@@ -44,18 +45,6 @@ pub trait Load {
 
     /// What the kernel knows of each connection that is open; empty where it does not count them.
     fn tcp(&self) -> Vec<TcpInfo>;
-}
-
-/// Bytes that went over connections, bodies included. Inside TLS for HTTP/1.1 and 2; for HTTP/3 what
-/// the UDP packets hold, which is encrypted, acknowledgements included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Sent.
-    pub sent_bytes: u64,
-    /// Received.
-    pub received_bytes: u64,
-    /// Connections that were made.
-    pub connections: u64,
 }
 
 /// A request that is over.

@@ -188,10 +188,7 @@ impl<S: Sender> Load for Multiplexed<S> {
     fn traffic(&self) -> Traffic {
         let mut total = *self.shared.past.borrow();
         for session in self.lines.iter().filter_map(|line| line.session.borrow().clone()) {
-            let traffic = session.traffic();
-            total.sent_bytes += traffic.sent_bytes;
-            total.received_bytes += traffic.received_bytes;
-            total.connections += traffic.connections;
+            total += session.traffic();
         }
         total
     }
@@ -261,10 +258,7 @@ impl Shared {
         line.lost.set(line.lost.get() + 1);
         let Some(lost) = line.session.borrow_mut().take() else { return };
         let traffic = lost.traffic();
-        let mut past = self.past.borrow_mut();
-        past.sent_bytes += traffic.sent_bytes;
-        past.received_bytes += traffic.received_bytes;
-        past.connections += traffic.connections;
+        *self.past.borrow_mut() += traffic;
     }
 }
 

@@ -7,16 +7,8 @@
 //! from 0 to 1 of two machines, [`Table`] all of two catalogues, and [`heat_map`] a picture of them.
 
 mod catalogue;
-mod choice;
 pub mod doctor;
-mod feature;
-mod heat_map;
 mod similarity;
-mod table;
 
-pub use catalogue::{Catalogue, Entry};
-pub use choice::{Choice, LeftOut};
-pub use feature::Feature;
-pub use heat_map::heat_map;
-pub use similarity::{ratio, similarity};
-pub use table::{Pair, Table};
+pub use catalogue::{Catalogue, Entry, Feature};
+pub use similarity::{Choice, LeftOut, Pair, Table, heat_map, ratio, similarity};

@@ -1,4 +1,11 @@
-//! How similar two machines are.
+//! How similar two machines are, by which features, and all machines of two catalogues as a table and as a picture.
+
+use std::fmt::{self, Write};
+
+use fordway_store::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{Catalogue, Entry, Feature};
 
 /// What share the smaller of two numbers above 0 is of the larger.
 pub fn ratio(one: f64, other: f64) -> f64 {
@@ -20,12 +27,255 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
     Some(1.0 - lacks.sum::<f64>() / one.len() as f64)
 }
 
+/// The features that all machines of a comparison have. A similarity is a mean over features, so only
+/// similarities over the same features are comparable.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// What is compared.
+    pub features: Vec<Feature>,
+    /// What is not, as it is not known of all.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A feature that is known of some machines only.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// The feature.
+    pub feature: Feature,
+    /// Those without it.
+    pub missing_in: Vec<String>,
+}
+
+impl Choice {
+    /// What `entries` have in common. With `asked`, these features and no others.
+    /// Errors: `InvalidArgument` if an asked feature is missing somewhere, or nothing is left.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>, asked: &[Feature]) -> Result<Self> {
+        let entries: Vec<&Entry> = entries.into_iter().collect();
+        let lacking = |feature: Feature| -> Vec<String> {
+            let without = entries.iter().filter(|entry| entry.get(feature).is_none());
+            without.map(|entry| entry.name.clone()).collect()
+        };
+        let mut choice = Choice { features: Vec::new(), left_out: Vec::new() };
+        for &feature in Feature::ALL {
+            let missing_in = lacking(feature);
+            match asked.contains(&feature) {
+                true if !missing_in.is_empty() => return Err(missing(feature, &missing_in)),
+                false if !asked.is_empty() => {}
+                _ if missing_in.is_empty() => choice.features.push(feature),
+                _ if missing_in.len() < entries.len() => {
+                    choice.left_out.push(LeftOut { feature, missing_in })
+                }
+                _ => {}
+            }
+        }
+        if entries.is_empty() || choice.features.is_empty() {
+            let why = "the machines have no feature in common; measure one of them again with `fordway machines measure`";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(choice)
+    }
+
+    /// The similarity of two of the machines.
+    pub fn similarity(&self, one: &Entry, other: &Entry) -> Option<f64> {
+        similarity(&self.vector(one)?, &self.vector(other)?)
+    }
+
+    fn vector(&self, entry: &Entry) -> Option<Vec<f64>> {
+        self.features.iter().map(|feature| entry.get(*feature)).collect()
+    }
+}
+
+fn missing(feature: Feature, machines: &[String]) -> Error {
+    let (feature, machines) = (feature.name(), machines.join(", "));
+    Error::new(
+        ErrorKind::InvalidArgument,
+        format!("{feature} is not known of {machines}; compare by other features"),
+    )
+}
+
+/// Similarities from 0 to 1, a row of `values` for each of `rows`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Names of the machines that the rows are of.
+    pub rows: Vec<String>,
+    /// Names of the machines that the columns are of; the same as `rows` for a catalogue with itself.
+    pub columns: Vec<String>,
+    /// The similarities, by row and column.
+    pub values: Vec<Vec<f64>>,
+}
+
+/// Two machines, and how similar they are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// The machine of the row.
+    pub row: String,
+    /// The machine of the column.
+    pub column: String,
+    /// Their similarity.
+    pub similarity: f64,
+}
+
+fn invalid(why: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+impl Table {
+    /// Compares every machine of one catalogue with every machine of the other.
+    /// Errors: `InvalidArgument` if a chosen feature is missing.
+    pub fn of(rows: &Catalogue, columns: &Catalogue, choice: &Choice) -> Result<Self> {
+        let names = |of: &Catalogue| of.entries().iter().map(|entry| entry.name.clone()).collect();
+        let missing = || invalid("a feature that is compared is missing".to_owned());
+        let row = |row| {
+            let cell = |column| choice.similarity(row, column).ok_or_else(missing);
+            columns.entries().iter().map(cell).collect()
+        };
+        let values = rows.entries().iter().map(row).collect::<Result<_>>()?;
+        Ok(Table { rows: names(rows), columns: names(columns), values })
+    }
+
+    /// Reads a table that was written down: `rows`, `columns` and `values` in TOML.
+    /// Errors: `InvalidArgument` if it has not a value from 0 to 1 for each row and column.
+    pub fn parse(text: &str) -> Result<Self> {
+        let read = toml::from_str(text);
+        let table: Table = read.map_err(|error| {
+            invalid("no table of similarities: rows, columns, values".to_owned()).caused_by(error)
+        })?;
+        if table.values.len() != table.rows.len() {
+            return Err(invalid(format!(
+                "{} rows of values for {} rows",
+                table.values.len(),
+                table.rows.len()
+            )));
+        }
+        for (name, values) in table.rows.iter().zip(&table.values) {
+            if values.len() != table.columns.len() {
+                return Err(invalid(format!(
+                    "{name}: {} values for {} columns",
+                    values.len(),
+                    table.columns.len()
+                )));
+            }
+            if let Some(bad) = values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
+                return Err(invalid(format!("{name}: {bad} is no similarity; these are from 0 to 1")));
+            }
+        }
+        Ok(table)
+    }
+
+    /// All pairs, the most similar first; of a catalogue with itself each once, and none of a machine with itself.
+    pub fn pairs(&self) -> Vec<Pair> {
+        let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
+        // Names alone do not say so: two catalogues may have the same machines at different times.
+        let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
+        let mut pairs = Vec::new();
+        for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
+            let first = if is_of_itself { at + 1 } else { 0 };
+            let cells = self.columns.iter().zip(values).skip(first);
+            pairs.extend(cells.map(|(column, similarity)| Pair {
+                row: row.clone(),
+                column: column.clone(),
+                similarity: *similarity,
+            }));
+        }
+        pairs.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
+        pairs
+    }
+}
+
+/// The more similar, the darker.
+fn shade(similarity: f64) -> char {
+    match similarity {
+        s if s >= 0.9 => '█',
+        s if s >= 0.8 => '▓',
+        s if s >= 0.65 => '▒',
+        s if s >= 0.5 => '░',
+        _ => ' ',
+    }
+}
+
+/// Numbers with shades, the columns numbered, and below them what the numbers stand for.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        write!(f, "{:width$}", "")?;
+        (1..=self.columns.len()).try_for_each(|number| write!(f, "  {number:>4} "))?;
+        for (name, values) in self.rows.iter().zip(&self.values) {
+            write!(f, "\n{name:<width$}")?;
+            values.iter().try_for_each(|value| write!(f, "  {value:.2}{}", shade(*value)))?;
+        }
+        let legend = self.columns.iter().enumerate().map(|(at, name)| format!("{} {name}", at + 1));
+        write!(f, "\n\n{}", legend.collect::<Vec<_>>().join(", "))
+    }
+}
+
+const CELL_WIDTH: usize = 44;
+const CELL_HEIGHT: usize = 24;
+/// What a letter of 12 pixels takes, on the safe side.
+const LETTER_WIDTH: usize = 8;
+const TITLE_HEIGHT: usize = 32;
+/// From this similarity on the cell is dark, and what is written in it light.
+const DARK: f64 = 0.6;
+
+/// An SVG picture of a table: white is 0, dark blue is 1. Names can be of any letters.
+pub fn heat_map(table: &Table, title: &str) -> String {
+    let widest =
+        |names: &[String]| names.iter().map(|name| name.chars().count()).max().unwrap_or(0) * LETTER_WIDTH;
+    let (left, top) = (widest(&table.rows) + 16, TITLE_HEIGHT + widest(&table.columns) + 8);
+    let width = (left + CELL_WIDTH * table.columns.len() + 16).max(title.chars().count() * LETTER_WIDTH + 32);
+    let height = top + CELL_HEIGHT * table.rows.len() + 16;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"16\" y=\"22\" font-size=\"14\">{}</text>\n",
+        escaped(title)
+    );
+    for (at, name) in table.columns.iter().enumerate() {
+        let (x, y) = (left + CELL_WIDTH * at + CELL_WIDTH / 2 + 4, top - 6);
+        let _ = writeln!(svg, "<text transform=\"translate({x} {y}) rotate(-90)\">{}</text>", escaped(name));
+    }
+    for (at, name) in table.rows.iter().enumerate() {
+        let y = top + CELL_HEIGHT * at;
+        let (x, baseline) = (left - 8, y + 16);
+        let _ =
+            writeln!(svg, "<text x=\"{x}\" y=\"{baseline}\" text-anchor=\"end\">{}</text>", escaped(name));
+        row(&mut svg, table, at, (left, y));
+    }
+    svg + "</svg>\n"
+}
+
+fn row(svg: &mut String, table: &Table, at: usize, (left, y): (usize, usize)) {
+    for (number, (column, value)) in table.columns.iter().zip(&table.values[at]).enumerate() {
+        let x = left + CELL_WIDTH * number;
+        let (centre, baseline) = (x + CELL_WIDTH / 2, y + 16);
+        let (fill, ink) = (colour(*value), if *value >= DARK { "white" } else { "black" });
+        let tip = escaped(&format!("{} and {column}: {value:.3}", table.rows[at]));
+        let _ = writeln!(
+            svg,
+            "<g><title>{tip}</title><rect x=\"{x}\" y=\"{y}\" width=\"{CELL_WIDTH}\" height=\"{CELL_HEIGHT}\" fill=\"{fill}\"/>\
+             <text x=\"{centre}\" y=\"{baseline}\" text-anchor=\"middle\" fill=\"{ink}\">{value:.2}</text></g>"
+        );
+    }
+}
+
+/// From white to dark blue; its square, as what matters is near 1.
+fn colour(similarity: f64) -> String {
+    let share = similarity * similarity;
+    let channel = |dark: f64| (255.0 + (dark - 255.0) * share).round() as u8;
+    format!("#{:02x}{:02x}{:02x}", channel(8.0), channel(48.0), channel(107.0))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Catalogue;
 
     const ROUNDING: f64 = 1e-12;
 
@@ -108,6 +358,143 @@ mod tests {
             };
             let s = |factor| similarity(&a, &times(factor)).unwrap();
             prop_assert!(s(more * more) < s(more) && s(more) < 1.0);
+        }
+    }
+
+    const TWO: &str =
+        "[machine.a]\nthreads = 2\nmemory_mb = 100\n[machine.b]\nthreads = 4\ndisk_read_mb_per_s = 5";
+
+    #[test]
+    fn what_all_have_is_compared_and_the_rest_is_told() {
+        let catalogue = Catalogue::parse(TWO).unwrap();
+        let choice = Choice::of(catalogue.entries(), &[]).unwrap();
+        assert_eq!(choice.features, [Feature::Threads]);
+        let left_out = |feature, name: &str| LeftOut { feature, missing_in: vec![name.to_owned()] };
+        assert_eq!(choice.left_out, [left_out(Feature::Memory, "b"), left_out(Feature::DiskRead, "a")]);
+        let (a, b) = (catalogue.get("a").unwrap(), catalogue.get("b").unwrap());
+        assert_eq!(choice.similarity(a, b), Some(0.75));
+    }
+
+    #[test]
+    fn nothing_in_common_is_an_error() {
+        let catalogue = Catalogue::parse("machine.a.threads = 2\nmachine.b.memory_mb = 4").unwrap();
+        let error = Choice::of(catalogue.entries(), &[]).expect_err("nothing was compared");
+        assert!(error.to_string().contains("no feature in common"), "{error}");
+        assert!(Choice::of([], &[]).is_err());
+    }
+
+    #[test]
+    fn an_asked_feature_must_be_there() {
+        let catalogue = Catalogue::parse(TWO).unwrap();
+        let choice = Choice::of(catalogue.entries(), &[Feature::Threads]).unwrap();
+        assert_eq!((choice.features, choice.left_out), (vec![Feature::Threads], vec![]));
+        let error = Choice::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
+        assert!(error.to_string().contains("memory_mb is not known of b"), "{error}");
+    }
+
+    fn catalogue(text: &str) -> Catalogue {
+        Catalogue::parse(text).unwrap()
+    }
+
+    #[test]
+    fn every_machine_with_every_other() {
+        let (one, other) = (
+            catalogue("machine.a.threads = 8\nmachine.b.threads = 4"),
+            catalogue("machine.c.threads = 4\nmachine.d.threads = 2\nmachine.e.threads = 1"),
+        );
+        let choice = Choice::of(one.entries().iter().chain(other.entries()), &[]).unwrap();
+        let table = Table::of(&one, &other, &choice).unwrap();
+        let (half, quarter, eighth) = (0.75, 0.4375, 1.0 - 0.875 * 0.875);
+        assert_eq!(table.values, [[half, quarter, eighth], [1.0, half, quarter]]);
+        let pairs = table.pairs();
+        assert_eq!((pairs.len(), pairs[0].row.as_str(), pairs[0].column.as_str()), (6, "b", "c"));
+        assert_eq!(pairs.iter().map(|pair| pair.similarity).collect::<Vec<_>>()[4..], [quarter, eighth]);
+        let text = table.to_string();
+        assert!(text.contains("b  1.00█  0.75▒  0.44 ") && text.ends_with("1 c, 2 d, 3 e"), "{text}");
+    }
+
+    #[test]
+    fn a_catalogue_with_itself_has_each_pair_once() {
+        let one = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 3");
+        let table = Table::of(&one, &one, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
+        let pairs: Vec<_> = table.pairs().into_iter().map(|pair| pair.row + &pair.column).collect();
+        assert_eq!(pairs, ["bc", "ab", "ac"]);
+        let later = catalogue("machine.a.threads = 8\nmachine.b.threads = 4\nmachine.c.threads = 2");
+        let table = Table::of(&one, &later, &Choice::of(one.entries(), &[]).unwrap()).unwrap();
+        assert_eq!(table.pairs().len(), 9);
+    }
+
+    #[test]
+    fn a_table_that_is_none_is_refused() {
+        for (text, told) in [
+            ("rows = 1", "no table"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = []", "0 rows of values for 1"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = [[0.5, 0.5]]", "a: 2 values for 1 columns"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = [[1.5]]", "a: 1.5 is no similarity"),
+            ("rows = ['a']\ncolumns = ['b']\nvalues = [[nan]]", "no similarity"),
+        ] {
+            let error = Table::parse(text).expect_err("it was taken");
+            assert!(error.to_string().contains(told), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_cell_is_drawn_and_names_are_escaped() {
+        let table = Table {
+            rows: vec!["a<b".to_owned(), "c".to_owned()],
+            columns: vec!["d&\"e".to_owned()],
+            values: vec![vec![0.0], vec![1.0]],
+        };
+        let svg = heat_map(&table, "Rows > columns");
+        assert_eq!((svg.matches("<rect x=").count(), svg.matches("<g>").count()), (2, 2));
+        assert!(svg.contains("<title>a&lt;b and d&amp;&quot;e: 0.000</title>"), "{svg}");
+        assert!(svg.contains("Rows &gt; columns") && !svg.contains("a<b"), "{svg}");
+        assert!(svg.contains("fill=\"#ffffff\"") && svg.contains("fill=\"#08306b\""), "{svg}");
+    }
+
+    /// Table IV of Kratzke and Quint, as golden data.
+    fn table_iv() -> Table {
+        Table::parse(include_str!("../../../contrib/catalogues/kratzke-quint-table-iv.toml")).unwrap()
+    }
+
+    #[test]
+    fn table_iv_has_the_printed_size_and_corners() {
+        let table = table_iv();
+        assert_eq!((table.rows.len(), table.columns.len()), (28, 18));
+        assert_eq!((table.rows[0].as_str(), table.rows[27].as_str()), ("m4.10xlarge", "t2.micro"));
+        assert_eq!((table.columns[0].as_str(), table.columns[17].as_str()), ("n1-highmem-32", "f1-micro"));
+        let corners = [table.values[0][0], table.values[0][17], table.values[27][0], table.values[27][17]];
+        assert_eq!(corners, [0.67, 0.13, 0.31, 0.46]);
+        assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
+    }
+
+    /// What the paper concludes from it.
+    #[test]
+    fn exactly_three_pairs_of_table_iv_are_similar() {
+        let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();
+        let similar: Vec<_> =
+            similar.iter().map(|p| (p.row.as_str(), p.column.as_str(), p.similarity)).collect();
+        let expected = [
+            ("m3.large", "n1-standard-2", 0.98),
+            ("m3.2xlarge", "n1-standard-8", 0.96),
+            ("m3.xlarge", "n1-standard-4", 0.96),
+        ];
+        assert_eq!(similar, expected);
+    }
+
+    /// Distances obey the triangle inequality by way of any two machines, within what two digits hide. A scanning
+    /// error near 1 breaks it; one among the low values may not.
+    #[test]
+    fn the_distances_of_table_iv_are_those_of_a_metric() {
+        let table = table_iv();
+        let root = |value: f64| value.max(0.0).sqrt();
+        let least = |row: usize, column: usize| root(1.0 - table.values[row][column] - 0.005);
+        let most = |row: usize, column: usize| root(1.0 - table.values[row][column] + 0.005);
+        for (a, b) in (0..28).flat_map(|a| (0..28).map(move |b| (a, b))) {
+            for (g, h) in (0..18).flat_map(|g| (0..18).map(move |h| (g, h))) {
+                let way_round = most(a, h) + most(b, h) + most(b, g);
+                assert!(least(a, g) <= way_round, "{} {}", table.rows[a], table.columns[g]);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Counters of processes over a stretch of time, which say what they cover.
+//! Counters of processes over a stretch of time, which say what they cover; and of bytes on connections.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::time::Instant;
 
 use fordway_sys::{HardwareCounters, HardwareCounts, ProcessUsage, descendants, usage_of};
@@ -175,6 +176,37 @@ fn family_of(pid: u32) -> Result<Vec<u32>, NotCovered> {
 
 fn usage(pid: u32) -> Result<ProcessUsage, NotCovered> {
     usage_of(pid).map_err(|error| NotCovered(format!("process {pid} cannot be watched: {error}")))
+}
+
+/// Bytes that went over connections, bodies included. Inside TLS for HTTP/1.1 and 2; for HTTP/3 what
+/// the UDP packets hold, which is encrypted, acknowledgements included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Sent.
+    pub sent_bytes: u64,
+    /// Received.
+    pub received_bytes: u64,
+    /// Connections that were made.
+    pub connections: u64,
+}
+
+impl Traffic {
+    /// What was added since it was `before`.
+    pub fn since(self, before: Traffic) -> Traffic {
+        Traffic {
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            received_bytes: self.received_bytes - before.received_bytes,
+            connections: self.connections - before.connections,
+        }
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Traffic) {
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.connections += other.connections;
+    }
 }
 
 #[cfg(test)]

@@ -5,36 +5,21 @@
 //! file says as `null`; it is never 0 and never guessed.
 
 mod counters;
-mod histogram;
-mod load;
-mod load_table;
 mod machine;
-mod parallel;
-mod parallel_table;
 mod record;
 mod run;
-mod score;
 mod stats;
 mod table;
-mod transfer;
-mod transfer_table;
-mod units;
 
-pub use counters::{Counters, NotCovered, ProcessCounters};
-pub use histogram::Latencies;
-pub use load::{Connections, Load};
-pub use load_table::load_table;
+pub use counters::{Counters, NotCovered, ProcessCounters, Traffic};
 pub use machine::{FileSystem, Machine};
-pub use parallel::Parallel;
-pub use parallel_table::parallel_table;
 pub use record::{Block, ObjectRecord, Operation, RankRecord, Records};
-pub use run::{Lane, Limit, Quantiles, Ratio, Run, RunError, SCHEMA, SCHEMA_VERSION, Summary, Verdict};
-pub use score::{LaneScore, Scores};
-pub use stats::{Interval, Shuffle, median, median_interval};
-pub use table::table;
-pub use transfer::Transfer;
-pub use transfer_table::transfer_table;
-pub use units::{bytes_text, ns_text, rate_text};
+pub use run::{
+    Connections, Lane, LaneScore, Limit, Load, Parallel, Quantiles, Ratio, Run, RunError, SCHEMA,
+    SCHEMA_VERSION, Scores, Summary, Transfer, Verdict,
+};
+pub use stats::{Interval, Latencies, Shuffle, median, median_interval};
+pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, table, transfer_table};
 
 use std::time::Instant;
 

@@ -2,7 +2,9 @@
 //!
 //! A run is a directory `NAME.run/` of `run.json` (this module's [`Run`]), `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::Records`]). `docs/reference/run-file.md` describes it field by field.
+//! What only one kind of benchmark knows of its work ([`Load`], [`Parallel`], [`Transfer`], [`Scores`]) is at the end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Interval, LaneScore, Load, Machine, Parallel, Records, Transfer};
+use crate::{Interval, Machine, ProcessCounters, Records};
 
 /// What `run.json` says it is.
 pub const SCHEMA: &str = "fordway.run";
@@ -323,6 +325,129 @@ fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Writ
     done.and_then(|()| Ok(fs::rename(&staged, dir.join(name))?)).inspect_err(|_| {
         let _ = fs::remove_file(&staged);
     })
+}
+
+/// How load was made, and what became of it besides latency and throughput.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// `closed`, or when requests were intended to start: `fixed` or `poisson`.
+    pub arrivals: String,
+    /// Requests per second asked for; `null` in the closed loop.
+    pub rate_asked_per_s: Option<f64>,
+    /// Connections at once.
+    pub connections: u64,
+    /// Requests at once on each connection.
+    pub streams: u64,
+    /// Threads that made requests.
+    pub threads: u64,
+    /// Arrivals that were due within the run and never started.
+    pub skipped: u64,
+    /// Failures by kind; their sum is the summary's `errors`.
+    pub errors: BTreeMap<String, u64>,
+    /// Times to the first byte of the answer, counted from where latencies are.
+    pub first_byte: Option<Quantiles>,
+    /// The same as HdrHistogram V2, base64.
+    pub first_byte_histogram: String,
+    /// How much later than intended requests were sent; `null` in the closed loop.
+    pub lateness: Option<Quantiles>,
+    /// Bytes sent per operation that are no body.
+    pub header_sent_bytes_per_op: Option<f64>,
+    /// Bytes received per operation that are no body.
+    pub header_received_bytes_per_op: Option<f64>,
+    /// Connections that were made anew within the run.
+    pub reconnects: u64,
+    /// Requests that were sent again, by whom we asked as well as by us.
+    #[serde(default)]
+    pub retries: u64,
+    /// What the kernel knew of the connections at the end; `null` where they are not TCP.
+    pub tcp: Option<Connections>,
+    /// What this process used; `null` if that could not be read.
+    pub client: Option<ProcessCounters>,
+    /// What the server's processes used; `null` if they are not known or were not there all the time.
+    pub server: Option<ProcessCounters>,
+}
+
+/// TCP connections, as the kernel sees them from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Connections asked.
+    pub count: u64,
+    /// The median of their smoothed round-trip times.
+    pub rtt_us: u64,
+    /// The largest of them.
+    pub rtt_max_us: u64,
+    /// Segments sent again, on all of them since they were made.
+    pub retransmits: u64,
+    /// The smallest of their maximum segment sizes.
+    pub mss_bytes: u64,
+}
+
+/// Jobs of one number of ranks in one set-up. Intervals are `null` of fewer than five jobs that succeeded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parallel {
+    /// Ranks of each job.
+    pub ranks: u32,
+    /// The median wall time of a job, its launch included, ns.
+    pub wall_ns: Option<Interval>,
+    /// From when the first rank could communicate until the last one had nothing more to say, ns; `null` where
+    /// the ranks did not report.
+    pub work_ns: Option<Interval>,
+    /// S: the time of one rank in the reference set-up, divided by this one's, over pairs of the same round.
+    pub speedup: Option<Interval>,
+    /// E = S / ranks.
+    pub efficiency: Option<Interval>,
+    /// The share of all ranks' time that they spent in calls of MPI, waiting included; `null` where they did not
+    /// report.
+    pub communication_share: Option<Interval>,
+    /// How much later than the first the last rank came to its end, ns; likewise.
+    pub late_ns: Option<Interval>,
+}
+
+/// Messages of one size on one transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// What was done with them: `latency`, `bandwidth` or `half-round-trip`.
+    pub exchange: String,
+    /// Bytes of each message.
+    pub size_bytes: u64,
+    /// Messages under way at once.
+    pub window: u64,
+    /// Messages that were timed.
+    pub messages: u64,
+    /// The median over blocks of a message's median time, in ns; `null` of fewer than five blocks, and
+    /// where several messages are under way.
+    pub time_ns: Option<Interval>,
+    /// The median over blocks of their bytes per second; `null` of fewer than five blocks.
+    pub bytes_per_s: Option<Interval>,
+    /// CPU time of the asking side for each message, the median over blocks.
+    pub client_cpu_ns_per_message: f64,
+    /// CPU time of the answering side likewise; `null` where there is none.
+    pub server_cpu_ns_per_message: Option<f64>,
+    /// Processors that both sides together kept busy, the median over blocks. One message at a time is work for
+    /// one processor; what is more, was spent on waiting.
+    pub processors_busy: f64,
+}
+
+/// One lane's scores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaneScore {
+    /// The lane's name.
+    pub lane: String,
+    /// Its scores, where every phase succeeded.
+    pub scores: Option<Scores>,
+    /// Why they do not count.
+    pub stamp: Option<String>,
+}
+
+/// Geometric means, as IO500 has them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// Of the four bandwidths, GiB/s.
+    pub bandwidth_gib_per_s: f64,
+    /// Of the eight rates, thousands of operations per second.
+    pub metadata_kiops: f64,
+    /// Of the two.
+    pub total: f64,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! A run as a table in the terminal.
+//! Runs as tables in the terminal, and numbers as people read them: sizes in powers of 1,024, times in powers of 1,000.
 
-use crate::{Quantiles, Ratio, Run, Summary, Verdict, ns_text, rate_text};
+use crate::{Interval, Parallel, Quantiles, Ratio, Run, Summary, Transfer, Verdict};
 
 const HEADINGS: [&str; 10] =
     ["phase", "lane", "ops/s", "MiB/s", "p50", "p99", "client CPU/op", "server CPU/op", "", "limit"];
@@ -79,4 +79,224 @@ fn legend(run: &Run) -> String {
         plain("durability"),
         plain("etag_policy"),
     )
+}
+
+const LOAD_HEADINGS: [&str; 14] = [
+    "load",
+    "lane",
+    "req/s",
+    "MiB/s",
+    "first p50",
+    "p50",
+    "p99",
+    "p99.9",
+    "max",
+    "header B",
+    "client CPU/op",
+    "server CPU/op",
+    "server mem",
+    "failed",
+];
+
+/// The run's summaries, a line each, a blank line between kinds of load.
+pub fn load_table(run: &Run) -> String {
+    let mut rows = vec![LOAD_HEADINGS.map(str::to_owned)];
+    rows.extend(run.summaries.iter().map(load_cells));
+    let mut text = aligned(&rows, &[0, 1]);
+    let ratios = run.summaries.iter().filter_map(|summary| Some((summary, summary.ratio.as_ref()?)));
+    for (number, (summary, of)) in ratios.enumerate() {
+        let gap = if number == 0 { "\n" } else { "" };
+        text += &format!("{gap}{}: {} is {} x {}\n", summary.phase, summary.lane, ratio(of), of.to);
+    }
+    text + "\nLatencies count from the intended start in the open loop. header B: sent+received per request, bodies \
+            excluded.\n-: not measured, or none.\n"
+}
+
+fn load_cells(summary: &Summary) -> [String; 14] {
+    let none = || "-".to_owned();
+    let load = summary.load.as_ref();
+    let latency =
+        |pick: fn(&Quantiles) -> u64| summary.latency.as_ref().map_or_else(none, |all| ns_text(pick(all)));
+    let first_byte = load.and_then(|load| load.first_byte.as_ref());
+    let headers =
+        load.and_then(|load| Some((load.header_sent_bytes_per_op?, load.header_received_bytes_per_op?)));
+    let memory = load.and_then(|load| Some(load.server.as_ref()?.rss_bytes));
+    [
+        summary.phase.clone(),
+        summary.lane.clone(),
+        summary.ops_per_s.map_or_else(none, rate_text),
+        summary.bytes_per_s.map_or_else(none, |rate| rate_text(rate / f64::from(1 << 20))),
+        first_byte.map_or_else(none, |all| ns_text(all.p50_ns)),
+        latency(|all| all.p50_ns),
+        latency(|all| all.p99_ns),
+        latency(|all| all.p999_ns),
+        latency(|all| all.max_ns),
+        headers.map_or_else(none, |(sent, received)| format!("{sent:.0}+{received:.0}")),
+        cpu(summary.client_cpu_ns_per_op),
+        cpu(summary.server_cpu_ns_per_op),
+        memory.map_or_else(none, bytes_text),
+        summary.errors.to_string(),
+    ]
+}
+
+const PARALLEL_HEADINGS: [&str; 8] =
+    ["ranks", "set-up", "wall [95 %]", "work", "S [95 %]", "E [95 %]", "communication", "late"];
+
+/// The run's summaries, a line each, a blank line between numbers of ranks.
+pub fn parallel_table(run: &Run) -> String {
+    let mut rows = vec![PARALLEL_HEADINGS.map(str::to_owned)];
+    rows.extend(
+        run.summaries.iter().filter_map(|summary| Some(parallel_cells(summary, summary.parallel.as_ref()?))),
+    );
+    aligned(&rows, &[1]) + PARALLEL_LEGEND
+}
+
+const PARALLEL_LEGEND: &str = "
+wall: median of a job, launch included. work: from when the first rank could communicate until the last had nothing more to say.
+S: time of one rank in the first set-up / time here, in the same round. E: S / ranks.
+communication: share of the ranks' time in calls of MPI, waiting included. late: the last rank's end after the first's.
+-: not measured.
+";
+
+fn parallel_cells(summary: &Summary, of: &Parallel) -> [String; 8] {
+    let none = || "-".to_owned();
+    let lane = match summary.errors {
+        0 => summary.lane.clone(),
+        errors => format!("{} ({errors} failed)", summary.lane),
+    };
+    let wall = of.wall_ns.as_ref().map(time_with_ends);
+    let wall = wall.or_else(|| summary.latency.as_ref().map(|latency| ns_text(latency.p50_ns)));
+    [
+        of.ranks.to_string(),
+        lane,
+        wall.unwrap_or_else(none),
+        of.work_ns.as_ref().map_or_else(none, time),
+        of.speedup.as_ref().map_or_else(none, |s| figure(s, 1.0, "")),
+        of.efficiency.as_ref().map_or_else(none, |e| figure(e, 100.0, " %")),
+        of.communication_share.as_ref().map_or_else(none, |share| format!("{:.1} %", 100.0 * share.value)),
+        of.late_ns.as_ref().map_or_else(none, time),
+    ]
+}
+
+fn time(interval: &Interval) -> String {
+    ns_text(interval.value.round() as u64)
+}
+
+fn time_with_ends(interval: &Interval) -> String {
+    let [low, high] = [interval.low, interval.high].map(|end| ns_text(end.round() as u64));
+    format!("{} [{low}, {high}]", time(interval))
+}
+
+fn figure(interval: &Interval, factor: f64, unit: &str) -> String {
+    let Interval { value, low, high, .. } = interval;
+    // Three digits, whether it is 2 or 0.009.
+    let decimals = if value * factor >= 10.0 { 1 } else { 3 - usize::from(value * factor >= 0.1) };
+    let [value, low, high] = [value, low, high].map(|of| format!("{:.decimals$}", of * factor));
+    format!("{value}{unit} [{low}, {high}]")
+}
+
+const TRANSFER_HEADINGS: [&str; 9] =
+    ["phase", "lane", "time", "[95 %]", "MiB/s", "client CPU", "server CPU", "busy", ""];
+
+/// The run's summaries, a line each, a blank line between sizes.
+pub fn transfer_table(run: &Run) -> String {
+    let mut rows = vec![TRANSFER_HEADINGS.map(str::to_owned)];
+    rows[0][8] = format!("x {} [95 %]", run.lanes.first().map_or("", |lane| lane.name.as_str()));
+    rows.extend(
+        run.summaries.iter().filter_map(|summary| Some(transfer_cells(summary, summary.transfer.as_ref()?))),
+    );
+    aligned(&rows, &[0, 1, 8]) + TRANSFER_LEGEND
+}
+
+const TRANSFER_LEGEND: &str = "
+latency: from asking for a message until all of it is here. bandwidth: several under way. half-round-trip: half the time \
+of a message there and one as large back.
+time: median over blocks. client, server CPU: of the side that asks and the side that answers, for each message.
+busy: processors that both kept busy. One message at a time is work for one; a transport with 2.00 polls while it waits.
+-: not measured, or none.
+";
+
+fn transfer_cells(summary: &Summary, of: &Transfer) -> [String; 9] {
+    let none = || "-".to_owned();
+    let one_at_a_time = of.exchange != "bandwidth";
+    let time = match &of.time_ns {
+        Some(interval) => Some(interval.value.round() as u64),
+        None => summary.latency.as_ref().filter(|_| one_at_a_time).map(|latency| latency.p50_ns),
+    };
+    let rate = of.bytes_per_s.as_ref().map(|interval| interval.value).or(summary.bytes_per_s);
+    let lane = match summary.errors {
+        0 => summary.lane.clone(),
+        errors => format!("{} ({errors} wrong)", summary.lane),
+    };
+    [
+        summary.phase.clone(),
+        lane,
+        time.map_or_else(none, ns_text),
+        of.time_ns.as_ref().map_or_else(none, ends),
+        rate.map_or_else(none, |rate| rate_text(rate / f64::from(1 << 20))),
+        cpu(Some(of.client_cpu_ns_per_message)),
+        cpu(of.server_cpu_ns_per_message),
+        format!("{:.2}", of.processors_busy),
+        summary.ratio.as_ref().map_or_else(|| "1".to_owned(), ratio),
+    ]
+}
+
+fn ends(interval: &Interval) -> String {
+    format!("[{}, {}]", ns_text(interval.low.round() as u64), ns_text(interval.high.round() as u64))
+}
+
+/// `1536` is `1.5 KiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize;
+    if power == 0 {
+        return format!("{bytes} B");
+    }
+    format!("{} {}", three_digits(bytes as f64 / (1u64 << (10 * power)) as f64), UNITS[power])
+}
+
+/// `1500` is `1.5 µs`.
+pub fn ns_text(ns: u64) -> String {
+    let (divisor, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1e3, "µs"),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    format!("{} {unit}", three_digits(ns as f64 / divisor))
+}
+
+/// A rate in operations or units per second, in as few digits as say it.
+pub fn rate_text(per_second: f64) -> String {
+    match per_second {
+        rate if rate >= 1e6 => format!("{} M", three_digits(rate / 1e6)),
+        rate if rate >= 1e4 => format!("{} k", three_digits(rate / 1e3)),
+        rate => three_digits(rate),
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        assert_eq!(["0 B", "1023 B", "1.50 KiB", "16.0 EiB"], [0, 1023, 1536, u64::MAX].map(bytes_text)[..]);
+        assert_eq!(
+            ["999 ns", "1.50 µs", "12.3 ms", "2.00 s"],
+            [999, 1500, 12_345_678, 2_000_000_000].map(ns_text)[..]
+        );
+        assert_eq!(
+            ["0.50", "123", "9999", "12.3 k", "1.50 M"],
+            [0.5, 123.4, 9999.0, 12_345.0, 1.5e6].map(rate_text)[..]
+        );
+    }
 }

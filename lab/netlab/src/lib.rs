@@ -15,17 +15,12 @@
 //! holds it open, devices live as long as their namespace or descriptor, and processes end with the
 //! thread that started them. So nothing is left, whatever way this process ends.
 
-mod congestion;
 mod lab;
 mod link;
-mod mounts;
 mod namespace;
-mod process;
 pub mod setup;
 pub mod tunnel;
 
 pub use lab::{CLIENT_ADDRESS, Lab, LabConfig, SERVER_ADDRESS};
 pub use link::{DirectionStats, Link, LinkConfig, LinkStats};
-pub use mounts::Mounts;
-pub use namespace::Namespace;
-pub use process::Process;
+pub use namespace::{Mounts, Namespace, Process};

@@ -11,7 +11,8 @@ use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
-use crate::{Item, Target, Tree, directories};
+use super::tree;
+use crate::{Item, Target, Tree};
 
 /// Files in a block, for each thread: long enough that reading the clocks of CPU time is nothing.
 const BLOCK_FILES: usize = 64;
@@ -193,7 +194,7 @@ impl Comparison<'_> {
     fn note_objects(&mut self, round: u16, jobs: &[Job]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
             let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
-            self.outcome.records.objects.extend(directories::records(counted, objects));
+            self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
@@ -229,6 +230,7 @@ impl Comparison<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
+        // Read before anything is checked, so that the check counts for nobody.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = Block {
             lane: lane as u8,

@@ -17,14 +17,11 @@
 
 pub mod bench;
 pub mod compare;
-mod delay;
-mod directories;
 pub mod io500;
 pub mod ior;
 pub mod ledger;
 pub mod mdtest;
 pub mod mdworkbench;
-mod pattern;
 mod phase;
 mod posix;
 pub mod report;
@@ -38,11 +35,10 @@ pub mod team;
 pub mod transport;
 mod tree;
 
-pub use delay::{DelayLog, DelayTarget};
 pub use phase::{Crew, MAX_RAW_OPERATIONS, Watch};
 pub use posix::{PosixTarget, Sync};
 pub use result::{PhaseResult, RankShare};
 pub use site::Site;
-pub use target::{StoreTarget, Target};
+pub use target::{DelayLog, DelayTarget, StoreTarget, Target};
 pub use team::Team;
 pub use tree::{Item, Tree, TreeLimits};

@@ -7,7 +7,7 @@ use fordway_store::{DeleteOptions, Entry, Error, ErrorKind, Key, ListQuery, Resu
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use crate::pattern::Pattern;
+use super::site::Pattern;
 use crate::phase::{Crew, Recorder};
 use crate::site::Means;
 use crate::{PhaseResult, Site, Target};

@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::pattern::Pattern;
+use super::site::Pattern;
 use crate::phase::{Crew, Recorder, decoded, encoded};
 use crate::{PhaseResult, Site, Target};
 

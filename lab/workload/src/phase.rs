@@ -91,6 +91,8 @@ impl<'c> Crew<'c> {
         let shares = recorder.shares();
         self.team.barrier()?;
         let server_cpu_ns = server_before.zip(server()).map(|(before, after)| after.saturating_sub(before));
+        // One rank may have seen a signal that the others have not. All have to agree, or the rest would wait at the
+        // next barrier.
         let stopped = self.team.max(u64::from(self.watch.stop.load(Ordering::Relaxed)))? > 0;
         let (outcome, done) = match outcome {
             Ok(done) => (Ok(()), Some(done)),

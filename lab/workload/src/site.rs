@@ -1,9 +1,13 @@
-//! Where a workload works: a bucket or a directory of a lane, and more of the same kind beside it.
+//! Where a workload works: a bucket or a directory of a lane, and more of the same kind beside it; and content that says where
+//! it belongs: what was written by whom, at which offset.
+//!
+//! A buffer is filled once with noise. Each page of it is then stamped with a word made of writer
+//! and offset, which costs a store each 4 KiB; so a page of another place, another writer or an
+//! earlier transfer is told apart, and a check is a comparison of memory.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use fordway_measure::Lane;
 use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
@@ -117,5 +121,80 @@ impl Site {
             Kind::Files { parent } => parent.join(self.name.as_str()),
             Kind::Objects { .. } => PathBuf::new(),
         }
+    }
+}
+
+/// Bytes between stamps.
+const PAGE_BYTES: usize = 4096;
+
+/// A buffer for the content of one transfer or object.
+pub(crate) struct Pattern {
+    bytes: Vec<u8>,
+}
+
+impl Pattern {
+    /// Content of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        Pattern { bytes: noise(len) }
+    }
+
+    /// The content that `writer` puts at `offset` of what it writes.
+    pub(crate) fn stamped(&mut self, writer: u64, offset: u64) -> &[u8] {
+        let seed = mix(writer.wrapping_mul(0x1_0000_0001).wrapping_add(1));
+        for (page, bytes) in self.bytes.chunks_mut(PAGE_BYTES).enumerate() {
+            let word = mix(seed ^ offset.wrapping_add((page * PAGE_BYTES) as u64)).to_le_bytes();
+            let len = bytes.len().min(8);
+            bytes[..len].copy_from_slice(&word[..len]);
+        }
+        &self.bytes
+    }
+
+    /// Whether `found` is what `writer` put at `offset`.
+    pub(crate) fn is(&mut self, writer: u64, offset: u64, found: &[u8]) -> bool {
+        self.stamped(writer, offset) == found
+    }
+}
+
+/// `len` bytes that look like chance. Longer noise begins with all shorter noise.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    let words = (0..len.div_ceil(8) as u64).flat_map(|at| mix(at).to_le_bytes());
+    words.take(len).collect()
+}
+
+/// Spreads every bit of `word` over all bits: the finalizer of SplitMix64 (Steele et al. 2014).
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_of_another_place_or_writer_is_told_apart() {
+        for len in [1usize, 9, 3901, 47_008] {
+            let mut pattern = Pattern::new(len);
+            let content = pattern.stamped(3, 1 << 20).to_vec();
+            assert_eq!(content.len(), len);
+            assert!(pattern.is(3, 1 << 20, &content));
+            if len > 1 {
+                assert!(!pattern.is(2, 1 << 20, &content) && !pattern.is(3, 2 << 20, &content));
+            }
+            assert!(!pattern.is(3, 1 << 20, &content[1..]));
+            let mut torn = content.clone();
+            torn[len - 1] ^= 1;
+            assert!(!pattern.is(3, 1 << 20, &torn));
+        }
+        assert!(Pattern::new(0).is(1, 2, b""));
+    }
+
+    #[test]
+    fn every_page_is_stamped() {
+        let mut pattern = Pattern::new(3 * PAGE_BYTES);
+        let (one, other) = (pattern.stamped(1, 0).to_vec(), pattern.stamped(1, 1 << 30).to_vec());
+        assert!(one.chunks(PAGE_BYTES).zip(other.chunks(PAGE_BYTES)).all(|(a, b)| a != b));
     }
 }

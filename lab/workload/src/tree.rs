@@ -1,9 +1,13 @@
 //! The real input: a directory tree, read into memory once so that every lane gets the same bytes
 //! and no lane waits for the source.
+//!
+//! The directories of a tree matter to the cost of each object: the first object in one pays for making it, the last may pay
+//! for removing it.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use fordway_measure::{Shuffle, bytes_text};
+use fordway_measure::{ObjectRecord, Shuffle, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use walkdir::WalkDir;
 
@@ -45,6 +49,8 @@ impl Tree {
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
         let mut found = find_files(dir)?;
         let total = found.files.len();
+        // Where limits leave files out, the others are to be a sample of the tree (the same for the same seed), and
+        // not its first directories.
         Shuffle::new(limits.seed).shuffle(&mut found.files);
         let mut tree = Tree::default();
         let mut unreadable = found.unreadable;
@@ -135,6 +141,38 @@ fn nothing_to_use(dir: &Path, warnings: &[String]) -> Error {
     )
 }
 
+/// The records of objects with these keys and sizes in bytes, put, and later removed, in this order in `round`.
+pub(crate) fn directory_records<'k>(
+    round: u16,
+    objects: impl Iterator<Item = (&'k str, u64)>,
+) -> Vec<ObjectRecord> {
+    let objects: Vec<_> = objects.collect();
+    let mut known = HashSet::new();
+    let made: Vec<u16> = objects.iter().map(|(key, _)| new_in(&mut known, key)).collect();
+    known.clear();
+    // Backwards, the first to mention a directory is the last object in it.
+    let emptied: Vec<u16> = objects.iter().rev().map(|(key, _)| new_in(&mut known, key)).collect();
+    let with_directories = objects.iter().zip(made).zip(emptied.into_iter().rev());
+    with_directories
+        .map(|((&(key, bytes), made_directories), emptied_directories)| ObjectRecord {
+            round,
+            bytes,
+            directories: above(key).count() as u16,
+            made_directories,
+            emptied_directories,
+        })
+        .collect()
+}
+
+/// The directories above `key`, outermost first.
+fn above(key: &str) -> impl Iterator<Item = &str> {
+    key.match_indices('/').map(|(at, _)| &key[..at])
+}
+
+fn new_in<'k>(known: &mut HashSet<&'k str>, key: &'k str) -> u16 {
+    above(key).map(|directory| u16::from(known.insert(directory))).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,5 +214,16 @@ mod tests {
         assert!(kind(&dir.path().join("none")).to_string().contains("cannot be read"));
         std::fs::write(dir.path().join("f"), "x").unwrap();
         assert!(kind(&dir.path().join("f")).to_string().contains("not a directory"));
+    }
+
+    #[test]
+    fn the_first_makes_and_the_last_empties() {
+        let keys = ["a/b/1", "top", "a/2", "a/b/3", "c/4"];
+        let found = directory_records(7, keys.iter().map(|key| (*key, 5)));
+        let column = |value: fn(&ObjectRecord) -> u16| found.iter().map(value).collect::<Vec<_>>();
+        assert_eq!(column(|object| object.directories), [2, 0, 1, 2, 1]);
+        assert_eq!(column(|object| object.made_directories), [2, 0, 0, 0, 1]);
+        assert_eq!(column(|object| object.emptied_directories), [0, 0, 0, 2, 1]);
+        assert!(found.iter().all(|object| (object.round, object.bytes) == (7, 5)));
     }
 }

@@ -1,18 +1,18 @@
-//! Where else a file is, and what its bytes must add up to: Metalink 4 (RFC 5854), Metalink 3, the
-//! headers of RFC 6249, and plain lists of URLs, all read into one type.
+//! Where else a file is, and what its bytes must add up to: Metalink 4 (RFC 5854), Metalink 3, what an answer's own
+//! headers say of replicas (`Link` and `Digest`: RFC 6249, 8288, 3230), and plain lists of URLs, one a line, best first,
+//! which anybody can write. All are read into one type; Metalink 4 is written too.
 //!
 //! What is read comes from strangers. A document type, which is where entities that blow up are declared, is
 //! refused, and so are names that lead out of a directory. What is unknown is passed over.
 
-mod links;
-mod list;
 mod read;
-mod write;
-
-use fordway_store::{Error, ErrorKind, Result};
 
 pub use crate::file_hash::{FileHash, HashKind};
-pub use links::{Links, is_metalink_type, read_links};
+
+use std::fmt::Write as _;
+
+use fordway_store::{Error, ErrorKind, Result};
+use quick_xml::escape::escape;
 
 /// The priority of a URL that states none, which is also the last (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
@@ -77,7 +77,7 @@ impl Metalink {
         let text =
             std::str::from_utf8(document).map_err(|error| refused("it is not UTF-8").caused_by(error))?;
         let text = text.trim_start_matches('\u{feff}').trim_start();
-        let metalink = if text.starts_with('<') { read::document(text)? } else { list::read(text)? };
+        let metalink = if text.starts_with('<') { read::document(text)? } else { read(text)? };
         metalink.files.iter().try_for_each(MetalinkFile::check)?;
         Ok(metalink)
     }
@@ -178,6 +178,163 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the Metalink cannot be used: {}", why.into()))
 }
 
+/// Replicas that one answer names at most; there may be more in the document that describes them.
+const REPLICAS_MAX: usize = 100;
+
+/// What headers say; addresses may be relative to the answer's.
+pub type Links = MetalinkFile;
+
+/// Reads the values of `Link` and `Digest` headers. What cannot be read is passed over: these headers
+/// are an extra, and other relations stand in them too.
+pub fn read_links<'a>(
+    links: impl IntoIterator<Item = &'a str>,
+    digests: impl IntoIterator<Item = &'a str>,
+) -> Links {
+    let mut found = Links::default();
+    for (address, parameters) in links.into_iter().flat_map(entries) {
+        let named = |wanted: &str| {
+            parameters
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+                .map(|(_, value)| value.as_str())
+        };
+        let relations = named("rel").unwrap_or_default();
+        let is_a =
+            |relation: &str| relations.split_ascii_whitespace().any(|r| r.eq_ignore_ascii_case(relation));
+        if is_a("duplicate") && found.replicas.len() < REPLICAS_MAX {
+            let priority = named("pri").and_then(|text| text.parse().ok()).unwrap_or(PRIORITY_LAST);
+            let location = named("geo").map(|text| text.trim().to_ascii_lowercase());
+            let priority = priority.clamp(1, PRIORITY_LAST);
+            found.push_replica(MetalinkUrl { url: address, priority, location });
+        } else if is_a("describedby") && named("type").is_some_and(is_metalink_type) {
+            found.described_by.push(address);
+        }
+    }
+    for entry in digests.into_iter().flat_map(|value| value.split(',')) {
+        let hash = entry
+            .trim()
+            .split_once('=')
+            .and_then(|(name, value)| FileHash::from_digest_header(HashKind::from_name(name)?, value));
+        hash.into_iter().for_each(|hash| found.push_hash(hash));
+    }
+    found
+}
+
+/// Whether a media type names a Metalink of either version.
+pub fn is_metalink_type(text: &str) -> bool {
+    let plain = text.split(';').next().unwrap_or_default().trim();
+    ["application/metalink4+xml", "application/metalink+xml"]
+        .iter()
+        .any(|known| plain.eq_ignore_ascii_case(known))
+}
+
+/// The entries of one header: an address, and names with values.
+fn entries(value: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let (mut found, mut rest) = (Vec::new(), value);
+    while let Some((address, after)) = rest.split_once('<').and_then(|(_, after)| after.split_once('>')) {
+        let (parameters, next) = parameters(after);
+        found.push((address.trim().to_owned(), parameters));
+        rest = next;
+    }
+    found
+}
+
+/// `; name=value; name="value"` up to a comma; returns what follows that.
+fn parameters(text: &str) -> (Vec<(String, String)>, &str) {
+    let (mut found, mut rest) = (Vec::new(), text.trim_start());
+    while let Some(after) = rest.strip_prefix(';') {
+        let after = after.trim_start();
+        let name_end = after.find(['=', ';', ',']).unwrap_or(after.len());
+        let (name, tail) = after.split_at(name_end);
+        let (value, tail) = match tail.strip_prefix('=') {
+            Some(tail) => parameter_value(tail.trim_start()),
+            None => (String::new(), tail),
+        };
+        found.push((name.trim().to_owned(), value));
+        rest = tail.trim_start();
+    }
+    (found, rest)
+}
+
+fn parameter_value(text: &str) -> (String, &str) {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let (value, rest) = text.split_at(text.find([';', ',']).unwrap_or(text.len()));
+        return (value.trim().to_owned(), rest);
+    };
+    let (mut value, mut characters) = (String::new(), quoted.char_indices());
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return (value, &quoted[at + 1..]),
+            '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+            other => value.push(other),
+        }
+    }
+    (value, "")
+}
+
+/// Lines that begin with `#` are remarks.
+fn read(text: &str) -> Result<Metalink> {
+    let mut file = MetalinkFile::default();
+    let lines = text.lines().map(str::trim).enumerate();
+    for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+        let is_address =
+            line.contains("://") && !line.contains(|c: char| c.is_whitespace() || c.is_control());
+        if !is_address {
+            let shown: String = line.chars().take(60).collect();
+            return Err(refused(format!("line {} is {shown:?}; write a URL a line, or XML", number + 1)));
+        }
+        let priority = file.replicas.len() as u32 + 1;
+        file.push_replica(MetalinkUrl { url: line.to_owned(), priority, location: None });
+    }
+    if file.replicas.is_empty() {
+        return Err(refused("it is empty; write a URL a line, or XML"));
+    }
+    Ok(Metalink { files: vec![file] })
+}
+
+impl Metalink {
+    /// The document (RFC 5854), which [`Metalink::parse`] reads back.
+    pub fn to_xml(&self) -> String {
+        let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        xml.push_str("<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\n");
+        let generator = concat!("  <generator>fordway/", env!("CARGO_PKG_VERSION"), "</generator>\n");
+        xml.push_str(generator);
+        // Writing to a string cannot fail.
+        let _infallible = self.files.iter().try_for_each(|file| write_file(&mut xml, file));
+        xml.push_str("</metalink>\n");
+        xml
+    }
+}
+
+fn write_file(xml: &mut String, file: &MetalinkFile) -> std::fmt::Result {
+    writeln!(xml, "  <file name=\"{}\">", escape(&file.name))?;
+    if let Some(size) = file.size_bytes {
+        writeln!(xml, "    <size>{size}</size>")?;
+    }
+    for hash in &file.hashes {
+        writeln!(xml, "    <hash type=\"{}\">{}</hash>", hash.kind.name(), hash.hex)?;
+    }
+    if let Some(pieces) = &file.pieces {
+        let (length, kind) = (pieces.length_bytes, pieces.kind.name());
+        writeln!(xml, "    <pieces length=\"{length}\" type=\"{kind}\">")?;
+        for hex in &pieces.hex {
+            writeln!(xml, "      <hash>{hex}</hash>")?;
+        }
+        writeln!(xml, "    </pieces>")?;
+    }
+    for replica in &file.replicas {
+        xml.push_str("    <url");
+        if let Some(location) = &replica.location {
+            write!(xml, " location=\"{}\"", escape(location))?;
+        }
+        if replica.priority != PRIORITY_LAST {
+            write!(xml, " priority=\"{}\"", replica.priority)?;
+        }
+        writeln!(xml, ">{}</url>", escape(&replica.url))?;
+    }
+    writeln!(xml, "  </file>")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -246,5 +403,48 @@ mod tests {
         assert!(two.clone().file(None).unwrap_err().to_string().contains("\"d/a\", \"b\""));
         assert!(two.file(Some("c")).is_err() && Metalink::default().file(None).is_err());
         assert_eq!(Metalink { files: vec![named("b")] }.file(None).unwrap().name, "b");
+    }
+
+    /// The headers of RFC 6249's section 1.1, with other values.
+    #[test]
+    fn replicas_descriptions_and_digests() {
+        let links = [
+            "<http://www2.example.org/f>; rel=duplicate; pri=2; geo=DE, <ftp://f/g>; rel=\"duplicate\"",
+            "<https://example.org/f.meta4>; rel=describedby; type=\"application/metalink4+xml\"",
+            "<https://example.org/f.asc>; rel=describedby; type=\"application/pgp-signature\"",
+            "</style.css>; rel=preload; title=\"a, b; \\\"c\\\"\", <r/f>; rel=duplicate; pri=0",
+        ];
+        let digests = ["SHA-256=ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=,adler32=024d0127", "crc=1"];
+        let found = read_links(links, digests);
+        let places: Vec<_> =
+            found.replicas.iter().map(|r| (r.url.as_str(), r.priority, r.location.as_deref())).collect();
+        let last = PRIORITY_LAST;
+        assert_eq!(
+            places,
+            [("http://www2.example.org/f", 2, Some("de")), ("ftp://f/g", last, None), ("r/f", 1, None)]
+        );
+        assert_eq!(found.described_by, ["https://example.org/f.meta4"]);
+        let expected = [HashKind::Sha256, HashKind::Adler32].map(|kind| FileHash::of(kind, b"abc"));
+        assert_eq!(found.hashes, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_makes_it_panic(link in "(<|>|;|,|=|\"|\\\\|rel|pri|duplicate|\u{e4}| ){0,40}", digest in "\\PC{0,40}") {
+            let _found = read_links([link.as_str()], [digest.as_str()]);
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_url() {
+        let file = read("# best first\nhttps://a/f\n\n  http://b/f?x  \r\nhttps://a/f\n")
+            .unwrap()
+            .file(None)
+            .unwrap();
+        let found: Vec<_> = file.replicas.iter().map(|r| (r.url.as_str(), r.priority)).collect();
+        assert_eq!(found, [("https://a/f", 1), ("http://b/f?x", 2)]);
+        for bad in ["", "# nothing", "hello", "http://a b/c", "https://a/f\n/local/file"] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
     }
 }

@@ -50,6 +50,8 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
             Event::CData(more) => push(&mut path, &more),
             Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
                 Some(character) => push(&mut path, character.encode_utf8(&mut [0; 4])),
+                // Only the five that XML itself knows. Others would need a document type, by which a few bytes become
+                // gigabytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
                     push(&mut path, known.ok_or_else(|| refused("it has an entity of its own"))?);

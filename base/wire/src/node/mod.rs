@@ -4,26 +4,31 @@
 //! down in `docs/reference/wire.md`.
 //!
 //! * `handshake`: the first bytes of each side, and the proof that a secret is known
-//! * `frame`: where a message begins and ends
-//! * `fields`: what messages are made of
-//! * `inbox`: bytes as they arrive, and the frames in them
-//! * `types`: the store's own types as fields
-//! * `request`, `reply`: every operation, and its answer
+//! * `fields`: what messages are made of, and the store's own types as fields
+//! * `request`: every operation, and its answer
+//!
+//! Where a message begins and ends is here, with the [`Inbox`]: bytes as they arrive, and the frames in them.
+//!
+//! ```text
+//! 0   4   length of all that follows the header: fields, then body
+//! 4   4   id, which the reply repeats
+//! 8   4   length of the body
+//! 12  1   code: the operation of a request; 0 (done) or 1 (failed) of a reply
+//! 13  1   flags
+//! 14  2   zero
+//! ```
 
 mod fields;
-mod frame;
 mod handshake;
-mod inbox;
-mod reply;
 mod request;
-mod types;
 
 pub use fields::{Input, Put, Take};
-pub use frame::{Flags, Frame, HEADER_BYTES, Header, begin_frame, end_frame};
 pub use handshake::{HELLO_BYTES, Hello, MAGIC, NONCE_BYTES, Proof, Side, VERSION, WELCOME_BYTES, Welcome};
-pub use inbox::Inbox;
-pub use reply::{Committed, Got, ReadDone, Reply, Sent, Started, take_reply};
-pub use request::{Request, longest_bytes};
+pub use request::{Committed, Got, ReadDone, Reply, Request, Sent, Started, longest_bytes, take_reply};
+
+use fordway_store::Result;
+
+use self::fields::malformed;
 
 /// The longest frame that either side sends, its header not counted.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -37,3 +42,280 @@ pub const RANGES_BYTES_MAX: u64 = 8 << 20;
 pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// The most entries of one page of a listing.
 pub const PAGE_ENTRIES_MAX: usize = 4096;
+
+/// The length of a header.
+pub const HEADER_BYTES: usize = 16;
+
+/// Flags of a reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// A descriptor came with the frame's first byte.
+    pub const DESCRIPTOR: Flags = Flags(1);
+    /// Content follows the frame, as many bytes as its fields say.
+    pub const STREAM: Flags = Flags(2);
+    /// The gateway looks out for the next request without sleeping, and the client may do the same.
+    pub const AWAKE: Flags = Flags(4);
+    /// Another reply to the same request follows.
+    pub const MORE: Flags = Flags(8);
+
+    /// Whether all of `flags` are set.
+    pub const fn has(self, flags: Flags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// These and `flags`.
+    pub const fn with(self, flags: Flags) -> Flags {
+        Flags(self.0 | flags.0)
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes that follow it: fields and body.
+    pub length: u32,
+    /// Chosen by the client, repeated by the server.
+    pub id: u32,
+    /// How many of the bytes, the last ones, are the body.
+    pub body_bytes: u32,
+    /// What is asked for, or how it went.
+    pub code: u8,
+    /// See [`Flags`].
+    pub flags: Flags,
+}
+
+/// A frame that has arrived whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Its header.
+    pub header: Header,
+    /// What it says.
+    pub fields: &'a [u8],
+    /// The content it carries.
+    pub body: &'a [u8],
+}
+
+impl Header {
+    /// The header at the beginning of `input`; `None` if that is too short for one.
+    /// Errors: `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for what is no header.
+    pub fn read(input: &[u8]) -> Result<Option<Header>> {
+        let Some((bytes, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (length, id, body_bytes) = (number(0), number(4), number(8));
+        if length as usize > FRAME_BYTES_MAX {
+            return Err(malformed(&format!("{length} bytes are more than {FRAME_BYTES_MAX}")));
+        }
+        if body_bytes > length || bytes[14..] != [0, 0] {
+            return Err(malformed("this is no header of a frame"));
+        }
+        Ok(Some(Header { length, id, body_bytes, code: bytes[12], flags: Flags(bytes[13]) }))
+    }
+
+    /// Bytes of the whole frame, this header included.
+    pub fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.length as usize
+    }
+
+    /// The frame that `input` begins with; `None` until all of it has arrived.
+    pub fn frame<'a>(&self, input: &'a [u8]) -> Option<Frame<'a>> {
+        let whole = input.get(HEADER_BYTES..self.frame_bytes())?;
+        let (fields, body) = whole.split_at(whole.len() - self.body_bytes as usize);
+        Some(Frame { header: *self, fields, body })
+    }
+}
+
+/// Makes room for a header at the end of `out`; what is appended then are the fields. Returns what
+/// [`end_frame`] wants to know.
+pub fn begin_frame(out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    start
+}
+
+/// Writes the header of the frame that was begun at `start`; `body_bytes` of body follow what is in
+/// `out`.
+pub fn end_frame(out: &mut [u8], start: usize, (id, code, flags): (u32, u8, Flags), body_bytes: usize) {
+    let length = out.len() - start - HEADER_BYTES + body_bytes;
+    debug_assert!(length <= FRAME_BYTES_MAX, "a frame of {length} bytes");
+    let header = &mut out[start..start + HEADER_BYTES];
+    header[0..4].copy_from_slice(&(length as u32).to_le_bytes());
+    header[4..8].copy_from_slice(&id.to_le_bytes());
+    header[8..12].copy_from_slice(&(body_bytes as u32).to_le_bytes());
+    header[12..].copy_from_slice(&[code, flags.0, 0, 0]);
+}
+
+/// What is made room for at once; more only for a frame that needs it.
+const ROOM_BYTES: usize = 72 << 10;
+
+/// A buffer between a socket, which fills it, and a reader of frames.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    /// All of it is initialised, so that a socket can write anywhere.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// What has arrived and was not taken.
+    pub fn waiting(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// The header of the frame that comes next; `None` until the whole of that frame is there.
+    /// Errors: `InvalidArgument` for what is no frame.
+    pub fn next_header(&self) -> Result<Option<Header>> {
+        let header = Header::read(self.waiting())?;
+        Ok(header.filter(|header| header.frame_bytes() <= self.waiting().len()))
+    }
+
+    /// The frame with the header that [`Inbox::next_header`] answered.
+    pub fn frame(&self, header: &Header) -> Option<Frame<'_>> {
+        header.frame(self.waiting())
+    }
+
+    /// Drops the first `count` bytes.
+    pub fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Room for what arrives next: at least for the rest of the frame that has begun. Memory beyond
+    /// 72 KiB is taken as bytes of a long frame do arrive, twice as much at a time.
+    pub fn room(&mut self) -> &mut [u8] {
+        let waiting = self.end - self.start;
+        if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, waiting);
+        }
+        if self.end == self.buffer.len() {
+            let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
+            // Not twice as much, as a vector would.
+            self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
+            self.buffer.resize(room, 0);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Bytes of the frame that has begun to arrive, its header included; 0 until that is there.
+    pub fn begun_bytes(&self) -> usize {
+        Header::read(self.waiting()).ok().flatten().map_or(0, |header| header.frame_bytes())
+    }
+
+    /// Says that `count` bytes of the room were filled.
+    pub fn filled(&mut self, count: usize) {
+        self.end = (self.end + count).min(self.buffer.len());
+    }
+
+    /// Bytes of memory it holds.
+    pub fn capacity_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Gives memory beyond `keep_bytes` (at least 72 KiB) back, if nothing is waiting.
+    pub fn shrink(&mut self, keep_bytes: usize) {
+        let keep = keep_bytes.max(ROOM_BYTES);
+        if self.start == self.end && self.buffer.capacity() > keep {
+            self.buffer.truncate(keep);
+            self.buffer.shrink_to_fit();
+        }
+    }
+}
+
+/// The least room that a call of the operating system is worth.
+const HEADROOM_BYTES: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use fordway_store::Bucket;
+
+    use super::{HEADER_BYTES, Put, Request, *};
+
+    #[test]
+    fn a_frame_is_found_again_only_when_it_is_whole() {
+        let mut out = b"before".to_vec();
+        let start = begin_frame(&mut out);
+        out.extend_from_slice(b"fields");
+        end_frame(&mut out, start, (7, 3, Flags::STREAM), 4);
+        out.extend_from_slice(b"body and what comes behind");
+        let input = &out[start..];
+        let header = Header::read(input).unwrap().unwrap();
+        assert_eq!((header.id, header.code, header.length, header.body_bytes), (7, 3, 10, 4));
+        assert!(header.flags.has(Flags::STREAM) && !header.flags.has(Flags::DESCRIPTOR));
+        let frame = header.frame(input).unwrap();
+        assert_eq!((frame.fields, frame.body), (&b"fields"[..], &b"body"[..]));
+        for len in 0..header.frame_bytes() {
+            let arrived = &input[..len];
+            let header = Header::read(arrived).unwrap();
+            assert!(header.is_none_or(|header| header.frame(arrived).is_none()), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused() {
+        let header = |length: u32, body: u32, zero: u8| {
+            let mut bytes = Vec::new();
+            (length, (1u32, (body, [1, 0, zero, 0]))).put(&mut bytes);
+            Header::read(&bytes)
+        };
+        assert!(header(FRAME_BYTES_MAX as u32, 0, 0).unwrap().is_some());
+        for refused in [header(FRAME_BYTES_MAX as u32 + 1, 0, 0), header(3, 4, 0), header(3, 3, 1)] {
+            assert_eq!(refused.unwrap_err().kind(), fordway_store::ErrorKind::InvalidArgument);
+        }
+    }
+
+    fn feed(inbox: &mut Inbox, mut bytes: &[u8], at_once: usize) {
+        while !bytes.is_empty() {
+            let room = inbox.room();
+            let count = bytes.len().min(at_once).min(room.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            inbox.filled(count);
+            bytes = &bytes[count..];
+        }
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_they_arrive() {
+        let bucket = Bucket::new("b").unwrap();
+        let mut bytes = Vec::new();
+        let bodies = [0, 1, 70_000, 5, 300_000, 0, 72 << 10];
+        for (id, body) in bodies.iter().enumerate() {
+            Request::HeadBucket { bucket: Cow::Borrowed(&bucket) }.put(&mut bytes, id as u32, *body);
+            bytes.resize(bytes.len() + body, id as u8);
+        }
+        for at_once in [1, 15, 16, 4096, 100_000, usize::MAX] {
+            let (mut inbox, mut found) = (Inbox::default(), Vec::new());
+            for piece in bytes.chunks(at_once.min(bytes.len())) {
+                feed(&mut inbox, piece, at_once);
+                while let Some(header) = inbox.next_header().unwrap() {
+                    let frame = inbox.frame(&header).unwrap();
+                    assert!(frame.body.iter().all(|byte| u32::from(*byte) == header.id));
+                    found.push(frame.body.len());
+                    inbox.consume(header.frame_bytes());
+                }
+            }
+            assert_eq!(found, bodies, "{at_once} at a time");
+            assert!(inbox.waiting().is_empty());
+            inbox.shrink(0);
+            assert!(inbox.capacity_bytes() <= 72 << 10);
+        }
+    }
+
+    /// Sixteen bytes that announce sixteen million take no memory.
+    #[test]
+    fn an_announcement_takes_no_memory() {
+        let mut inbox = Inbox::default();
+        let mut bytes = Vec::new();
+        Request::Append {}.put(&mut bytes, 1, 16 << 20);
+        feed(&mut inbox, &bytes[..HEADER_BYTES], 16);
+        inbox.room();
+        assert!(inbox.next_header().unwrap().is_none());
+        assert!(inbox.capacity_bytes() <= 72 << 10, "{}", inbox.capacity_bytes());
+    }
+}

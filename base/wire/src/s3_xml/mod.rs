@@ -1,4 +1,4 @@
-//! S3's XML documents, as a client reads and writes them.
+//! S3's XML documents, as a client reads and writes them. That of a failed request is here.
 //!
 //! Reading is by pull: each kind of answer is a function over the document's elements, given as
 //! their path below the root (`Contents/Key`) and their own text. What is not known is passed over,
@@ -6,15 +6,23 @@
 //! (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is an error: it must
 //! not pass for an empty list.
 
-mod acl;
 mod bodies;
-mod buckets;
-mod error;
 mod list;
-mod multipart;
 mod objects;
-mod versions;
-mod writer;
+
+pub use bodies::{
+    AnswerDocument, complete_multipart_upload, completed_parts, create_bucket_configuration, delete, escaped,
+    tagging, unknown_element, versioning_configuration,
+};
+pub use list::{
+    ListBucketPage, ListedBucket, VersionsAnswer, bucket_versioning, list_all_my_buckets, list_bucket,
+    list_versions, list_versions_result,
+};
+pub use objects::{
+    AclDocument, AclGrant, AttributesPage, CompletedUpload, Copied, DeleteFailure, DeleteOutcome,
+    UploadsPage, access_control_policy, complete_multipart_upload_result, copied, delete_result,
+    initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
+};
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,25 +32,6 @@ use fordway_store::{
 };
 use quick_xml::Reader;
 use quick_xml::events::Event;
-
-pub use acl::{AclDocument, AclGrant, access_control_policy};
-pub use bodies::{
-    complete_multipart_upload, completed_parts, create_bucket_configuration, delete, escaped, tagging,
-    unknown_element, versioning_configuration,
-};
-pub use buckets::{ListedBucket, bucket_versioning, list_all_my_buckets};
-pub use error::{ErrorDocument, error_document};
-pub use list::{ListBucketPage, list_bucket};
-pub use multipart::{
-    CompletedUpload, UploadsPage, complete_multipart_upload_result, initiate_multipart_upload, list_parts,
-    list_uploads,
-};
-pub use objects::{
-    AttributesPage, Copied, DeleteFailure, DeleteOutcome, copied, delete_result, object_attributes,
-    object_tags,
-};
-pub use versions::{VersionsAnswer, list_versions, list_versions_result};
-pub use writer::AnswerDocument;
 
 /// Calls `at_end` with the path below the root and the text of every element, when it ends. The
 /// name of the root must start with `kind`.
@@ -175,6 +164,51 @@ fn decoded(text: String, url_encoded: bool) -> Result<String> {
     }
 }
 
+/// What a server says about a failure; empty where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorDocument {
+    /// S3's code: `NoSuchKey`, ...
+    pub code: String,
+    /// A sentence for people.
+    pub message: String,
+    /// The region the bucket is in, where the request went to another.
+    pub region: String,
+    /// The endpoint to use instead.
+    pub endpoint: String,
+    /// The client's time, where the clocks differ too much.
+    pub request_time: String,
+    /// The server's time, likewise.
+    pub server_time: String,
+    /// What the server's log knows the request by.
+    pub request_id: String,
+}
+
+/// Reads an error document; `None` where the root is another element.
+/// Errors: `BadResponse` for what is not XML.
+pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
+    if root(document)? != "Error" {
+        return Ok(None);
+    }
+    let mut found = ErrorDocument::default();
+    for_each_element(document, "Error", |path, text| {
+        let field = match path {
+            "Code" => &mut found.code,
+            // Ours says more there than AWS's words do.
+            "Message" if !found.message.is_empty() => return Ok(()),
+            "Message" | "Detail" => &mut found.message,
+            "Region" | "BucketRegion" => &mut found.region,
+            "Endpoint" => &mut found.endpoint,
+            "RequestTime" => &mut found.request_time,
+            "ServerTime" => &mut found.server_time,
+            "RequestId" => &mut found.request_id,
+            _ => return Ok(()),
+        };
+        text.clone_into(field);
+        Ok(())
+    })?;
+    Ok(Some(found))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -234,5 +268,18 @@ mod tests {
         ) {
             parse_all(document.as_bytes());
         }
+    }
+
+    #[test]
+    fn reads_an_error_and_nothing_else() {
+        let document = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>NoSuchKey</Code>\
+            <Message>a &lt;b&gt; &#99;</Message><Resource>/b/k</Resource></Error>";
+        let error = error_document(document).unwrap().unwrap();
+        assert_eq!((error.code.as_str(), error.message.as_str()), ("NoSuchKey", "a <b> c"));
+        let detailed =
+            b"<Error><Code>NoSuchKey</Code><Message>gone</Message><Detail>b/k is gone</Detail></Error>";
+        assert_eq!(error_document(detailed).unwrap().unwrap().message, "b/k is gone");
+        assert_eq!(error_document(b"<CopyObjectResult><Error/></CopyObjectResult>").unwrap(), None);
+        assert!(error_document(b"502 Bad Gateway").is_err());
     }
 }

@@ -1,13 +1,404 @@
 //! WebDAV (RFC 4918) and third-party copies as WLCG does them: what a client asks and what it is told.
 //!
 //! [`multistatus`] reads the one document that WebDAV answers with; [`Collection`] says what the
-//! addresses in it mean, and refuses those that do not belong there; [`CopyReport`] reads what a
-//! server says of a copy while that goes on.
+//! addresses in it mean (section 8.3), and refuses those that do not belong there. [`CopyReport`] reads what a
+//! server says of a copy while that goes on: performance markers, and at the end a
+//! line that says how it went (WLCG's HTTP-TPC, after the markers of GridFTP).
+//!
+//! ```text
+//! Perf Marker
+//! Timestamp: 1795311802
+//! Stripe Index: 0
+//! Stripe Bytes Transferred: 1048576
+//! Total Stripe Count: 1
+//! End
+//! success: Created
+//! ```
 
-mod copy_report;
-mod href;
 mod multistatus;
 
-pub use copy_report::{CopyReport, Outcome};
-pub use href::{Collection, Name, Place};
 pub use multistatus::{Described, PROPFIND, Properties, multistatus};
+
+use std::collections::BTreeMap;
+
+use fordway_store::{Error, ErrorKind, Result};
+use percent_encoding::percent_decode_str;
+
+use crate::uri;
+
+/// The collection that was asked about. Its addresses are only compared: nothing is ever sent to an
+/// address that a listing states, so a listing can lead nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Without port, in small letters.
+    host: String,
+    /// Decoded.
+    segments: Vec<Vec<u8>>,
+}
+
+/// Where something is that a listing of a collection names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It is the collection.
+    Itself,
+    /// It is a member of it.
+    Member(Name),
+    /// It is a member of a member, which nobody asked about.
+    Deeper,
+}
+
+/// The name of a member.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// As people read it; percent-encoded where it is not UTF-8.
+    pub shown: String,
+    /// As it goes into an address.
+    pub encoded: String,
+}
+
+impl Collection {
+    /// Of the host and the path (percent-encoded, a query is not looked at) that were asked.
+    pub fn new(host: &str, path: &str) -> Self {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let segments = path.split('/').filter(|segment| !segment.is_empty());
+        Collection { host: host.to_ascii_lowercase(), segments: segments.map(decoded).collect() }
+    }
+
+    /// What `href` is to the collection: an absolute address, an absolute path, or one relative to
+    /// the collection. Scheme and port are not looked at, as a proxy in front of a server changes them;
+    /// nor are empty segments.
+    /// Errors: `BadResponse` for what lies outside of the collection or could be taken for it.
+    pub fn place(&self, href: &str) -> Result<Place> {
+        let outside = || {
+            let detail =
+                format!("the server lists {href:?}, which is outside of the collection that was asked about");
+            Error::new(ErrorKind::BadResponse, detail)
+        };
+        let path = self.path_of(href).ok_or_else(outside)?;
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let found: Vec<Vec<u8>> =
+            path.split('/').filter(|segment| !segment.is_empty()).map(decoded).collect();
+        let inner = match path.starts_with('/') {
+            true => found.strip_prefix(self.segments.as_slice()).ok_or_else(outside)?,
+            false => found.strip_prefix(&[b".".to_vec()]).unwrap_or(&found),
+        };
+        let is_name = |segment: &Vec<u8>| {
+            segment != b"." && segment != b".." && !segment.iter().any(|b| b"/\0".contains(b))
+        };
+        if !inner.iter().all(is_name) {
+            return Err(outside());
+        }
+        Ok(match inner {
+            [] => Place::Itself,
+            [name] => Place::Member(Name::of(name)),
+            _ => Place::Deeper,
+        })
+    }
+
+    /// The path of an address at this host.
+    fn path_of<'h>(&self, href: &'h str) -> Option<&'h str> {
+        let scheme_end = href.find("://").filter(|end| !href[..*end].contains(['/', '?', '#']));
+        let Some(end) = scheme_end else {
+            // `mailto:x` has a scheme too, and is no path.
+            let is_path = href.find(':').is_none_or(|colon| href[..colon].contains(['/', '?', '#']));
+            return is_path.then_some(href);
+        };
+        let rest = &href[end + 3..];
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let host = match authority.strip_prefix('[') {
+            Some(bracketed) => bracketed.split(']').next(),
+            None => authority.split(':').next(),
+        };
+        let is_same = host.is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
+        is_same.then_some(if path.is_empty() { "/" } else { path })
+    }
+}
+
+impl Name {
+    fn of(name: &[u8]) -> Self {
+        let mut encoded = String::new();
+        match std::str::from_utf8(name) {
+            Ok(text) => {
+                uri::push_query(&mut encoded, text);
+                Name { shown: text.to_owned(), encoded }
+            }
+            Err(_) => {
+                uri::push_bytes(&mut encoded, name);
+                Name { shown: encoded.clone(), encoded }
+            }
+        }
+    }
+}
+
+fn decoded(segment: &str) -> Vec<u8> {
+    percent_decode_str(segment).collect()
+}
+
+/// More in one line is no report.
+const LINE_BYTES_MAX: usize = 8 * 1024;
+/// More is no copy.
+const STRIPES_MAX: usize = 4096;
+/// What is shown of a server's reason.
+const REASON_CHARS_MAX: usize = 400;
+
+/// How a copy ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The server says that all was copied.
+    Success,
+    /// It was not; the server's reason, in one line of printable text.
+    Failure(String),
+}
+
+/// Reads a report in pieces as they come. Holds a line and a number for each stripe.
+#[derive(Clone, Debug, Default)]
+pub struct CopyReport {
+    line: Vec<u8>,
+    /// The stripe of the marker that is open, and its bytes.
+    stripe: u64,
+    bytes: Option<u64>,
+    /// Bytes by stripe: each counts from its own start.
+    stripes: BTreeMap<u64, u64>,
+    outcome: Option<Outcome>,
+}
+
+impl CopyReport {
+    /// Takes what came next; whether a marker ended in it. Errors: `BadResponse` for what is longer
+    /// than any report.
+    pub fn push(&mut self, piece: &[u8]) -> Result<bool> {
+        let mut has_marker = false;
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if self.line.len() > LINE_BYTES_MAX {
+                return Err(bad("a line of the report is too long"));
+            }
+            if part.ends_with(b"\n") {
+                has_marker |= self.end_line()?;
+            }
+        }
+        Ok(has_marker)
+    }
+
+    /// Bytes that were copied so far, of all stripes.
+    pub fn bytes(&self) -> u64 {
+        self.stripes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// How the copy ended; `None` if the report does not say so, and was cut off. The last line need
+    /// not be ended. Errors: as [`CopyReport::push`].
+    pub fn finish(mut self) -> Result<Option<Outcome>> {
+        self.end_line()?;
+        Ok(self.outcome)
+    }
+
+    fn end_line(&mut self) -> Result<bool> {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
+        let (name, value) = text.split_once(':').unwrap_or((&text, ""));
+        let number = || crate::range::digits(value.trim());
+        let is_end = match name.trim().to_ascii_lowercase().as_str() {
+            "perf marker" => {
+                (self.stripe, self.bytes) = (0, None);
+                false
+            }
+            "stripe index" => {
+                self.stripe = number().unwrap_or(0);
+                false
+            }
+            "stripe bytes transferred" => {
+                self.bytes = number();
+                false
+            }
+            "end" => self.end_marker()?,
+            // The first such line counts.
+            "success" => self.ended(Outcome::Success),
+            "failure" | "failed" | "error" | "aborted" => self.ended(Outcome::Failure(shown(value))),
+            _ => false,
+        };
+        Ok(is_end)
+    }
+
+    fn end_marker(&mut self) -> Result<bool> {
+        let Some(bytes) = self.bytes.take() else { return Ok(false) };
+        if self.stripes.len() >= STRIPES_MAX && !self.stripes.contains_key(&self.stripe) {
+            return Err(bad("the report has too many stripes"));
+        }
+        self.stripes.insert(self.stripe, bytes);
+        Ok(true)
+    }
+
+    fn ended(&mut self, outcome: Outcome) -> bool {
+        self.outcome.get_or_insert(outcome);
+        false
+    }
+}
+
+/// A server's sentence as it may be shown: in one line, of bounded length.
+fn shown(reason: &str) -> String {
+    let printable = reason.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
+    printable.take(REASON_CHARS_MAX).collect()
+}
+
+fn bad(detail: &str) -> Error {
+    Error::new(ErrorKind::BadResponse, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn member(href: &str) -> Option<Name> {
+        match Collection::new("h.org", "/a%20b/c?q=1").place(href) {
+            Ok(Place::Member(name)) => Some(name),
+            Ok(other) => panic!("{href}: {other:?}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::BadResponse);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn all_ways_of_writing_an_address() {
+        for href in [
+            "/a%20b/c/d%C3%A4",
+            "/a b/c/d\u{e4}/",
+            "http://h.org/a%20b/c/d%c3%a4",
+            "https://H.ORG:8443/a%20b//c/d\u{e4}?x#y",
+            "d%C3%A4",
+            "./d\u{e4}",
+        ] {
+            let name = Name { shown: "d\u{e4}".into(), encoded: "d%C3%A4".into() };
+            assert_eq!(member(href), Some(name), "{href}");
+        }
+        assert_eq!(
+            member("/a%20b/c/%ff%20").unwrap(),
+            Name { shown: "%FF%20".into(), encoded: "%FF%20".into() }
+        );
+        assert_eq!(member("./x:y").unwrap().encoded, "x%3Ay");
+        let root = Collection::new("::1", "");
+        assert_eq!(root.place("http://[::1]:80").unwrap(), Place::Itself);
+        assert_eq!(root.place("/a/b").unwrap(), Place::Deeper);
+    }
+
+    #[test]
+    fn what_lies_outside_is_refused() {
+        for href in [
+            "/",
+            "/a%20b",
+            "/a%20b/cd",
+            "/a%20b/c/..",
+            "/a%20b/c/%2e%2E",
+            "/a%20b/c/../c/d",
+            "../d",
+            "/a%20b/c/d%2Fe",
+            "/a%20b/c/..%2f..%2fetc",
+            "/a%20b/c/d%00",
+            "http://other/a%20b/c/d",
+            "http://h.org@other/a%20b/c/d",
+            "mailto:d",
+            "http:d",
+        ] {
+            assert_eq!(member(href), None, "{href}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_makes_it_panic(href in any::<String>(), path in any::<String>()) {
+            let _result = Collection::new("h", &path).place(&href);
+        }
+
+        #[test]
+        fn a_member_never_leads_elsewhere(href in "(/|\\.|%2e|%2F|a|%00|:|http://h|\\?){0,12}") {
+            if let Ok(Place::Member(name)) = Collection::new("h", "/a").place(&href) {
+                prop_assert!(!name.shown.contains('/') && name.shown != "." && name.shown != "..");
+                prop_assert!(!name.encoded.contains(['/', '?', '#']));
+            }
+        }
+
+        #[test]
+        fn names_survive(name in "[^/\0]{1,20}") {
+            prop_assume!(name != "." && name != "..");
+            let mut encoded = String::new();
+            uri::push_query(&mut encoded, &name);
+            let place = Collection::new("h", "/a/").place(&format!("/a/{encoded}")).unwrap();
+            prop_assert_eq!(place, Place::Member(Name { shown: name, encoded }));
+        }
+    }
+
+    fn marker(stripe: u64, bytes: u64) -> String {
+        format!(
+            "Perf Marker\nTimestamp: 1\nStripe Index: {stripe}\nStripe Bytes Transferred: {bytes}\n\
+             Total Stripe Count: 2\r\nRemoteConnections: tcp:[::1]:80\nEnd\n"
+        )
+    }
+
+    fn outcome(text: &str) -> Option<Outcome> {
+        let mut report = CopyReport::default();
+        report.push(text.as_bytes()).unwrap();
+        report.finish().unwrap()
+    }
+
+    #[test]
+    fn bytes_of_stripes_add_up() {
+        let mut report = CopyReport::default();
+        assert!(report.push(marker(0, 5).as_bytes()).unwrap());
+        assert!(report.push(marker(1, 7).as_bytes()).unwrap());
+        assert!(report.push(marker(0, 6).as_bytes()).unwrap());
+        assert!(!report.push(b"Perf Marker\nEnd\nStripe Bytes Transferred: 9\n").unwrap());
+        assert_eq!(report.bytes(), 13);
+        report.push(b"success: Created").unwrap();
+        assert_eq!(report.finish().unwrap(), Some(Outcome::Success));
+    }
+
+    #[test]
+    fn the_end_is_said_or_it_is_not() {
+        assert_eq!(outcome("Success"), Some(Outcome::Success));
+        assert_eq!(outcome("failure: a\tb\nsuccess: c\n"), Some(Outcome::Failure("a b".into())));
+        assert_eq!(outcome("ERROR: x"), Some(Outcome::Failure("x".into())));
+        assert_eq!(outcome("Stripe: success\nsuccessful: x\n"), None);
+        assert_eq!(outcome(&marker(0, 1)), None);
+        assert_eq!(
+            outcome(&format!("failure: {}", "x".repeat(5000))),
+            Some(Outcome::Failure("x".repeat(400)))
+        );
+    }
+
+    #[test]
+    fn endless_reports_are_refused() {
+        let mut report = CopyReport::default();
+        let refused = (0..10).find_map(|_| report.push(&[b'x'; 1024]).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::BadResponse));
+        let mut report = CopyReport::default();
+        let refused = (0..10_000).find_map(|stripe| report.push(marker(stripe, 1).as_bytes()).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::BadResponse));
+    }
+
+    proptest! {
+        #[test]
+        fn how_it_is_cut_makes_no_difference(
+            counts in prop::collection::vec((0_u64..4, any::<u64>()), 0..8),
+            size in 1_usize..50,
+        ) {
+            let text: String = counts.iter().map(|(stripe, bytes)| marker(*stripe, *bytes)).collect();
+            let (mut whole, mut pieces) = (CopyReport::default(), CopyReport::default());
+            whole.push(text.as_bytes()).unwrap();
+            for piece in text.as_bytes().chunks(size) {
+                pieces.push(piece).unwrap();
+            }
+            prop_assert_eq!(whole.bytes(), pieces.bytes());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..9)) {
+            let mut report = CopyReport::default();
+            for piece in &pieces {
+                let _result = report.push(piece);
+            }
+            let _result = report.finish();
+        }
+    }
+}

@@ -10,7 +10,7 @@ use fordway_machine::doctor::{
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use super::bench::transport::alone;
+use super::bench::transport::mpi;
 use crate::args::{DoctorArgs, FixArg};
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
@@ -49,7 +49,7 @@ fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Find
 }
 
 fn round_trip() -> Finding {
-    match alone::half_round_trip_ns() {
+    match mpi::half_round_trip_ns() {
         Ok((half_ns, library)) => Finding::of_ranks(half_ns, &library),
         Err(why) => Finding::without_ranks(&why),
     }

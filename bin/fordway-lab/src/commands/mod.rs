@@ -7,12 +7,14 @@ mod gateway;
 mod ledger;
 mod machines;
 mod netlab;
-mod page;
 mod pingpong;
 mod speedup;
 
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
 use clap::CommandFactory;
-use fordway_command::{Context, Exit, manual};
+use fordway_command::{Context, Exit, file_error, manual};
 use fordway_store::Result;
 
 use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
@@ -43,4 +45,29 @@ fn man(args: &ManArgs, context: &Context) -> Result<Exit> {
         Some(directory) => manual::write_pages(Cli::command(), directory)?,
     }
     Ok(Exit::Ok)
+}
+
+/// Has `fordway-report` make a page of the run: from beside this binary, from a virtual environment
+/// that is active, or from PATH.
+fn write_page(run: &Path, context: &Context) -> Result<()> {
+    let html = run.with_extension("html");
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));
+    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fordway-report"));
+    let made =
+        std::process::Command::new(&program).arg(run).arg("--out").arg(&html).stdout(Stdio::null()).status();
+    match made {
+        Ok(status) if status.success() => context.output.text(&format!("report: {}", html.display())),
+        Ok(status) => {
+            context.output.note(&format!("no HTML report: {} ended with {status}", program.display()));
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            context.output.note(
+                "no HTML report: it comes with the Python package, which `make build` puts into .venv of the \
+                 source tree; with .venv/bin in PATH, run `fordway report` on the run",
+            );
+            Ok(())
+        }
+        Err(error) => Err(file_error("running", program.display(), error)),
+    }
 }

@@ -1,36 +1,27 @@
 //! The command line: the one definition that the parser, `--help`, the manual pages and the shell
 //! completions are made from.
 
-mod care;
-mod dav;
-mod filters;
 mod listing;
-mod node;
-mod read;
-mod replicas;
 mod serve;
 mod transfer;
-mod versions;
-
-use std::ffi::OsString;
-
-use clap::{Args, Parser, Subcommand};
-use fordway_store::VersionId;
 
 pub(crate) use fordway_command::args::{
     CallArgs, DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, byte_range,
 };
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
+pub(crate) use listing::{
+    DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, VersioningArgs, VersioningChange,
+};
+pub(crate) use serve::{ConditionsArg, FsckArgs, GcArgs, NodeArgs, ServeArgs};
+pub(crate) use transfer::{
+    CatArgs, CpArgs, MakeArgs, MetalinkAction, MetalinkArgs, MkdirArgs, MvArgs, ReadArgs, RmArgs, ShowArgs,
+    SyncArgs, ThirdPartyArg, TransferArgs,
+};
 
-pub(crate) use care::{FsckArgs, GcArgs};
-pub(crate) use dav::{MkdirArgs, MvArgs, ThirdPartyArg};
-pub(crate) use listing::{DuArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs};
-pub(crate) use node::NodeArgs;
-pub(crate) use read::ReadArgs;
-pub(crate) use replicas::{MakeArgs, MetalinkAction, MetalinkArgs, ShowArgs};
-pub(crate) use serve::{ConditionsArg, ServeArgs};
-pub(crate) use transfer::{CatArgs, CpArgs, RmArgs, SyncArgs, TransferArgs};
-pub(crate) use versions::{TagArgs, VersioningArgs, VersioningChange};
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand};
+use fordway_store::VersionId;
 
 /// S3 over a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]

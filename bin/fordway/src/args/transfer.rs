@@ -1,11 +1,16 @@
-//! Options of the commands that move or remove content.
+//! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`, `metalink`. Here
+//! are also `--include` and `--exclude`, whose order on the command line matters, and how servers copy to one another.
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{
+    Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand, ValueEnum,
+};
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
-
-use super::{ReplicaArgs, ThirdPartyArg, byte_range, version_id};
-use crate::wildcard::Filters;
 use fordway_wire::size_text::parse_bytes;
+
+use super::{CallArgs, ReplicaArgs, byte_range, version_id};
+use crate::wildcard::{Filters, Pattern, Verdict};
 
 /// Options of `cp`.
 #[derive(Debug, Args)]
@@ -209,6 +214,223 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
     })
 }
 
+/// Options of `mv`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway mv s3://data/a s3://data/b
+  fordway mv run.h5 s3://data/2024/
+  fordway mv davs://host.example/new/run.h5 davs://host.example/done/
+
+Objects and files are copied, and each is removed when its copy is there, as `aws s3 mv` does. Within a WebDAV \
+server MOVE does it in one step, for whole collections too (with --recursive).")]
+pub struct MvArgs {
+    /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
+    #[arg(required = true, value_name = "SOURCE")]
+    pub sources: Vec<String>,
+    /// A file, a directory, or an s3://, http(s):// or dav(s):// address
+    pub destination: String,
+    /// Move all that lies below the source
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Take * and ? in sources literally
+    #[arg(long)]
+    pub raw: bool,
+    /// Skip what is at the destination already
+    #[arg(long, short, conflicts_with = "if_none_match")]
+    pub no_clobber: bool,
+    /// Fail where something is at the destination already
+    #[arg(long)]
+    pub if_none_match: bool,
+    /// How to copy between web servers
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = ThirdPartyArg::Pull)]
+    pub third_party: ThirdPartyArg,
+    /// What to move and how
+    #[command(flatten)]
+    pub transfer: TransferArgs,
+}
+
+/// Options of `mkdir`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway mkdir davs://host.example/data/2024
+  fordway mkdir --parents davs://host.example/data/2024/05
+  fordway mkdir s3://data/2024
+
+In a bucket it makes an empty object whose key ends with a slash, which other programs show as a directory; \
+nothing needs one. Buckets are made by `fordway mb`.")]
+pub struct MkdirArgs {
+    /// http(s):// or dav(s):// addresses, or s3://BUCKET/PREFIX
+    #[arg(required = true, value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
+    /// Make those above it too, and be content if it is there
+    #[arg(long, short)]
+    pub parents: bool,
+}
+
+/// Which server copies from one web server to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ThirdPartyArg {
+    /// The destination reads from the source; where it cannot, this program copies
+    #[default]
+    Pull,
+    /// The source writes to the destination; where it cannot, this program copies
+    Push,
+    /// This program reads from the one and writes to the other
+    Never,
+}
+
+const OPTIONS: [(&str, Verdict, &str); 2] = [
+    (
+        "exclude",
+        Verdict::Exclude,
+        "Leave out what matches this pattern, compared with the path below the source; the last --exclude \
+         or --include that matches decides",
+    ),
+    ("include", Verdict::Include, "Take what matches this pattern although an earlier --exclude matches it"),
+];
+
+impl Args for Filters {
+    fn augment_args(command: Command) -> Command {
+        OPTIONS.iter().fold(command, |command, (name, _, help)| {
+            let option = Arg::new(*name).long(*name).value_name("PATTERN").help(*help);
+            command.arg(option.action(ArgAction::Append))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Filters {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut rules = Vec::new();
+        for (name, verdict, _) in OPTIONS {
+            let positions = matches.indices_of(name).into_iter().flatten();
+            let patterns = matches.get_many::<String>(name).into_iter().flatten();
+            rules.extend(positions.zip(patterns).map(|(at, text)| (at, verdict, text)));
+        }
+        rules.sort_by_key(|(at, ..)| *at);
+        let in_order = rules.into_iter().map(|(_, verdict, text)| (verdict, Pattern::of_filter(text)));
+        Ok(Filters::new(in_order.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Options of `read`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["ranges", "sequential"]))]
+#[command(after_help = "Examples:
+  fordway read https://data.example.org/events.root --ranges baskets.txt --output baskets.bin
+  echo '0 4096' | fordway read s3://data/run.h5 --ranges - | xxd
+  fordway read http://127.0.0.1:8080/events.root --ranges baskets.txt --window 4 --discard --json
+  fordway read http://127.0.0.1:8080/events.root --sequential 64KiB --discard
+  fordway read https://data.example.org/events.root --ranges baskets.txt --http 2 --discard
+  fordway read --metalink events.meta4 --ranges baskets.txt --output baskets.bin
+
+A line of --ranges is an offset and a length in bytes: `4096 1000`. The bytes are written one range behind \
+the other, in the order asked for. Ranges may overlap; one that ends behind the file is an error.")]
+pub struct ReadArgs {
+    /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
+    #[arg(required_unless_present = "metalink")]
+    pub url: Option<String>,
+    /// Where the ranges are: a file of `offset length` lines, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub ranges: Option<PathBuf>,
+    /// Read all of a file, or of an object by HTTP, in blocks of this size, one behind the other, and read ahead
+    #[arg(long, value_name = "SIZE", value_parser = block_bytes, conflicts_with_all = ["window", "per_call"])]
+    pub sequential: Option<u64>,
+    /// Memory for what --sequential reads ahead
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
+    pub read_ahead: u64,
+    /// Calls under way at once; with 1 each waits for the one before
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub window: u32,
+    /// How the ranges are read.
+    #[command(flatten)]
+    pub calls: CallArgs,
+    /// Where else an http(s) file is
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
+    /// Read just the ranges, and not the pieces that they lie in, which a Metalink has digests of
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Write to this file instead of standard output
+    #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
+    pub output: Option<PathBuf>,
+    /// Throw the bytes away, and report what reading them took
+    #[arg(long)]
+    pub discard: bool,
+}
+
+fn block_bytes(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("blocks have one byte or more".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Options of `metalink`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway metalink make events.root --replica https://a.example.org/d/ \\
+    --replica https://b.example.org/d/
+  fordway metalink make events.root --replica https://a.example.org/d/events.root@ch \\
+    --out events.meta4
+  fordway metalink show events.meta4
+  fordway metalink show https://a.example.org/d/events.root --json")]
+pub struct MetalinkArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub action: MetalinkAction,
+}
+
+/// What to do with Metalinks.
+#[derive(Debug, Subcommand)]
+pub enum MetalinkAction {
+    /// Describe files of this machine: size, digests of the whole and of pieces, and where they are
+    Make(MakeArgs),
+    /// Show what a Metalink says, or what a server tells of a file
+    Show(ShowArgs),
+}
+
+/// Options of `metalink make`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway metalink make events.root --replica https://a.example.org/d/ \\
+    --replica https://b.example.org/d/
+  fordway metalink make *.root --replica https://a.example.org/d/ --out run7.meta4
+
+A URL that ends in / has the file's name behind it. The first has priority 1, the next 2. @ch at the end of a URL states a country.")]
+pub struct MakeArgs {
+    /// The files
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where they can be read, the best first
+    #[arg(long = "replica", required = true, value_name = "URL")]
+    pub replicas: Vec<String>,
+    /// Bytes of a piece [default: 256KiB, or as many as keep a file to 4,096 pieces]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub piece_size: Option<u64>,
+    /// Write here [default: FILE.meta4 beside each file; - for standard output]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// Options of `metalink show`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway metalink show events.meta4
+  fordway metalink show https://a.example.org/d/events.root --json")]
+pub struct ShowArgs {
+    /// A Metalink or a list of URLs, in a file or at a URL; or the URL of a file, whose server is asked
+    pub source: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,5 +440,18 @@ mod tests {
         assert_eq!(key_value("Owner=a=b"), Ok(("owner".into(), "a=b".into())));
         assert!(key_value("=x").is_err() && key_value("x").is_err());
         assert!(part_size("4MiB").is_err() && part_size("5MiB").is_ok());
+    }
+
+    fn admit(options: &[&str], relative: &str) -> bool {
+        let command = Filters::augment_args(Command::new("test"));
+        let matches = command.get_matches_from([&["test"], options].concat());
+        Filters::from_arg_matches(&matches).unwrap().admit(relative)
+    }
+
+    #[test]
+    fn order_decides() {
+        assert!(admit(&["--exclude", "*", "--include", "*.txt"], "a.txt"));
+        assert!(!admit(&["--include", "*.txt", "--exclude", "*"], "a.txt"));
+        assert!(!admit(&["--exclude", "*", "--include", "*.txt", "--exclude", "b*"], "b.txt"));
     }
 }

@@ -1,20 +1,19 @@
-//! `cp`: files into objects, objects into files, objects into objects.
+//! `cp`: files into objects, objects into files, objects into objects. `mv`: copies, each of which takes its source away when
+//! it is done; or a server's own move. `sync`: makes a directory or prefix like another.
 
 use std::path::Path;
 
-use fordway_command::{Address, Context, Exit};
+use fordway_command::{Address, Context, Exit, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::source::Source;
-use super::versions::only_object;
-use crate::args::CpArgs;
-use crate::dav;
+use super::Source;
+use super::change::only_object;
+use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, Places};
-use crate::transfer::taken::Taken;
-use crate::transfer::tree::{Item, Items};
-use crate::transfer::{self, Action, Existing, Settings, unsupported};
-use crate::web;
+use crate::transfer::plan::{self, Direction, Item, Items, Step, SyncRules};
+use crate::transfer::{self, Action, Existing, Settings, Taken, unsupported};
 use crate::wildcard::Filters;
+use crate::{dav, web};
 
 type Actions<'a> = Box<dyn Iterator<Item = Result<Action>> + 'a>;
 
@@ -33,7 +32,7 @@ pub(super) fn run(args: &CpArgs, context: &Context) -> Result<Exit> {
         return copy_described(source, args, context);
     }
     if args.destination == "-" {
-        return super::cat::copy_out(args, context);
+        return super::read::copy_out(args, context);
     }
     let existing = existing(args.no_clobber, args.if_none_match);
     let order = dav::Order::of_cp(args, existing);
@@ -260,4 +259,77 @@ fn nested(root: &Address, destination: &Address) -> Option<String> {
         }
         _ => None,
     }
+}
+
+pub(super) fn mv(args: &MvArgs, context: &Context) -> Result<Exit> {
+    let existing = existing(args.no_clobber, args.if_none_match);
+    let order = dav::Order::of_mv(args, existing);
+    if order.concerns_web() {
+        return dav::copy(&order, context);
+    }
+    let settings = Settings::of(&args.transfer, existing).removing_sources();
+    let sources = sources(&args.sources, args.recursive, args.raw)?;
+    copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
+}
+
+pub(super) fn sync(args: &SyncArgs, context: &Context) -> Result<Exit> {
+    let from = Address::parse(&args.source)?.into_directory();
+    let to = Address::parse(&args.destination)?.into_directory();
+    let rules = SyncRules {
+        direction: direction(&from, &to)?,
+        size_only: args.size_only,
+        exact_timestamps: args.exact_timestamps,
+        delete: args.delete,
+    };
+    let filters = &args.transfer.filters;
+    let source = wanted(plan::items(context, &from)?, filters);
+    let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
+    let lane = context.store()?.lane();
+    let actions = plan::sync(source, destination, rules).map(|step| match step? {
+        Step::Copy(item) => {
+            let source = from_item(&from, &item);
+            let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+            Ok(Action::Copy { from: source, to: target, size: Some(item.size) })
+        }
+        Step::Remove(item) => Ok(Action::Remove(from_item(&to, &item))),
+    });
+    transfer::run(context, &Settings::of(&args.transfer, Existing::Replace), actions)
+}
+
+fn direction(from: &Address, to: &Address) -> Result<Direction> {
+    match (from, to) {
+        (Address::S3(one, source), Address::S3(other, target))
+            if one == other
+                && (source.starts_with(target.as_str()) || target.starts_with(source.as_str())) =>
+        {
+            let why = format!("{from} and {to} lie within one another; choose two separate prefixes");
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        (Address::S3(..), Address::S3(..)) => Ok(Direction::Copy),
+        (Address::S3(..), Address::Local(_)) => Ok(Direction::Download),
+        (Address::Local(_), Address::S3(..)) => Ok(Direction::Upload),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
+    }
+}
+
+/// What is at the destination. A local directory that is missing is made, or taken as empty.
+fn destination_items(context: &Context, to: &Address, dry_run: bool) -> Result<Items> {
+    if let Address::Local(path) = to
+        && !path.exists()
+    {
+        if dry_run {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        std::fs::create_dir_all(path).map_err(|error| file_error("making", path.display(), error))?;
+    }
+    plan::items(context, to)
+}
+
+/// What the filters admit; markers of prefixes (`dir/`, empty) are not content.
+fn wanted<'a>(items: Items, filters: &'a Filters) -> impl Iterator<Item = Result<Item>> + 'a {
+    let is_marker =
+        |item: &Item| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));
+    items.filter(move |item| {
+        item.as_ref().map_or(true, |item| !is_marker(item) && filters.admit(&item.relative))
+    })
 }

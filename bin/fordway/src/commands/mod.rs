@@ -1,37 +1,29 @@
-//! One file per command: from its options to records, or to actions for the transfer engine.
+//! The commands: from the options of each to records, or to actions for the transfer engine. Commands that are alike share a
+//! file. What several use is here: which objects an address means ([`Source`]), and how `fordway-lab` takes over the measuring
+//! commands.
 
-mod cat;
-mod completions;
+mod care;
+mod change;
 mod cp;
-mod du;
-mod fsck;
-mod gc;
-mod lab;
 mod ls;
-mod man;
-mod mb;
 mod metalink;
-mod mkdir;
-mod mv;
-mod node;
-mod node_status;
-mod presign;
-mod rb;
 mod read;
-mod rm;
 mod serve;
-mod source;
 mod stat;
-mod sync;
-mod tag;
-mod versioning;
-mod versions;
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use clap::CommandFactory;
 use fordway_command::program::finish;
-use fordway_command::{Context, Exit, external};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_command::{Address, Context, Exit, external, file_error, manual};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 
-use crate::args::{Cli, Command};
+use super::transfer::plan::{self, Items};
+use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
+use crate::wildcard::{directory, has_wildcard, literal_prefix};
 
 /// Carries out a command line. Everything that went wrong has been reported when this returns.
 pub fn run(cli: Cli, context: &Context) -> Exit {
@@ -42,27 +34,27 @@ fn dispatch(command: Command, context: &Context) -> Result<Exit> {
     match command {
         Command::Ls(args) => ls::run(&args, context),
         Command::Cp(args) => cp::run(&args, context),
-        Command::Cat(args) => cat::run(&args, context),
+        Command::Cat(args) => read::cat(&args, context),
         Command::Metalink(args) => metalink::run(&args, context),
         Command::Read(args) => read::run(&args, context),
-        Command::Mv(args) => mv::run(&args, context),
-        Command::Mkdir(args) => mkdir::run(&args, context),
-        Command::Rm(args) => rm::run(&args, context),
+        Command::Mv(args) => cp::mv(&args, context),
+        Command::Mkdir(args) => change::mkdir(&args, context),
+        Command::Rm(args) => change::rm(&args, context),
         Command::Stat(args) => stat::run(&args, context),
-        Command::Mb(args) => mb::run(&args, context),
-        Command::Rb(args) => rb::run(&args, context),
-        Command::Du(args) => du::run(&args, context),
-        Command::Sync(args) => sync::run(&args, context),
-        Command::Tag(args) => tag::run(&args, context),
-        Command::Versioning(args) => versioning::run(&args, context),
-        Command::Presign(args) => presign::run(&args, context),
+        Command::Mb(args) => change::mb(&args, context),
+        Command::Rb(args) => change::rb(&args, context),
+        Command::Du(args) => stat::du(&args, context),
+        Command::Sync(args) => cp::sync(&args, context),
+        Command::Tag(args) => change::tag(&args, context),
+        Command::Versioning(args) => change::versioning(&args, context),
+        Command::Presign(args) => read::presign(&args, context),
         Command::Serve(args) => serve::run(&args, context),
-        Command::Node(args) => node::run(&args, context),
-        Command::Lab(_) => lab::run(),
-        Command::Gc(args) => gc::run(&args, context),
-        Command::Fsck(args) => fsck::run(&args, context),
-        Command::Completions(args) => completions::run(&args, context),
-        Command::Man(args) => man::run(&args, context),
+        Command::Node(args) => serve::node(&args, context),
+        Command::Lab(_) => run_lab(),
+        Command::Gc(args) => care::gc(&args, context),
+        Command::Fsck(args) => care::fsck(&args, context),
+        Command::Completions(args) => completions(&args, context),
+        Command::Man(args) => man(&args, context),
         Command::External(words) => external::run(&words),
     }
 }
@@ -95,4 +87,141 @@ fn report(context: &Context, error: Error) -> Result<Exit> {
     }
     context.output.error(&error);
     Ok(Exit::of(&error))
+}
+
+/// The source of a command, read from its address.
+enum Source {
+    /// One object or file, or standard input.
+    One(Address),
+    /// All that lies below a directory or prefix.
+    Below(Address),
+    /// The objects of a bucket that fit a wildcard.
+    Matching(Bucket, String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::One(place) | Source::Below(place) => place.fmt(f),
+            Source::Matching(bucket, wildcard) => write!(f, "s3://{bucket}/{wildcard}"),
+        }
+    }
+}
+
+impl Source {
+    /// Reads `text`, for a command that has no `--recursive`: it takes objects, and wildcards of them.
+    fn find_flat(text: &str, raw: bool) -> Result<Self> {
+        match Address::parse(text)? {
+            Address::S3(bucket, key)
+                if (raw || !has_wildcard(&key)) && (key.is_empty() || key.ends_with('/')) =>
+            {
+                let place = format!("s3://{bucket}/{key}");
+                let why = format!("{place} is not one object; all below it is '{place}*'");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            _ => Self::find(text, false, raw),
+        }
+    }
+
+    /// Reads `text`; `raw` takes wildcards literally.
+    fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
+        match Address::parse(text)? {
+            Address::S3(bucket, key) if !raw && has_wildcard(&key) => Ok(Source::Matching(bucket, key)),
+            Address::S3(bucket, key) if recursive => {
+                Ok(Source::Below(Address::S3(bucket, key).into_directory()))
+            }
+            Address::S3(bucket, key) if key.is_empty() || key.ends_with('/') => {
+                let why = format!("s3://{bucket}/{key} is not one object; add --recursive for all below it");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            Address::Local(path) if path.is_dir() && recursive => Ok(Source::Below(Address::Local(path))),
+            Address::Local(path) if path.is_dir() => {
+                let why = format!("{} is a directory; add --recursive for all below it", path.display());
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+            Address::Service => Err(Error::new(ErrorKind::InvalidArgument, "s3:// names no bucket")),
+            other => Ok(Source::One(other)),
+        }
+    }
+
+    /// The directory or prefix that relative names start from.
+    fn root(&self) -> Address {
+        match self {
+            Source::Below(root) => root.clone(),
+            Source::Matching(bucket, wildcard) => {
+                Address::S3(bucket.clone(), directory(literal_prefix(wildcard)).to_owned())
+            }
+            Source::One(Address::S3(bucket, key)) => Address::S3(bucket.clone(), directory(key).to_owned()),
+            Source::One(Address::Local(path)) => {
+                Address::Local(path.parent().unwrap_or(Path::new("")).to_owned())
+            }
+            Source::One(other) => other.clone(),
+        }
+    }
+
+    /// The listing of a source of several objects; `None` for a single one.
+    /// A wildcard that fits nothing makes one `NoSuchKey` error.
+    fn items(&self, context: &Context) -> Result<Option<Items>> {
+        match self {
+            Source::One(_) => Ok(None),
+            Source::Below(root) => plan::items(context, root).map(Some),
+            Source::Matching(bucket, wildcard) => {
+                let mut items = plan::matching(context, bucket, wildcard)?.peekable();
+                if items.peek().is_none() {
+                    return Err(Error::new(
+                        ErrorKind::NoSuchKey,
+                        format!(
+                            "nothing fits s3://{bucket}/{wildcard} (add --raw to take * and ? literally)"
+                        ),
+                    ));
+                }
+                Ok(Some(Box::new(items)))
+            }
+        }
+    }
+}
+
+const PROGRAM: &str = "fordway-lab";
+
+/// Becomes `fordway-lab` with the command line of this process; returns only if that fails.
+/// Errors: `InvalidArgument` where there is no such program.
+fn run_lab() -> Result<Exit> {
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_else(|| OsString::from("fordway"));
+    let program = program();
+    match std::process::Command::new(&program).arg0(name).args(words).exec() {
+        error if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "measuring is done by the program fordway-lab, which is neither beside this one nor in PATH; install it, or \
+             build it with `make build`",
+        )),
+        error => Err(file_error("running", program.display(), error)),
+    }
+}
+
+/// What `fordway-lab` answers to these words; nothing if it is not there.
+fn lab_output(words: &[&str]) -> Vec<u8> {
+    let output = std::process::Command::new(program()).args(words).output();
+    output.map(|output| output.stdout).unwrap_or_default()
+}
+
+fn program() -> PathBuf {
+    external::beside(PROGRAM).unwrap_or_else(|| PathBuf::from(PROGRAM))
+}
+
+fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
+    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway"))?;
+    context.output.data(&lab_output(&["completions", &args.shell.to_string()]))?;
+    Ok(Exit::Ok)
+}
+
+fn man(args: &ManArgs, context: &Context) -> Result<Exit> {
+    match &args.out {
+        None => context.output.data(&manual::front_page(Cli::command())?)?,
+        Some(directory) => {
+            manual::write_pages(Cli::command(), directory)?;
+            lab_output(&["man", "--out", &directory.to_string_lossy()]);
+        }
+    }
+    Ok(Exit::Ok)
 }

@@ -1,16 +1,21 @@
-//! `serve`: a directory as an S3 endpoint.
+//! `serve`: a directory as an S3 endpoint. `node`: a directory for the programs of this node, and what its gateway has done so
+//! far.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
+use fordway_command::units::human_bytes;
 use fordway_command::{Context, Exit, Interrupt};
 use fordway_posix::{PosixConfig, PosixStore};
+use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
-use fordway_store::{Error, ErrorKind, Result};
-use serde::Serialize;
+use fordway_store::{Error, ErrorKind, Result, Store};
+use serde::{Serialize, Serializer};
 
-use crate::args::{ConditionsArg, ServeArgs};
+use crate::args::{ConditionsArg, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     if let Err(error) = fordway_sys::raise_open_files() {
@@ -146,6 +151,135 @@ pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Ide
             ErrorKind::InvalidArgument,
             "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set; set both, or neither to have a pair made",
         )),
+    }
+}
+
+pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let socket = args.socket.clone().map_or_else(|| default_socket(&variable), Ok)?;
+    let Some(root) = &args.root else { return node_status(socket, context) };
+    let pair = args.tcp.map(|_| identity(&variable)).transpose()?;
+    let tcp = args.tcp.zip(pair.clone()).map(|(listen, (keys, _))| NodeTcp {
+        listen,
+        keys,
+        may_be_root: args.tcp_as_root,
+    });
+    let mut config =
+        NodeConfig { mode: args.mode, allow_uids: args.allow_uids.clone(), tcp, ..NodeConfig::new(socket) };
+    config.connections_max = args.connections.into();
+    config.requests_max = args.requests.map(usize::from);
+    config.memory_bytes_max = bytes(args.memory);
+    config.connection_bytes_max = bytes(args.connection_memory);
+    let gateway = NodeGateway::bind(open_store(root, args)?, config)?;
+    if args.tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
+        context.output.note(
+            "listening beyond this machine: clients prove that they know the secret, but data is sent in the clear",
+        );
+    }
+    let ready = NodeReady {
+        root: root.display().to_string(),
+        tcp_endpoint: gateway.tcp_addr().map(|address| format!("tcp://{address}")),
+        endpoint: gateway.endpoint(),
+        generated: pair.as_ref().and_then(|(keys, is_generated)| is_generated.then_some(keys)),
+    };
+    context.output.record(&ready)?;
+    context.output.flush()?;
+    let stop = gateway.stop_handle();
+    stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
+    gateway.run()?;
+    Ok(Exit::Ok)
+}
+
+/// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
+/// opens the same directory.
+fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> {
+    let config = PosixConfig {
+        etag_policy: args.etag.into(),
+        durability: args.durability.into(),
+        if_match: args.conditions == ConditionsArg::All,
+        ..PosixConfig::default()
+    };
+    let root = std::path::absolute(root)
+        .map_err(|error| fordway_command::file_error("finding", root.display(), error))?;
+    Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))
+}
+
+/// A size as the address space has room for it.
+fn bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// `$XDG_RUNTIME_DIR/fordway.sock`. Errors: `InvalidArgument` where there is no such directory.
+fn default_socket(variable: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
+    match variable("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        Some(dir) => Ok(PathBuf::from(dir).join("fordway.sock")),
+        None => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "XDG_RUNTIME_DIR is not set, so there is no usual place for the socket; name one with --socket PATH",
+        )),
+    }
+}
+
+/// What is printed when the gateway can be used.
+#[derive(Serialize)]
+struct NodeReady<'r> {
+    root: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tcp_endpoint: Option<String>,
+    endpoint: String,
+    #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
+    generated: Option<&'r Identity>,
+}
+
+impl fmt::Display for NodeReady<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fordway: serving {}", self.root)?;
+        if let Some(tcp) = &self.tcp_endpoint {
+            write!(f, " at {tcp} and")?;
+        }
+        write!(f, " at {}", self.endpoint)?;
+        self.generated.map_or(Ok(()), |keys| write_keys(keys, f))
+    }
+}
+
+pub(super) fn node_status(socket: PathBuf, context: &Context) -> Result<Exit> {
+    let address = NodeAddress::Unix(socket);
+    let endpoint = address.to_string();
+    let counters = NodeStore::new(address).stats()?;
+    context.output.record(&Status { endpoint, counters })?;
+    Ok(Exit::Ok)
+}
+
+/// Counters by name, in the gateway's order.
+struct Status {
+    endpoint: String,
+    counters: Vec<(String, u64)>,
+}
+
+/// One object, `endpoint` first.
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(Some(1 + self.counters.len()))?;
+        map.serialize_entry("endpoint", &self.endpoint)?;
+        for (name, count) in &self.counters {
+            map.serialize_entry(name, count)?;
+        }
+        map.end()
+    }
+}
+
+/// A table; sizes in the form for people.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.endpoint)?;
+        let width = self.counters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, count) in &self.counters {
+            let is_bytes = name.split('_').any(|word| word == "bytes");
+            let shown = if is_bytes { human_bytes(*count) } else { count.to_string() };
+            write!(f, "\n  {name:<width$}  {shown:>12}")?;
+        }
+        Ok(())
     }
 }
 

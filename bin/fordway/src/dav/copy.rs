@@ -11,8 +11,7 @@ use fordway_wire::uri;
 use super::client;
 use super::task::{Copier, Task};
 use crate::args::{CpArgs, MvArgs, ThirdPartyArg, TransferArgs};
-use crate::transfer::taken::Taken;
-use crate::transfer::{Existing, queue, tree};
+use crate::transfer::{self, Existing, Taken, plan};
 use crate::web::{self, http_url};
 
 /// What `cp` and `mv` ask for.
@@ -148,7 +147,7 @@ pub(crate) fn copy(order: &Order<'_>, context: &Context) -> Result<Exit> {
     });
     let tasks = tasks.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
-    queue::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
+    transfer::for_each(order.transfer.jobs, tasks, |task| copier.perform(task));
     context.output.end_progress();
     copier.finish()
 }
@@ -220,7 +219,7 @@ fn below<'p>(dav: &'p WebDav, context: &Context, source: &Place, to: &Place) -> 
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
         }
         Place::Local(path) => {
-            let items = tree::items(context, &Address::Local(path.clone()))?;
+            let items = plan::items(context, &Address::Local(path.clone()))?;
             Ok(Box::new(items.map(move |item| {
                 let item = item?;
                 let (from, to) = (source.below(&item.relative), to.below(&item.relative));

@@ -16,8 +16,7 @@ use super::Event;
 use super::copy::{Order, Place, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyArg};
 use crate::replicas::Places;
-use crate::transfer::Existing;
-use crate::transfer::tally::Tally;
+use crate::transfer::{Existing, Tally};
 use crate::web;
 
 /// Read from a file at once.
@@ -261,6 +260,8 @@ impl<'c> Copier<'c> {
             true => self.dav.rename(from, to, replaces),
             false => self.dav.copy(from, to, replaces),
         };
+        // Without replacing at first: only where something is there is it asked whether that is a collection, which
+        // would be gone.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
                 self.may_replace(to)?;
@@ -280,6 +281,7 @@ impl<'c> Copier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
+        // The source goes last, so that a failure on the way loses nothing.
         if self.order.moves {
             self.dav.remove(from)?;
         }

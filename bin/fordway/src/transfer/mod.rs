@@ -1,24 +1,22 @@
 //! The engine behind `cp`, `sync`, `rm` and `rb --force`: actions stream in from listings, are done
 //! by a few threads, and each failure is reported while the others go on.
 //!
-//! - `tree` lists either side, `plan` decides from listings alone;
-//! - `queue` is the bounded queue between the lister and the threads;
-//! - `upload`, `download` and `copy` move one object each; `content` is what they share;
-//! - `run` (below) joins them, counts, and picks the exit code.
+//! - `plan` lists either side, and decides from listings alone;
+//! - `upload` and `download` move one object each; what uploads and downloads share is in `download`;
+//! - `run` (below) joins them by a bounded queue, counts, and picks the exit code.
 
-mod content;
-mod copy;
 mod download;
 pub(crate) mod plan;
-pub(crate) mod queue;
-mod remove;
-pub(crate) mod taken;
-pub(crate) mod tally;
-pub(crate) mod tree;
 mod upload;
 
-use std::fmt;
+pub(crate) use download::{Verifier, temporary_beside};
+
+use std::collections::HashSet;
+use std::fmt::{self, Display};
+use std::hash::Hash;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use fordway_command::{Address, Context, Exit, file_error};
 use fordway_lanes::Lane;
@@ -28,11 +26,7 @@ use fordway_store::{
 };
 use serde::Serialize;
 
-pub(crate) use content::Verifier;
-pub(crate) use download::temporary_beside;
-
 use crate::args::TransferArgs;
-use tally::Tally;
 
 /// What to do about something that is at the destination already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +159,7 @@ pub(crate) fn run(
     let runner = Runner { context, settings, lane: context.lane()?, tally: Tally::default() };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
-    queue::for_each(settings.jobs, remove::batched(actions), |task| runner.perform(task));
+    for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
     context.output.end_progress();
     runner.tally.finish(context)
 }
@@ -325,4 +319,152 @@ fn copy_name(from: &Address, to: &Address) -> &'static str {
 /// Why two places cannot be copied between.
 pub(crate) fn unsupported(from: impl fmt::Display, to: &Address) -> String {
     format!("cannot copy {from} to {to}: at least one of the two must be of the form s3://BUCKET/KEY")
+}
+
+/// Does `work` on every item, up to `workers` at once, and returns when all are done.
+///
+/// Items are taken from the iterator on the calling thread, and only as fast as they are worked
+/// off: at most two per worker wait, however long the listing behind the iterator is.
+pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
+    let Some(first) = items.next() else { return };
+    let second = if workers > 1 { items.next() } else { None };
+    let Some(second) = second else {
+        work(first);
+        return items.for_each(work);
+    };
+    let (sender, receiver) = sync_channel(2 * usize::from(workers));
+    let receiver = Arc::new(Mutex::new(receiver));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            let (receiver, work) = (Arc::clone(&receiver), &work);
+            scope.spawn(move || {
+                while let Some(item) = next(&receiver) {
+                    work(item);
+                }
+            });
+        }
+        // Only the workers hold the receiver now: if they all die, sending fails and the scope panics.
+        drop(receiver);
+        for item in [first, second].into_iter().chain(items) {
+            if sender.send(item).is_err() {
+                break;
+            }
+        }
+        drop(sender);
+    });
+}
+
+fn next<T>(receiver: &Mutex<Receiver<T>>) -> Option<T> {
+    receiver.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv().ok()
+}
+
+#[derive(Default)]
+pub(crate) struct Tally(Mutex<Counts>);
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    done: u64,
+    skipped: u64,
+    failed: u64,
+    first_failure: Option<Exit>,
+}
+
+impl Tally {
+    fn change(&self, change: impl FnOnce(&mut Counts)) -> Counts {
+        let mut counts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        change(&mut counts);
+        *counts
+    }
+
+    pub(crate) fn done(&self) {
+        self.change(|counts| counts.done += 1);
+    }
+
+    pub(crate) fn skipped(&self) {
+        self.change(|counts| counts.skipped += 1);
+    }
+
+    /// Reports `error`, unless it only says that all work stops.
+    pub(crate) fn failed(&self, context: &Context, error: &Error) {
+        if error.kind() == ErrorKind::Interrupted {
+            return;
+        }
+        context.output.error(error);
+        self.change(|counts| {
+            counts.failed += 1;
+            counts.first_failure.get_or_insert(Exit::of(error));
+        });
+    }
+
+    /// Whether anything failed so far.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.change(|_| {}).failed > 0
+    }
+
+    /// Tells how it went, where that is not plain from what was reported. Errors: `Interrupted`.
+    pub(crate) fn finish(&self, context: &Context) -> Result<Exit> {
+        let Counts { done, skipped, failed, first_failure } = self.change(|_| {});
+        if context.interrupt.is_raised() {
+            let why = format!("stopped by a signal after {done} objects; what was not finished was removed");
+            return Err(Error::new(ErrorKind::Interrupted, why));
+        }
+        if failed > 0 && failed + done + skipped > 1 {
+            let total = failed + done + skipped;
+            context.output.note(&format!("{failed} of {total} failed, {done} done, {skipped} skipped"));
+        }
+        Ok(first_failure.unwrap_or(Exit::Ok))
+    }
+}
+
+/// The places that sources go to. One source never goes to a place twice, but two may: the files `a/x`
+/// and `b/x` to one directory. Which of them stayed would be chance, and a move would lose the other.
+pub(crate) struct Taken<P>(Option<HashSet<P>>);
+
+impl<P: Clone + Display + Eq + Hash> Taken<P> {
+    /// Remembers places only where there are several sources, for that takes memory.
+    pub(crate) fn by(sources: usize) -> Self {
+        Taken((sources > 1).then(HashSet::new))
+    }
+
+    /// Takes `to` for `from`. Errors: `InvalidArgument` where it is taken.
+    pub(crate) fn take(&mut self, from: &P, to: &P) -> Result<()> {
+        if self.0.as_mut().is_none_or(|places| places.insert(to.clone())) {
+            return Ok(());
+        }
+        let why = format!("{from} would replace {to}, where another source goes too; copy them apart");
+        Err(Error::new(ErrorKind::InvalidArgument, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+
+    #[test]
+    fn all_items_are_done_and_few_wait() {
+        for (workers, count) in [(1, 100), (3, 1), (3, 2), (3, 1000)] {
+            let (taken, done, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+            let items = (0..count).inspect(|_| {
+                let waiting = taken.fetch_add(1, SeqCst) - done.load(SeqCst);
+                most.fetch_max(waiting, SeqCst);
+            });
+            for_each(workers, items, |_| {
+                done.fetch_add(1, SeqCst);
+            });
+            assert_eq!(done.load(SeqCst), count);
+            assert!(
+                most.load(SeqCst) <= 3 * usize::from(workers) + 1,
+                "{most:?} of {count} were taken ahead"
+            );
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller() {
+        let outcome = std::panic::catch_unwind(|| for_each(2, 0..1000, |_| panic!("bug")));
+        assert!(outcome.is_err());
+    }
 }

@@ -1,18 +1,20 @@
-//! One file or stream into an object.
+//! One file or stream into an object; one object into another, within the store; and removing, in the batches of 1,000 that
+//! services take in one request.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use fordway_command::{Address, file_error};
 use fordway_store::{
-    Bucket, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions, Error, ErrorKind,
-    FileRegion, Key, MAX_PARTS, PartOptions, PutOptions, Result, UploadId,
+    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
+    Conditions, CopyOptions, Deleted, Error, ErrorKind, FileRegion, GetOptions, Key, MAX_PARTS, PartOptions,
+    PutOptions, Result, Tags, UploadId,
 };
 
-use super::content::CHUNK_BYTES;
-use super::{Existing, Runner, queue};
-use fordway_command::file_error;
+use super::download::CHUNK_BYTES;
+use super::{Action, Existing, Runner, Task};
 
 /// S3's limit for a part.
 const MAX_PART_BYTES: u64 = 5 << 30;
@@ -147,7 +149,7 @@ impl Runner<'_> {
         let outcome = Mutex::new(Ok(Vec::new()));
         let lock = || outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let wanted = ranges.take_while(|_| lock().is_ok());
-        queue::for_each(self.settings.concurrency, wanted, |range| {
+        super::for_each(self.settings.concurrency, wanted, |range| {
             if lock().is_err() {
                 return;
             }
@@ -194,6 +196,152 @@ pub(super) fn part_ranges(size: u64, part_size_bytes: u64) -> impl Iterator<Item
         .map(move |(number, offset)| (number, offset, part_bytes.min(size - offset)))
 }
 
+/// The most that services copy in one request.
+const MAX_COPY_BYTES: u64 = 5 << 30;
+/// The most bytes of a part that is copied: nothing passes through this machine, so parts are large.
+const COPY_PART_BYTES: u64 = 512 << 20;
+
+impl Runner<'_> {
+    /// Answers the number of bytes, where it is known.
+    pub(super) fn copy_object(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        size: Option<u64>,
+    ) -> Result<Option<u64>> {
+        let metadata = Some(self.settings.metadata.clone()).filter(|metadata| !metadata.is_empty());
+        let limit = self.copy_limit_bytes();
+        let size = match size {
+            None if limit.is_some() => Some(self.store().head(from.0, from.1, &self.source())?.size),
+            known => known,
+        };
+        if limit.zip(size).is_some_and(|(limit, size)| size > limit) {
+            return self.copy_parts(from, bucket, key, metadata).map(Some);
+        }
+        let options = CopyOptions {
+            metadata,
+            source_version: self.settings.source_version.clone(),
+            conditions: self.conditions(),
+            ..Default::default()
+        };
+        self.store().copy(from, bucket, key, &options)?;
+        self.advance(size.unwrap_or(0))?;
+        Ok(size)
+    }
+
+    /// Larger objects are copied in parts. Stores within this machine have no limit, and say so by
+    /// having no threshold.
+    fn copy_limit_bytes(&self) -> Option<u64> {
+        let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
+        self.settings.multipart_threshold_bytes.or(limit)
+    }
+
+    fn copy_parts(
+        &self,
+        from: (&Bucket, &Key),
+        bucket: &Bucket,
+        key: &Key,
+        metadata: Option<BoxedMetadata>,
+    ) -> Result<u64> {
+        let info = self.store().head(from.0, from.1, &self.source())?;
+        let metadata = metadata.unwrap_or(info.metadata);
+        let tags = match info.tag_count {
+            0 => Tags::new(),
+            _ => self.store().tags(from.0, from.1, self.settings.source_version.as_ref())?,
+        };
+        let options = PutOptions { metadata, tags, conditions: self.conditions(), ..Default::default() };
+        let unchanged = Conditions::only_if(info.etag);
+        self.in_parts(bucket, key, &options, |upload| {
+            let copy = |(number, offset, len): (u16, u64, u64)| {
+                let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
+                let source = GetOptions { range, conditions: unchanged.clone(), ..self.source() };
+                let made = self.store().copy_part(from, &source, (bucket, key, upload, number))?;
+                self.advance(len)?;
+                Ok(CompletedPart::new(number, made.etag))
+            };
+            let part_bytes = COPY_PART_BYTES.min(info.size.div_ceil(2)).max(self.settings.part_size_bytes);
+            Ok((self.each_part(part_ranges(info.size, part_bytes), copy)?, info.size))
+        })
+    }
+}
+
+const BATCH_KEYS: usize = 1000;
+
+/// Turns actions into tasks, gathering the removals of one bucket.
+pub(super) fn batched(actions: impl Iterator<Item = Result<Action>>) -> impl Iterator<Item = Task> {
+    Batches { actions, doomed: None }
+}
+
+struct Batches<I> {
+    actions: I,
+    doomed: Option<(Bucket, Vec<Key>)>,
+}
+
+impl<I: Iterator<Item = Result<Action>>> Batches<I> {
+    /// Adds a key to the batch; a batch that is full or of another bucket comes out.
+    fn gather(&mut self, bucket: Bucket, key: Key) -> Option<Task> {
+        match &mut self.doomed {
+            Some((same, keys)) if *same == bucket && keys.len() < BATCH_KEYS => {
+                keys.push(key);
+                None
+            }
+            other => {
+                other.replace((bucket, vec![key])).map(|(bucket, keys)| Task::RemoveObjects(bucket, keys))
+            }
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<Action>>> Iterator for Batches<I> {
+    type Item = Task;
+
+    fn next(&mut self) -> Option<Task> {
+        loop {
+            let task = match self.actions.next() {
+                None => return self.doomed.take().map(|(bucket, keys)| Task::RemoveObjects(bucket, keys)),
+                Some(Err(error)) => Some(Task::Failed(error)),
+                Some(Ok(Action::Copy { from, to, size })) => Some(Task::Copy { from, to, size }),
+                Some(Ok(Action::Remove(Address::Local(path)))) => Some(Task::RemoveFile(path)),
+                Some(Ok(Action::Remove(place))) => match place.into_object() {
+                    Ok((bucket, key)) => self.gather(bucket, key),
+                    Err(error) => Some(Task::Failed(error)),
+                },
+            };
+            if task.is_some() {
+                return task;
+            }
+        }
+    }
+}
+
+impl Runner<'_> {
+    pub(super) fn remove_objects(&self, bucket: &Bucket, keys: &[Key]) {
+        let results = match self.settings.dry_run {
+            true => keys.iter().map(|_| Ok(Deleted::default())).collect(),
+            false => self.store().delete_many(bucket, keys),
+        };
+        for (key, result) in keys.iter().zip(results) {
+            match result {
+                Ok(_) => self.removed(&Address::S3(bucket.clone(), key.as_str().to_owned())),
+                Err(error) => self.failed(&error),
+            }
+        }
+    }
+
+    pub(super) fn remove_file(&self, path: PathBuf) {
+        let result = if self.settings.dry_run { Ok(()) } else { std::fs::remove_file(&path) };
+        match result {
+            Ok(()) => self.removed(&Address::Local(path)),
+            Err(error) => self.failed(&file_error("removing", path.display(), error)),
+        }
+    }
+
+    fn removed(&self, place: &Address) {
+        self.done("delete", place, None, None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,5 +360,21 @@ mod tests {
             assert_eq!(next.1, size);
         }
         assert_eq!(part_ranges(32 << 20, 16 << 20).count(), 2);
+    }
+
+    #[test]
+    fn batches_are_of_one_bucket_and_at_most_a_thousand() {
+        let bucket = |name: &str| Bucket::new(name).unwrap();
+        let keys = |name: &'static str, count: usize| {
+            (0..count).map(move |i| Ok(Action::Remove(Address::S3(bucket(name), format!("k{i}")))))
+        };
+        let sizes: Vec<(String, usize)> = batched(keys("one", 2500).chain(keys("two", 3)))
+            .map(|task| match task {
+                Task::RemoveObjects(bucket, keys) => (bucket.to_string(), keys.len()),
+                _ => panic!("only removals were asked for"),
+            })
+            .collect();
+        let expected = [("one", 1000), ("one", 1000), ("one", 500), ("two", 3)];
+        assert_eq!(sizes, expected.map(|(name, count)| (name.to_owned(), count)));
     }
 }

@@ -4,7 +4,9 @@
 mod nginx;
 mod process;
 mod race;
+mod start;
 mod streams;
+mod tls;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -5,17 +5,16 @@ use std::ptr;
 
 use super::exported;
 use crate::abi::{Abi, AclGrant, MAX_OWNER_BYTES, STYLE_VIRTUAL_HOST, StatusNumber};
-use crate::acl_xml::Acl;
-use crate::arguments::text;
-use crate::failure::{Failure, Outcome};
+use crate::arguments::{self, text};
+use crate::bucket::Acl;
+use crate::lane;
 use crate::queue::RequestContext;
-use crate::response::{without_panic, write_text};
+use crate::response::{self, Failure, Outcome, without_panic, write_text};
 use crate::status::Status;
-use crate::{diagnosis, lane, names};
 
 /// The number of how `work` ended, for functions without a handler.
 pub(super) fn status_of(work: impl FnOnce() -> Outcome) -> StatusNumber {
-    diagnosis::start();
+    response::start_diagnosis();
     match without_panic(work) {
         Ok(()) => Abi::EXPORTED.number(Status::OK),
         Err(failure) => {
@@ -65,7 +64,7 @@ exported! {
         status_of(|| {
             // SAFETY: the caller vouches for it.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
-            match names::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
+            match arguments::validate_bucket(name.to_bytes(), uri_style == STYLE_VIRTUAL_HOST) {
                 Status::OK => Ok(()),
                 fault => Err(Failure::refused(fault, "the name of the bucket")),
             }

@@ -9,19 +9,15 @@ use crate::abi::{
     ListPartsCallback, ListServiceCallback, ListUploadsCallback, MAX_GRANTS, PutDataCallback,
     ResponseHandler, UploadIdCallback,
 };
-use crate::access::{self, AclReturns};
 use crate::arguments::{
     Context, Properties, check_acl, conditions, count, key, owned, properties, required, required_key, text,
 };
-use crate::failure::{Failure, Outcome};
-use crate::lane::{TakenTarget, Target};
-use crate::multipart::{self, Part, part_number, upload_id};
-use crate::object::{self, CopyReturns};
-use crate::piece::Source;
+use crate::bucket::{self, AclReturns};
+use crate::lane::{self, TakenTarget, Target};
+use crate::object::{self, CopyReturns, Part, part_number, upload_id};
 use crate::queue::{RequestContext, submit};
-use crate::response::{self, Responder};
+use crate::response::{self, Failure, Outcome, Responder, Source};
 use crate::status::Status;
-use crate::{bucket, diagnosis, lane};
 
 /// What every request has beside its own arguments.
 #[derive(Clone, Copy)]
@@ -42,7 +38,7 @@ impl Call {
     where
         Work: FnOnce(&Responder) -> Outcome + 'static,
     {
-        diagnosis::start();
+        response::start_diagnosis();
         let nobody = ResponseHandler { properties: None, complete: None };
         // SAFETY: the caller vouches for both pointers.
         unsafe {
@@ -287,7 +283,7 @@ pub(super) unsafe fn copy_object<C: Context, P: Properties>(
             };
             Ok(move |responder: &Responder| {
                 let made = match &part {
-                    Some(part) => multipart::copy_part(&target, &from, range, (&to_bucket, part))?,
+                    Some(part) => object::copy_part(&target, &from, range, (&to_bucket, part))?,
                     None => object::copy(&target, &from, (&to_bucket, &to_key), said)?,
                 };
                 to.returns.tell(&made);
@@ -310,7 +306,7 @@ pub(super) unsafe fn get_acl<C: Context>(
     unsafe {
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
-            Ok(move |responder: &Responder| access::get_acl(&target, key.as_ref(), &returns, responder))
+            Ok(move |responder: &Responder| bucket::get_acl(&target, key.as_ref(), &returns, responder))
         });
     }
 }
@@ -334,7 +330,7 @@ pub(super) unsafe fn set_acl<C: Context>(
             }
             let grants = if grants.is_null() { &[] } else { std::slice::from_raw_parts(grants, number) };
             let (target, key, grants) = (call.target(context)?, key(name)?, grants.to_vec());
-            Ok(move |responder: &Responder| access::set_acl(&target, key.as_ref(), &grants, responder))
+            Ok(move |responder: &Responder| bucket::set_acl(&target, key.as_ref(), &grants, responder))
         });
     }
 }
@@ -351,7 +347,7 @@ pub(super) unsafe fn get_logging<C: Context>(
     unsafe {
         call.submit(handler, || {
             let target = call.target(context)?;
-            Ok(move |responder: &Responder| access::get_logging(&target, returns, responder))
+            Ok(move |responder: &Responder| bucket::get_logging(&target, returns, responder))
         });
     }
 }
@@ -368,7 +364,7 @@ pub(super) unsafe fn set_logging<C: Context>(
     unsafe {
         call.submit(handler, || {
             let (target, bucket) = (call.target(context)?, owned(to_bucket)?);
-            Ok(move |responder: &Responder| access::set_logging(&target, bucket.as_deref(), responder))
+            Ok(move |responder: &Responder| bucket::set_logging(&target, bucket.as_deref(), responder))
         });
     }
 }
@@ -404,7 +400,7 @@ pub(super) unsafe fn initiate_multipart<C: Context, P: Properties>(
         call.submit(handler.cast(), || {
             let (target, key) = (call.target(context)?, required_key(name)?);
             let (said, callback) = (properties(said)?.unwrap_or_default(), callback(handler));
-            Ok(move |responder: &Responder| multipart::initiate(&target, &key, said, callback, responder))
+            Ok(move |responder: &Responder| object::initiate_upload(&target, &key, said, callback, responder))
         });
     }
 }
@@ -427,7 +423,7 @@ pub(super) unsafe fn upload_part<C: Context, P: Properties>(
             let length = count(length, "partContentLength")? as u64;
             let source = Source::new(callback(handler), call.data, length);
             Ok(move |responder: &Responder| {
-                let made = multipart::upload_part(&target, &part, md5, source)?;
+                let made = object::upload_part(&target, &part, md5, source)?;
                 responder.succeeded(|| response::Properties::of_written(&made))
             })
         });
@@ -453,7 +449,7 @@ pub(super) unsafe fn complete_multipart<C: Context>(
             let length = count(length, "contentLength")? as u64;
             let source = Source::new(own.and_then(|handler| handler.put_data), call.data, length);
             Ok(move |responder: &Responder| {
-                multipart::complete(&target, (&key, &upload), source, callback, responder)
+                object::complete_upload(&target, (&key, &upload), source, callback, responder)
             })
         });
     }
@@ -473,7 +469,7 @@ pub(super) unsafe fn abort_multipart<C: Context>(
         call.submit(handler, || {
             let (target, key, upload) =
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
-            Ok(move |responder: &Responder| multipart::abort(&target, (&key, &upload), responder))
+            Ok(move |responder: &Responder| object::abort_upload(&target, (&key, &upload), responder))
         });
     }
 }
@@ -500,7 +496,7 @@ pub(super) unsafe fn list_parts<C: Context>(
                 (call.target(context)?, required_key(name)?, upload_id(text(upload)?)?);
             let callback = callback(handler);
             Ok(move |responder: &Responder| {
-                multipart::list_parts(&target, (&key, &upload), &query, callback, responder)
+                object::list_parts(&target, (&key, &upload), &query, callback, responder)
             })
         });
     }
@@ -530,7 +526,7 @@ pub(super) unsafe fn list_uploads<C: Context>(
                 max_uploads: page_size(max_uploads, "maxuploads")?,
             };
             let (target, callback) = (call.target(context)?, callback(handler));
-            Ok(move |responder: &Responder| multipart::list_uploads(&target, &query, callback, responder))
+            Ok(move |responder: &Responder| object::list_uploads(&target, &query, callback, responder))
         });
     }
 }

@@ -10,10 +10,9 @@ use crate::abi::{
     AclGrant, BucketContext2 as BucketContext, GetConditions, GetDataCallback, Handler, ListBucketCallback,
     ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, ResponseHandler, StatusNumber,
 };
-use crate::access::AclReturns;
 use crate::arguments::{Context as _, required, required_key, text};
-use crate::object::CopyReturns;
-use crate::presign;
+use crate::bucket::AclReturns;
+use crate::object::{self, CopyReturns};
 use crate::queue::RequestContext;
 use crate::response::{seconds, write_text};
 
@@ -33,7 +32,7 @@ exported! {
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
             let lifetime_s = expires_s.saturating_sub(seconds(SystemTime::now()));
-            let url = presign::url(&target, &key, lifetime_s, text(resource)?, None)?;
+            let url = object::presigned_url(&target, &key, lifetime_s, text(resource)?, None)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())
         })

@@ -10,13 +10,11 @@ use crate::abi::{
     Handler, ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback,
     PutDataCallback, PutProperties4 as PutProperties, ResponseHandler, StatusNumber, UploadIdCallback,
 };
-use crate::access::{self, AclReturns};
 use crate::arguments::{Context as _, required, required_key, text};
-use crate::failure::Failure;
-use crate::object::CopyReturns;
-use crate::presign;
+use crate::bucket::{self, AclReturns};
+use crate::object::{self, CopyReturns};
 use crate::queue::RequestContext;
-use crate::response::write_text;
+use crate::response::{Failure, write_text};
 use crate::status::Status;
 
 exported! {
@@ -63,7 +61,7 @@ exported! {
         // SAFETY: the caller vouches for all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
-            let url = presign::url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
+            let url = object::presigned_url(&target, &key, i64::from(expires_s), text(resource)?, text(method)?)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())
         })
@@ -324,7 +322,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, access::get_lifecycle, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::lifecycle(context, bucket::get_lifecycle, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Refuses lifecycle rules.
@@ -337,7 +335,7 @@ exported! {
         data: *mut c_void,
     ) {
         // SAFETY: the caller vouches for all arguments.
-        unsafe { requests::lifecycle(context, access::set_lifecycle, Call { queue, data, timeout_ms }, handler) }
+        unsafe { requests::lifecycle(context, bucket::set_lifecycle, Call { queue, data, timeout_ms }, handler) }
     }
 
     /// Tells that accesses are not logged.

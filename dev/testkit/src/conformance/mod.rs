@@ -2,66 +2,38 @@
 //! lane is tested by one line: `conformance_suite!(open_my_store())`.
 
 mod buckets;
-mod conditions;
-mod copy;
-mod documents;
-mod integrity;
-mod keys;
 mod listing;
 mod multipart;
 mod objects;
-mod parts;
-mod tags;
 mod versions;
-
-use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-
-use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
-};
 
 pub use buckets::{
     a_bucket_with_objects_stays, a_missing_bucket_is_named, bucket_names_are_checked,
-    buckets_are_made_listed_and_removed,
-};
-pub use conditions::{
-    conditional_reads, create_only, delete_only_if, racing_creators_have_one_winner, replace_only_if,
-};
-pub use copy::{
-    copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata, copy_with_a_checksum,
-};
-pub use documents::{documents_are_kept_and_replaced, documents_have_limits};
-pub use integrity::{checksums_are_kept, etags_follow_the_policy, wrong_digests_publish_nothing};
-pub use keys::{
-    a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
-    long_keys,
-};
-pub use listing::{
-    listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_says_what_head_says,
-    listing_with_start_after,
-};
-pub use multipart::{
-    multipart_abort, multipart_completion_is_repeatable, multipart_copies_parts,
-    multipart_etag_is_that_of_s3, multipart_makes_one_object, multipart_of_uniform_parts,
-    multipart_outlives_a_failed_completion, multipart_part_is_replaced, multipart_parts_are_listed,
-    multipart_refuses_what_does_not_fit,
-};
-pub use objects::{
-    an_abandoned_writer_leaves_nothing, batches_answer_in_order, deleting_nothing_succeeds, empty_objects,
-    large_objects_stream, many_are_deleted, many_ranges_at_once, many_ranges_of_a_version,
-    metadata_round_trips, overwriting_replaces_everything, put_get_head_delete, ranges,
-    ranges_outside_are_refused,
-};
-pub use parts::{
-    multipart_checksum_without_the_number_of_parts, multipart_checksums_are_checked,
-    multipart_checksums_are_kept, multipart_parts_are_checked, parts_are_copied_from_versions_and_parts,
-    parts_are_described, parts_are_read_by_number,
-};
-pub use tags::{
+    buckets_are_made_listed_and_removed, documents_are_kept_and_replaced, documents_have_limits,
     tags_are_kept_and_replaced, tags_have_limits, tags_leave_the_metadata, tags_of_an_upload,
     tags_of_versions, tags_survive_copies,
+};
+pub use listing::{
+    a_key_beside_its_own_prefix, a_prefix_beside_its_own_key, keys_that_are_no_paths, keys_that_are_paths,
+    listing_is_in_byte_order, listing_pages_join, listing_rolls_up, listing_says_what_head_says,
+    listing_with_start_after, long_keys,
+};
+pub use multipart::{
+    multipart_abort, multipart_checksum_without_the_number_of_parts, multipart_checksums_are_checked,
+    multipart_checksums_are_kept, multipart_completion_is_repeatable, multipart_copies_parts,
+    multipart_etag_is_that_of_s3, multipart_makes_one_object, multipart_of_uniform_parts,
+    multipart_outlives_a_failed_completion, multipart_part_is_replaced, multipart_parts_are_checked,
+    multipart_parts_are_listed, multipart_refuses_what_does_not_fit,
+    parts_are_copied_from_versions_and_parts, parts_are_described, parts_are_read_by_number,
+};
+pub use objects::{
+    an_abandoned_writer_leaves_nothing, batches_answer_in_order, checksums_are_kept, conditional_reads,
+    copy_conditions, copy_keeps_all, copy_onto_itself, copy_replaces_metadata, copy_with_a_checksum,
+    create_only, delete_only_if, deleting_nothing_succeeds, empty_objects, etags_follow_the_policy,
+    large_objects_stream, many_are_deleted, many_ranges_at_once, many_ranges_of_a_version,
+    metadata_round_trips, overwriting_replaces_everything, put_get_head_delete,
+    racing_creators_have_one_winner, ranges, ranges_outside_are_refused, replace_only_if,
+    wrong_digests_publish_nothing,
 };
 pub use versions::{
     a_bucket_with_versions_stays, a_delete_hides_behind_a_marker, conditions_see_the_latest_version,
@@ -70,6 +42,14 @@ pub use versions::{
     unknown_versions_are_named, versioning_is_a_state_of_the_bucket, versions_are_copied,
     versions_are_selected_and_rolled_up, versions_list_their_checksums,
     without_versioning_there_is_one_version,
+};
+
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use fordway_store::{
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
 };
 
 /// A store to test, with whatever must live as long as it does.
@@ -165,16 +145,9 @@ fn run_cases(cases: &[Case], open: &dyn Fn() -> Fixture) -> usize {
 pub fn cases_written() -> usize {
     let files = [
         include_str!("buckets.rs"),
-        include_str!("conditions.rs"),
-        include_str!("copy.rs"),
-        include_str!("documents.rs"),
-        include_str!("integrity.rs"),
-        include_str!("keys.rs"),
         include_str!("listing.rs"),
         include_str!("multipart.rs"),
         include_str!("objects.rs"),
-        include_str!("parts.rs"),
-        include_str!("tags.rs"),
         include_str!("versions.rs"),
     ];
     let is_case = |line: &&str| line.starts_with("pub fn ") && line.ends_with("(store: &dyn Store) {");

@@ -1,10 +1,9 @@
 //! The server's HTTP/2: frames by a library, lies by us.
 
-use std::fmt;
 use std::future::pending;
-use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
@@ -17,9 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::answer::{self, Answer};
-use super::request::Request;
-use super::script::Lie;
-use super::{Shared, lock};
+use super::{Lie, Request, Shared, lock};
 
 /// Streams at once, unless told otherwise.
 const STREAMS_MAX: u32 = 100;

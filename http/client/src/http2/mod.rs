@@ -1,10 +1,9 @@
 //! HTTP/2 (RFC 9113): many requests at once on a connection; and for readers of HTTP/1.1 a transport that takes
-//! requests and returns answers as HTTP/1.1 writes them.
+//! requests and returns answers as HTTP/1.1 writes them (section 8).
 //!
 //! There is no runtime and no thread beneath it: a connection moves while somebody drives it, in the thread that
 //! does, and no call waits but those for one request alone.
 
-mod head;
 mod wire;
 
 use std::future::{Future, poll_fn};
@@ -19,12 +18,13 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::Process;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
+use http::{HeaderName, Method, Request, Response, Uri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::wire::{Gauge, Way, Wire};
+use super::connector::TlsConnector;
 use super::socket::Socket;
-use super::tls::TlsConnector;
 use super::{Origin, Timeouts};
-use wire::{Gauge, Way, Wire};
 
 /// What the server may send before it is read, on a request and on all of a connection. As much as is asked for
 /// ahead of one file, so that it never waits for us. It is no memory: what comes is taken at once, or waits in
@@ -180,7 +180,7 @@ impl Http2 {
             Poll::Pending => return Ok(None),
             Poll::Ready(ready) => ready.map_err(cut)?,
         }
-        let request = head::request(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
+        let request = request_of_head(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Some(self.send.send_request(request, true).map_err(cut)?.0))
     }
 
@@ -212,7 +212,7 @@ impl Http2 {
     }
 
     fn start(&mut self, head: &[u8], body_bytes: u64) -> io::Result<()> {
-        let request = head::request(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
+        let request = request_of_head(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
         let send = self.send.clone();
         let (response, stream) = self.drive(async {
             let mut send = send.ready().await.map_err(cut)?;
@@ -232,7 +232,7 @@ impl Http2 {
             Exchange::Receiving(at_hand, body) => (at_hand, body),
             Exchange::Waiting(response) | Exchange::Sending(_, _, response) => {
                 let answer = self.drive(async { response.await.map_err(cut) })?;
-                (Bytes::from(head::text(&answer)), answer.into_body())
+                (Bytes::from(head_of_answer(&answer)), answer.into_body())
             }
             Exchange::Idle => return Ok(0),
         };
@@ -334,4 +334,60 @@ fn looking() -> Context<'static> {
 /// The connection, or this request's part of it, has come to an early end.
 fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
+}
+
+/// The most headers of a request.
+const HEADERS_MAX: usize = 128;
+
+/// A head of HTTP/1.1 in the terms of HTTP/2; `None` for what is no such head.
+fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut headers);
+    parsed.parse(head).ok()?;
+    let host = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"))?;
+    let scheme = if is_tls { "https" } else { "http" };
+    let uri =
+        Uri::builder().scheme(scheme).authority(host.value).path_and_query(parsed.path?).build().ok()?;
+    let mut request = Request::builder().method(Method::from_bytes(parsed.method?.as_bytes()).ok()?).uri(uri);
+    for header in parsed.headers.iter().filter(|header| !header.name.eq_ignore_ascii_case("host")) {
+        request = request.header(HeaderName::from_bytes(header.name.as_bytes()).ok()?, header.value);
+    }
+    request.body(()).ok()
+}
+
+/// The head of an answer as HTTP/1.1 writes it.
+fn head_of_answer(answer: &Response<RecvStream>) -> Vec<u8> {
+    let mut text = Vec::with_capacity(1024);
+    let mut put = |piece: &[u8]| text.extend_from_slice(piece);
+    put(b"HTTP/1.1 ");
+    put(answer.status().as_str().as_bytes());
+    put(b"\r\n");
+    for (name, value) in answer.headers() {
+        put(name.as_str().as_bytes());
+        put(b": ");
+        put(value.as_bytes());
+        put(b"\r\n");
+    }
+    put(b"\r\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_keeps_all_that_it_says() {
+        let head =
+            b"PUT /b/a%20b?x=1 HTTP/1.1\r\nHost: h:9\r\nContent-Length: 5\r\nx-amz-meta-a: 1, 2\r\n\r\n";
+        let request = request_of_head(head, true).unwrap();
+        assert_eq!(
+            (request.method().as_str(), request.uri().to_string().as_str()),
+            ("PUT", "https://h:9/b/a%20b?x=1")
+        );
+        let headers: Vec<_> =
+            request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(headers, [("content-length", "5"), ("x-amz-meta-a", "1, 2")]);
+        assert!(super::request_of_head(b"GET / HTTP/1.1\r\n\r\n", true).is_none(), "there is no host");
+    }
 }

@@ -1,18 +1,15 @@
-//! Proxies: which one a request goes through, as the variables that curl reads say it, and how one is asked
-//! (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
+//! Proxies: which one a request goes through, as the variables that curl reads say it (and `no_proxy`, which lists hosts that
+//! are asked without one), and how one is asked (RFC 9110 sections 7.6 and 9.3.6, RFC 9112 section 3.2).
 //!
 //! A request to an `http` origin is forwarded: its line names the whole address. An `https` origin is
 //! reached through a tunnel, in which the proxy sees nothing. A SOCKS proxy makes tunnels for both. What opens the
 //! proxy's door goes to the proxy alone: into a forwarded request's `Proxy-Authorization`, or into what is said
 //! before the tunnel.
 
-mod except;
-mod forwarding;
-mod socks;
 mod tunnel;
 
 use std::fmt;
-use std::net::ToSocketAddrs as _;
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -20,12 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
-use super::Origin;
 use super::socket::Socket;
-use super::{Timeouts, USER_AGENT};
-use except::Exceptions;
-pub(super) use forwarding::Forwarding;
-use forwarding::wants_login;
+use super::{Origin, Timeouts, USER_AGENT};
 
 /// The port of a proxy whose URL names none, as for curl.
 const PORT: u16 = 1080;
@@ -176,9 +169,9 @@ impl Proxy {
     pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<Socket> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
-            let conversation = socks::Conversation::new(self.login.clone(), self.place(origin)?)?;
+            let conversation = tunnel::Conversation::new(self.login.clone(), self.place(origin)?)?;
             let mut socket = self.connect(timeouts)?;
-            let opened = socks::open(&mut socket, conversation, timeouts.first_byte);
+            let opened = tunnel::open_socks(&mut socket, conversation, timeouts.first_byte);
             return opened.map(|()| socket).map_err(|error| {
                 let error = named(error);
                 Error::new(error.kind(), format!("{origin} was not reached: {}", error.detail()))
@@ -194,9 +187,9 @@ impl Proxy {
     }
 
     /// What a SOCKS proxy is told of `origin`. Errors: `Unavailable` for a name that we cannot look up.
-    fn place(&self, origin: &Origin) -> Result<socks::Place> {
+    fn place(&self, origin: &Origin) -> Result<tunnel::Place> {
         if self.kind == Kind::SocksByName && origin.host.parse::<std::net::IpAddr>().is_err() {
-            return Ok(socks::Place::Name(origin.host.clone(), origin.port));
+            return Ok(tunnel::Place::Name(origin.host.clone(), origin.port));
         }
         let unknown = || {
             let detail =
@@ -205,7 +198,7 @@ impl Proxy {
         };
         let found = (origin.host.as_str(), origin.port).to_socket_addrs();
         let address = found.map_err(|error| unknown().caused_by(error))?.next();
-        address.map(socks::Place::Address).ok_or_else(unknown)
+        address.map(tunnel::Place::Address).ok_or_else(unknown)
     }
 
     fn connect_request(&self, origin: &Origin) -> String {
@@ -254,8 +247,125 @@ impl fmt::Debug for Proxy {
     }
 }
 
+/// The list.
+#[derive(Clone, Debug, Default)]
+struct Exceptions(Vec<Exception>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Exception {
+    /// `*`, which stands alone.
+    All,
+    /// A name, and all names that end with a dot and it.
+    Domain(String),
+    /// Addresses that begin with the same bits.
+    Network(IpAddr, u8),
+}
+
+impl Exceptions {
+    /// Names and addresses between commas or blanks; what is neither is passed over.
+    fn parse(list: &str) -> Self {
+        if list.trim() == "*" {
+            return Exceptions(vec![Exception::All]);
+        }
+        let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+        Exceptions(words.filter_map(Exception::parse).collect())
+    }
+
+    /// Whether `host`, a name or an address without brackets, is one of them.
+    fn has(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let address = host.parse().ok();
+        self.0.iter().any(|exception| exception.fits(host, address))
+    }
+}
+
+impl Exception {
+    fn parse(word: &str) -> Option<Self> {
+        let (address, bits) =
+            word.split_once('/').map_or((word, None), |(address, bits)| (address, Some(bits)));
+        let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+        if let Ok(address) = address.parse::<IpAddr>() {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
+            return bits.map(|bits| Exception::Network(address, bits));
+        }
+        let name = word.strip_prefix('.').unwrap_or(word);
+        let name = name.strip_suffix('.').unwrap_or(name);
+        (!name.is_empty()).then(|| Exception::Domain(name.to_ascii_lowercase()))
+    }
+
+    fn fits(&self, host: &str, address: Option<IpAddr>) -> bool {
+        match (self, address) {
+            (Exception::All, _) => true,
+            (Exception::Domain(name), None) => {
+                let host = host.to_ascii_lowercase();
+                host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            }
+            (Exception::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
+            _ => false,
+        }
+    }
+}
+
+fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
+    match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            let differs = u32::from(network) ^ u32::from(address);
+            differs.checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            let differs = u128::from(network) ^ u128::from(address);
+            differs.checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
+/// Rewrites requests for a proxy that forwards them.
+pub(crate) struct Forwarding {
+    /// Scheme, host and port, which go before the path.
+    target: String,
+    /// A header line, or nothing.
+    login: String,
+    proxy: String,
+}
+
+impl Forwarding {
+    /// By the proxy of this name to `origin`, with a line that logs in, or none.
+    fn new(origin: &Origin, login: String, proxy: String) -> Self {
+        Forwarding { target: origin.to_string(), login, proxy }
+    }
+
+    /// Turns the request whose head begins at `start` into one in absolute form (RFC 9112 section 3.2.2).
+    pub(crate) fn rewrite(&self, heads: &mut Vec<u8>, start: usize) {
+        let position =
+            |heads: &[u8], byte| heads[start..].iter().position(|b| *b == byte).map(|at| start + at + 1);
+        if let Some(after_line) = position(heads, b'\n') {
+            heads.splice(after_line..after_line, self.login.bytes());
+        }
+        if let Some(path) = position(heads, b' ') {
+            heads.splice(path..path, self.target.bytes());
+        }
+    }
+
+    /// What an answer of status 407 says: it comes from the proxy, whatever was asked.
+    pub(crate) fn wants_login(&self) -> Error {
+        wants_login(&self.proxy, !self.login.is_empty())
+    }
+}
+
+/// The proxy wants to know who asks, or does not like the answer.
+fn wants_login(proxy: &str, has_said: bool) -> Error {
+    let why = if has_said { "another user and password than those" } else { "a user and password" };
+    let detail =
+        format!("the proxy {proxy} wants {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)");
+    Error::new(ErrorKind::AccessDenied, detail)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn proxies(variables: &[(&str, &str)]) -> Proxies {
@@ -336,5 +446,57 @@ mod tests {
             assert_eq!(request.lines().next(), Some(line));
             assert!(request.ends_with("\r\n\r\n") && !request.contains("Authorization"));
         }
+    }
+
+    #[test]
+    fn hosts_are_excepted_as_by_curl() {
+        for (list, host, is_excepted) in [
+            ("*", "anything", true),
+            ("a,*", "anything", false),
+            ("example.org", "example.org", true),
+            ("Example.ORG.", "www.example.org.", true),
+            (".example.org", "example.org", true),
+            ("example.org", "anexample.org", false),
+            ("www.example.org", "example.org", false),
+            ("a b,,c", "b", true),
+            ("127.0.0.1", "127.0.0.1", true),
+            ("10.0.0.0/8", "10.200.3.4", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("0.0.0.0/0", "8.8.8.8", true),
+            ("10.0.0.0/33", "10.0.0.0", false),
+            ("fd00::/8", "fdab::1", true),
+            ("[::1]", "::1", true),
+            ("fd00::/8", "fe80::1", false),
+            ("1", "127.0.0.1", false),
+            ("", "h", false),
+        ] {
+            assert_eq!(Exceptions::parse(list).has(host), is_excepted, "{list:?} {host}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_read(list in ".{0,60}", host in "[a-z0-9.:]{0,20}") {
+            let _ = Exceptions::parse(&list).has(&host);
+        }
+
+        #[test]
+        fn a_host_that_is_named_is_excepted(before in "[a-z.,/ ]{0,20}", host in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}") {
+            let list = format!("{before} {host}");
+            prop_assert!(Exceptions::parse(&list).has(&host));
+        }
+    }
+
+    #[test]
+    fn requests_are_written_in_absolute_form() {
+        let (origin, _) = Origin::parse("http://h:8080").unwrap();
+        let forwarding =
+            Forwarding::new(&origin, "Proxy-Authorization: Basic bWU6\r\n".to_owned(), String::new());
+        let mut heads = b"before".to_vec();
+        heads.extend_from_slice(b"GET /a?b HTTP/1.1\r\nHost: h:8080\r\n\r\n");
+        forwarding.rewrite(&mut heads, 6);
+        let expected =
+            "beforeGET http://h:8080/a?b HTTP/1.1\r\nProxy-Authorization: Basic bWU6\r\nHost: h:8080\r\n\r\n";
+        assert_eq!(String::from_utf8(heads).unwrap(), expected);
     }
 }

@@ -1,6 +1,8 @@
-//! The conversation that opens a tunnel.
+//! The conversations that open a tunnel through a proxy: of HTTP; and of SOCKS (RFC 1928), with a user and password where it
+//! wants them (RFC 1929).
 
 use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -84,6 +86,240 @@ pub(super) fn cut(error: &io::Error, limit: Duration) -> Error {
     }
 }
 
+const VERSION: u8 = 5;
+/// Of the conversation about user and password.
+const LOGIN_VERSION: u8 = 1;
+const NO_LOGIN: u8 = 0;
+const BY_PASSWORD: u8 = 2;
+/// How the proxy says that it takes none of the ways to log in that were named.
+const NO_WAY: u8 = 0xff;
+const CONNECT: u8 = 1;
+const IPV4: u8 = 1;
+const NAME: u8 = 3;
+const IPV6: u8 = 4;
+
+/// Where a connection shall lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The proxy looks the name up.
+    Name(String, u16),
+    Address(SocketAddr),
+}
+
+/// A conversation, without its socket: what is to be said, and how much has to be heard before.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    login: Option<(String, String)>,
+    place: Place,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Greeted,
+    LoggedIn,
+    Asked,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The answer has this many bytes, or more.
+    Hear(usize),
+    /// The answer was understood; this is said next.
+    Say(Vec<u8>),
+    /// The way is open.
+    Open,
+}
+
+impl Conversation {
+    /// Errors: `InvalidArgument` for what does not fit into its messages.
+    pub(super) fn new(login: Option<(String, String)>, place: Place) -> Result<Self> {
+        let fits = |text: &String| (1..=255).contains(&text.len());
+        let unfit = |what| {
+            Error::new(ErrorKind::InvalidArgument, format!("{what} has to have 1 to 255 bytes for SOCKS"))
+        };
+        if !login.iter().all(|(user, password)| fits(user) && fits(password)) {
+            return Err(unfit("each of user and password of the proxy"));
+        }
+        if matches!(&place, Place::Name(name, _) if !fits(name)) {
+            return Err(unfit("a host name"));
+        }
+        Ok(Conversation { login, place, state: State::Greeted })
+    }
+
+    /// What is said first.
+    pub(super) fn greeting(&self) -> Vec<u8> {
+        match &self.login {
+            None => vec![VERSION, 1, NO_LOGIN],
+            Some(_) => vec![VERSION, 2, NO_LOGIN, BY_PASSWORD],
+        }
+    }
+
+    /// Goes on with an answer, or as much of it as was heard. Errors: `AccessDenied` where the proxy refuses,
+    /// `Unavailable` where it cannot, `BadResponse` for what is no answer.
+    pub(super) fn hear(&mut self, heard: &[u8]) -> Result<Step> {
+        match self.state {
+            State::Greeted => self.choose(heard),
+            State::LoggedIn => self.admitted(heard),
+            State::Asked => answered(heard),
+        }
+    }
+
+    fn choose(&mut self, heard: &[u8]) -> Result<Step> {
+        let &[version, way] = heard else { return Ok(Step::Hear(2)) };
+        match (version, way, &self.login) {
+            (VERSION, NO_LOGIN, _) => Ok(self.ask()),
+            (VERSION, BY_PASSWORD, Some((user, password))) => {
+                let mut said = vec![LOGIN_VERSION];
+                for text in [user, password] {
+                    push_counted(&mut said, text);
+                }
+                self.state = State::LoggedIn;
+                Ok(Step::Say(said))
+            }
+            (VERSION, NO_WAY, login) => Err(wants_login(login.is_some())),
+            (VERSION, _, _) => Err(bad_socks("it chose a way to log in that was not offered")),
+            _ => Err(bad_socks("its answer is not SOCKS 5; is that the address of a SOCKS proxy?")),
+        }
+    }
+
+    fn admitted(&mut self, heard: &[u8]) -> Result<Step> {
+        match heard {
+            [LOGIN_VERSION, 0] => Ok(self.ask()),
+            [LOGIN_VERSION, _] => Err(wants_login(true)),
+            [_, _] => Err(bad_socks("its answer to user and password is none")),
+            _ => Ok(Step::Hear(2)),
+        }
+    }
+
+    fn ask(&mut self) -> Step {
+        let mut said = vec![VERSION, CONNECT, 0];
+        let port = match &self.place {
+            Place::Name(name, port) => {
+                said.push(NAME);
+                push_counted(&mut said, name);
+                *port
+            }
+            Place::Address(address) => {
+                match address.ip() {
+                    IpAddr::V4(ip) => said.extend([IPV4].into_iter().chain(ip.octets())),
+                    IpAddr::V6(ip) => said.extend([IPV6].into_iter().chain(ip.octets())),
+                }
+                address.port()
+            }
+        };
+        said.extend(port.to_be_bytes());
+        self.state = State::Asked;
+        Step::Say(said)
+    }
+}
+
+/// A text of up to 255 bytes, behind its length.
+fn push_counted(said: &mut Vec<u8>, text: &str) {
+    said.extend(u8::try_from(text.len()));
+    said.extend(text.bytes());
+}
+
+/// The answer to the request: its length is known from its fifth byte on.
+fn answered(heard: &[u8]) -> Result<Step> {
+    let &[version, reply, _, kind, first, ..] = heard else { return Ok(Step::Hear(5)) };
+    if version != VERSION {
+        return Err(bad_socks("its answer is not SOCKS 5"));
+    }
+    if reply != 0 {
+        return Err(refusal(reply));
+    }
+    // The address that the proxy uses itself, of no use to us, and two bytes of port.
+    let length = match kind {
+        IPV4 => 4 + 4 + 2,
+        IPV6 => 4 + 16 + 2,
+        NAME => 4 + 1 + usize::from(first) + 2,
+        _ => return Err(bad_socks("its answer has an address of no known kind")),
+    };
+    Ok(if heard.len() < length { Step::Hear(length) } else { Step::Open })
+}
+
+fn refusal(reply: u8) -> Error {
+    let (kind, why) = match reply {
+        2 => (
+            ErrorKind::AccessDenied,
+            "its rules do not allow it; name the host in no_proxy to go past the proxy",
+        ),
+        3 => (ErrorKind::Unavailable, "the network is not reached"),
+        4 => (ErrorKind::Unavailable, "the host is not reached, or not known"),
+        5 => (ErrorKind::Unavailable, "the connection was refused"),
+        6 => (ErrorKind::Unavailable, "the way there is too long"),
+        7 => (ErrorKind::BadResponse, "it makes no connections"),
+        8 => (
+            ErrorKind::BadResponse,
+            "it knows no addresses of this kind; try socks5h:// in the place of socks5://, or the other way round",
+        ),
+        _ => (ErrorKind::Unavailable, "it failed"),
+    };
+    Error::new(kind, format!("{why} (SOCKS reply {reply})"))
+}
+
+fn wants_login(has_said: bool) -> Error {
+    let why = if has_said { "another user and password than those" } else { "a user and password" };
+    Error::new(
+        ErrorKind::AccessDenied,
+        format!("it wants {why} in its URL: socks5://USER:PASSWORD@HOST:PORT"),
+    )
+}
+
+/// Holds the conversation, all of it within `limit`; then what is at the other end of `socket` is the place.
+/// Errors: as of [`Conversation::hear`]; `Unavailable`, `Timeout`.
+pub(super) fn open_socks(socket: &mut Socket, mut conversation: Conversation, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    let failed = |error: io::Error| cut(&error, limit);
+    socket.write_all(&conversation.greeting()).map_err(failed)?;
+    let (mut heard, mut step) = (Vec::new(), Step::Hear(1));
+    loop {
+        match step {
+            Step::Hear(length) => hear(socket, &mut heard, (length, deadline, limit))?,
+            Step::Say(said) => {
+                heard.clear();
+                socket.write_all(&said).map_err(failed)?;
+            }
+            Step::Open => return socket.set_read_timeout(limit).map_err(failed),
+        }
+        step = conversation.hear(&heard)?;
+    }
+}
+
+/// Receives until `length` bytes were heard, and none behind them: those are the other end's.
+fn hear(
+    socket: &mut Socket,
+    heard: &mut Vec<u8>,
+    (length, deadline, limit): (usize, Instant, Duration),
+) -> Result<()> {
+    let failed = |error: io::Error| cut(&error, limit);
+    while heard.len() < length {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
+        socket.set_read_timeout(left).map_err(failed)?;
+        let before = heard.len();
+        heard.resize(length, 0);
+        let got = socket.read(&mut heard[before..]);
+        heard.truncate(before + got.as_ref().map_or(0, |got| *got));
+        match got {
+            Ok(0) => {
+                return Err(Error::new(ErrorKind::Unavailable, "it closed the connection without an answer"));
+            }
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn bad_socks(why: &str) -> Error {
+    Error::new(ErrorKind::BadResponse, why)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -117,6 +353,100 @@ mod tests {
         fn any_status_is_found(status in 200_u16..1000, reason in "[ -~]{0,30}", value in "[ -~]{0,30}") {
             let answer = format!("HTTP/1.1 {status} {reason}\r\nX: {value}\r\n\r\n");
             prop_assert_eq!(parse(answer.as_bytes()).unwrap(), Some((status, answer.len())));
+        }
+    }
+
+    fn login() -> Option<(String, String)> {
+        Some(("me".to_owned(), "secret".to_owned()))
+    }
+
+    fn name() -> Place {
+        Place::Name("h".to_owned(), 443)
+    }
+
+    #[test]
+    fn a_conversation_as_in_the_standard() {
+        let mut talk = Conversation::new(login(), name()).unwrap();
+        assert_eq!(talk.greeting(), [5, 2, 0, 2]);
+        assert_eq!(talk.hear(&[5]).unwrap(), Step::Hear(2));
+        assert_eq!(talk.hear(&[5, 2]).unwrap(), Step::Say(b"\x01\x02me\x06secret".to_vec()));
+        assert_eq!(talk.hear(&[]).unwrap(), Step::Hear(2));
+        assert_eq!(talk.hear(&[1, 0]).unwrap(), Step::Say(b"\x05\x01\x00\x03\x01h\x01\xbb".to_vec()));
+        assert_eq!(talk.hear(&[5, 0, 0, 1]).unwrap(), Step::Hear(5));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127]).unwrap(), Step::Hear(10));
+        assert_eq!(talk.hear(&[5, 0, 0, 3, 9]).unwrap(), Step::Hear(16));
+        assert_eq!(talk.hear(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 9]).unwrap(), Step::Open);
+    }
+
+    #[test]
+    fn addresses_go_as_they_are() {
+        for (address, said) in [
+            ("127.0.0.1:80", &[5, 1, 0, 1, 127, 0, 0, 1, 0, 80][..]),
+            ("[::1]:80", &[5, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 80]),
+        ] {
+            let mut talk = Conversation::new(None, Place::Address(address.parse().unwrap())).unwrap();
+            assert_eq!(talk.greeting(), [5, 1, 0]);
+            assert_eq!(talk.hear(&[5, 0]).unwrap(), Step::Say(said.to_vec()));
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let heard = |login, answers: &[&[u8]]| {
+            let mut talk = Conversation::new(login, name()).unwrap();
+            answers.iter().map(|answer| talk.hear(answer)).find_map(Result::err).expect("an error")
+        };
+        for (error, kind, why) in [
+            (heard(None, &[&[5, 0xff]]), ErrorKind::AccessDenied, "wants a user and password"),
+            (heard(login(), &[&[5, 0xff]]), ErrorKind::AccessDenied, "wants another user"),
+            (heard(login(), &[&[5, 2], &[1, 1]]), ErrorKind::AccessDenied, "wants another user"),
+            (heard(login(), &[&[5, 2], &[5, 0]]), ErrorKind::BadResponse, "is none"),
+            (heard(None, &[&[5, 2]]), ErrorKind::BadResponse, "not offered"),
+            (heard(None, &[b"HT"]), ErrorKind::BadResponse, "not SOCKS 5"),
+            (heard(None, &[&[5, 0], &[5, 2, 0, 1, 0]]), ErrorKind::AccessDenied, "no_proxy"),
+            (heard(None, &[&[5, 0], &[5, 5, 0, 1, 0]]), ErrorKind::Unavailable, "reply 5"),
+            (heard(None, &[&[5, 0], &[5, 0, 0, 7, 0]]), ErrorKind::BadResponse, "no known kind"),
+        ] {
+            assert!(error.kind() == kind && error.detail().contains(why), "{error}");
+        }
+        for (login, place) in
+            [(Some((String::new(), "p".to_owned())), name()), (None, Place::Name("h".repeat(256), 1))]
+        {
+            assert_eq!(Conversation::new(login, place).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+
+    proptest! {
+        /// Whatever comes, in whatever pieces: the end is reached or an error is, and no answer is asked for
+        /// that is longer than the longest one.
+        #[test]
+        fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {
+            let mut bytes = bytes;
+            if is_likely {
+                bytes.splice(..0, [5, if has_login { 2 } else { 0 }]);
+                bytes.splice(2..2, [1, 0, 5, 0, 0].into_iter().skip(if has_login { 0 } else { 2 }));
+            }
+            let mut talk = Conversation::new(has_login.then(login).flatten(), name()).unwrap();
+            let (mut from, mut to) = (0, 0);
+            let mut steps = 0;
+            loop {
+                steps += 1;
+                prop_assert!(steps < 12);
+                match talk.hear(&bytes[from..to]) {
+                    Ok(Step::Hear(more)) => {
+                        prop_assert!(more > to - from && more <= 4 + 1 + 255 + 2);
+                        to = from + more;
+                        if to > bytes.len() {
+                            break;
+                        }
+                    }
+                    Ok(Step::Say(said)) => {
+                        prop_assert!(!said.is_empty());
+                        from = to;
+                    }
+                    Ok(Step::Open) | Err(_) => break,
+                }
+            }
         }
     }
 }

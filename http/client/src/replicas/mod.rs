@@ -7,28 +7,29 @@
 //! another replica, and the slower of the two leaves. A [`part`] is a file that grows in place, in any order.
 
 mod board;
-mod cache;
-mod copy;
 mod discover;
-mod file;
 mod gather;
-mod health;
 mod job;
-mod meter;
-mod missing;
 mod part;
 mod site;
 mod stream;
-mod sweep;
 
-use std::time::Duration;
-
-pub use cache::MetalinkCache;
-pub use discover::{Discovery, discover, fetch_metalink, is_metalink_name};
-pub use file::{ReplicaStatus, ReplicatedFile};
+pub use discover::{Discovery, MetalinkCache, discover, fetch_metalink, is_metalink_name};
 pub use gather::ReplicatedTicket;
 
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_wire::metalink::{FileHash, MetalinkFile, Pieces};
+
+use self::board::{Board, JobId, Outcome, Patience, StreamId};
+use self::gather::Cache;
+use self::site::Site;
+use self::stream::TICK;
 use super::vector;
+use crate::vector::{RemoteFile, Session, Traffic, WebFile};
 
 /// How a [`ReplicatedFile`] is read.
 #[derive(Clone, Debug)]
@@ -63,4 +64,330 @@ impl Default for ReplicaOptions {
             rate_floor_bytes_per_s: 4e6,
         }
     }
+}
+
+/// The lane's name in messages.
+const LANE: &str = "http";
+/// No file is larger.
+const SIZE_BYTES_MAX: u64 = 1 << 62;
+/// A piece is held in memory until its digest is known. Longer ones are not looked at.
+const PIECE_BYTES_MAX: u64 = 256 << 20;
+
+/// A file that is at several places. Shared between threads; calls block.
+///
+/// Bytes of pieces whose digest is known are checked against it before anybody sees them (unless
+/// [`ReplicaOptions::verify`] is off). A replica that fails is left for the next, and what it gave so far
+/// is used; one that gives wrong bytes is not asked again.
+pub struct ReplicatedFile {
+    shared: Arc<Shared>,
+    cache: Mutex<Cache>,
+    name: String,
+    hash: Option<FileHash>,
+}
+
+/// How a replica has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// Its address, without the query.
+    pub url: String,
+    /// Bytes that it gave of what was used.
+    pub delivered_bytes: u64,
+    /// Why it is not asked any more.
+    pub out: Option<String>,
+}
+
+/// What streams and callers share.
+struct Shared {
+    board: Mutex<Board>,
+    /// Something on the board has changed.
+    changed: Condvar,
+    size_bytes: u64,
+    /// If they are to be looked at.
+    pieces: Option<Pieces>,
+    options: ReplicaOptions,
+    /// Opened to learn the size, for the first stream at that replica.
+    spare: Mutex<Option<(usize, RemoteFile)>>,
+    traffic: Mutex<(HashMap<StreamId, Arc<RemoteFile>>, Traffic)>,
+}
+
+impl Shared {
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connections of one stream.
+    fn session(&self) -> Arc<Session> {
+        let mut options = self.options.session.clone();
+        if self.options.streams.is_some() {
+            options.connections_per_origin = 1;
+        }
+        if self.board().sites.len() > 1 {
+            // Rather another replica than a second try here.
+            options.max_retries = 0;
+        }
+        Arc::new(Session::new(options))
+    }
+
+    fn take_spare(&self, site: usize) -> Option<RemoteFile> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.take_if(|(found, _)| *found == site).map(|(_, file)| file)
+    }
+
+    fn traffic(&self) -> MutexGuard<'_, (HashMap<StreamId, Arc<RemoteFile>>, Traffic)> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what is done with `file`.
+    fn opened(&self, id: StreamId, file: RemoteFile) -> Arc<RemoteFile> {
+        let file = Arc::new(file);
+        self.traffic().0.insert(id, file.clone());
+        file
+    }
+
+    fn closed(&self, id: StreamId) {
+        let mut traffic = self.traffic();
+        if let Some(file) = traffic.0.remove(&id) {
+            let sum = add(traffic.1, file.traffic());
+            traffic.1 = sum;
+        }
+    }
+
+    /// Sees to it that there are streams for what is to be done.
+    fn ensure_streams(self: &Arc<Self>) {
+        let wanted = self.options.streams.unwrap_or(1).max(1);
+        loop {
+            let id = {
+                let mut board = self.board();
+                let regular = board.regular_streams();
+                if board.queued() == 0
+                    || regular >= wanted
+                    || (regular > 0 && board.queued() <= board.idle_streams())
+                {
+                    return;
+                }
+                board.start(None, Instant::now())
+            };
+            stream::spawn(self, id);
+        }
+    }
+
+    /// Waits until `look` finds something on the board; looks after the streams meanwhile.
+    fn wait_for<T>(self: &Arc<Self>, mut look: impl FnMut(&mut Board) -> Option<T>) -> T {
+        loop {
+            self.ensure_streams();
+            let hedge = {
+                let mut board = self.board();
+                if let Some(found) = look(&mut board) {
+                    return found;
+                }
+                let now = Instant::now();
+                let suspect = board.supervise(now);
+                let hedge = suspect.map(|of| board.start(Some(of), now));
+                if hedge.is_none() {
+                    drop(self.changed.wait_timeout(board, TICK).unwrap_or_else(PoisonError::into_inner));
+                }
+                hedge
+            };
+            if let Some(id) = hedge {
+                tracing::debug!("a replica is slow; another is asked beside it");
+                stream::spawn(self, id);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Waits for the end of a job.
+    fn wait_job(self: &Arc<Self>, id: JobId) -> Outcome {
+        self.wait_for(|board| board.jobs.get(&id).and_then(|job| job.outcome.clone()))
+    }
+}
+
+impl ReplicatedFile {
+    /// A file as it is described. If its size is stated, nothing is sent yet; else the replicas are asked
+    /// for it, the best first. Errors: `InvalidArgument` if no address is of HTTP; what the replicas
+    /// answered if none tells the size.
+    pub fn open(described: &MetalinkFile, options: ReplicaOptions) -> Result<Self> {
+        let sites = sites(described, &options.locations);
+        if sites.is_empty() {
+            let detail = "the Metalink names no address by http(s) or dav(s); add one";
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let patience = Patience {
+            stall: options.stall,
+            detection: options.detection,
+            floor_bytes_per_s: options.rate_floor_bytes_per_s,
+        };
+        let name = if described.name.is_empty() { sites[0].shown.clone() } else { described.name.clone() };
+        let mut shared = Shared {
+            board: Mutex::new(Board::new(sites, patience)),
+            changed: Condvar::new(),
+            size_bytes: 0,
+            pieces: described.pieces.clone().filter(|pieces| options.verify && is_usable(pieces)),
+            options,
+            spare: Mutex::default(),
+            traffic: Mutex::default(),
+        };
+        let size = described.size_bytes.map_or_else(|| shared.ask_for_size(), Ok);
+        shared.size_bytes = size.map_err(|error| error.during_at("open", LANE, &name))?;
+        shared.check_size()?;
+        shared.check_pieces()?;
+        let hash = described.strongest_hash().cloned();
+        Ok(ReplicatedFile { shared: Arc::new(shared), cache: Mutex::default(), name, hash })
+    }
+
+    /// Bytes of the file.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.size_bytes
+    }
+
+    /// Its name as the description has it, or the first address.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What tells this file from others, as far as its description goes: of what has no digests, its places.
+    pub fn identity(&self) -> String {
+        let pieces = self.shared.pieces.as_ref();
+        let mut identity = format!("{} bytes", self.size_bytes());
+        for hex in self.hash.iter().map(|hash| &hash.hex).chain(pieces.iter().flat_map(|pieces| &pieces.hex))
+        {
+            identity.push(' ');
+            identity.push_str(hex);
+        }
+        if self.hash.is_none() && pieces.is_none() {
+            self.shared.board().sites.iter().for_each(|site| identity.push_str(&site.url));
+        }
+        identity
+    }
+
+    /// The name of the digest that a whole copy is checked against: of the whole, or else of the pieces.
+    pub fn digest_name(&self) -> Option<&'static str> {
+        let of_pieces = self.shared.pieces.as_ref().map(|pieces| pieces.kind.name());
+        self.hash.as_ref().map(|hash| hash.kind.name()).or(of_pieces)
+    }
+
+    /// Whether bytes are checked against digests before they are handed over.
+    pub fn is_verified(&self) -> bool {
+        self.shared.pieces.is_some()
+    }
+
+    /// Requests and connections so far, of all streams.
+    pub fn traffic(&self) -> Traffic {
+        let traffic = self.shared.traffic();
+        traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
+    }
+
+    /// How the replicas have done, in the order of the description.
+    pub fn replicas(&self) -> Vec<ReplicaStatus> {
+        let status = |site: &Site| ReplicaStatus {
+            url: site.shown.clone(),
+            delivered_bytes: site.delivered_bytes,
+            out: site.out.as_ref().map(|told| told.detail.clone()),
+        };
+        self.shared.board().sites.iter().map(status).collect()
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.during_at("read", LANE, &self.name)
+    }
+}
+
+impl Drop for ReplicatedFile {
+    /// Streams end within a moment; one that waits for a connection or an answer to its first question
+    /// ends with that.
+    fn drop(&mut self) {
+        self.shared.board().is_closing = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn ask_for_size(&self) -> Result<u64> {
+        let session = self.session();
+        loop {
+            let site = {
+                let board = self.board();
+                let now = Instant::now();
+                let untried = board.sites.iter().enumerate().filter(|(_, site)| site.is_untried());
+                untried
+                    .min_by_key(|(index, site)| (site.rank(now), *index))
+                    .map(|(index, site)| (index, site.url.clone()))
+            };
+            let Some((site, url)) = site else {
+                return Err((&site::told(&self.board().sites)).into());
+            };
+            match RemoteFile::open(&session, &url) {
+                Ok(file) => {
+                    let size = file.size_bytes();
+                    *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some((site, file));
+                    return Ok(size);
+                }
+                Err(error) => self.board().failed(site, &error, false, Instant::now()),
+            }
+        }
+    }
+
+    /// Errors: `InvalidArgument` if no file can have this size.
+    fn check_size(&self) -> Result<()> {
+        if self.size_bytes <= SIZE_BYTES_MAX {
+            return Ok(());
+        }
+        let detail = format!(
+            "it is said to have {} bytes, which no file system holds; correct the size, or leave it out",
+            self.size_bytes
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, detail))
+    }
+
+    /// Errors: `InvalidArgument` if the pieces do not belong to a file of this size.
+    fn check_pieces(&self) -> Result<()> {
+        let Some(pieces) = &self.pieces else { return Ok(()) };
+        let count = self.size_bytes.div_ceil(pieces.length_bytes);
+        if count == pieces.hex.len() as u64 {
+            return Ok(());
+        }
+        let (found, size) = (pieces.hex.len(), self.size_bytes);
+        let detail =
+            format!("the Metalink has digests of {found} pieces; a file of {size} bytes has {count}");
+        Err(Error::new(ErrorKind::InvalidArgument, detail))
+    }
+}
+
+/// Whether pieces can be verified one by one.
+fn is_usable(pieces: &Pieces) -> bool {
+    let fits = pieces.length_bytes <= PIECE_BYTES_MAX;
+    if !fits {
+        tracing::warn!(
+            bytes = pieces.length_bytes,
+            "the Metalink's pieces are too long to be verified one by one"
+        );
+    }
+    fits
+}
+
+/// The addresses that can be read, each once.
+fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<Site> {
+    let mut sites: Vec<Site> = Vec::new();
+    for replica in &described.replicas {
+        let url = match replica.url.split_once("://") {
+            Some(("dav" | "DAV", rest)) => format!("http://{rest}"),
+            Some(("davs" | "DAVS", rest)) => format!("https://{rest}"),
+            _ => replica.url.clone(),
+        };
+        let is_known = sites.iter().any(|site| site.url == url);
+        if is_known || WebFile::parse(&url).is_err() {
+            continue;
+        }
+        let is_preferred = replica
+            .location
+            .as_deref()
+            .is_some_and(|place| locations.iter().any(|wanted| wanted.eq_ignore_ascii_case(place)));
+        let shown = url.split(['?', '#']).next().unwrap_or_default();
+        sites.push(Site::new(&url, shown, replica.priority, is_preferred));
+    }
+    sites
+}
+
+fn add(one: Traffic, other: Traffic) -> Traffic {
+    Traffic { requests: one.requests + other.requests, connections: one.connections + other.connections }
 }

@@ -1,11 +1,13 @@
-//! One replica of a file: where it is, and how it has done.
+//! One replica of a file: where it is, and how it has done. Of servers it is remembered what failed, which is forgiven with
+//! time, and at which rate they sent.
 
-use std::time::Instant;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
 
 use super::board::Told;
-use super::health::{self, Standing};
 use crate::retry::backoff;
 
 /// What counts of a replica's place among others, the best first: servers that have failed lately
@@ -62,7 +64,7 @@ impl Site {
     }
 
     fn standing(&self) -> Standing {
-        health::of(&self.origin)
+        standing_of(&self.origin)
     }
 
     pub(super) fn rank(&self, now: Instant) -> Rank {
@@ -104,7 +106,7 @@ impl Site {
         let told = Told { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };
         tracing::debug!(url = self.shown, %error, "a replica failed");
         let weight = if error.kind() == ErrorKind::BadDigest { 10.0 } else { 1.0 };
-        health::note(&self.origin, |standing| standing.failed(weight, now));
+        note_standing(&self.origin, |standing| standing.failed(weight, now));
         // One that is cut over and over gets somewhere, if not for ever.
         self.cuts += 1;
         self.strikes += u32::from(!has_brought || self.cuts > CUTS_MAX);
@@ -119,13 +121,13 @@ impl Site {
     pub(super) fn served(&mut self, bytes: u64, bytes_per_s: Option<f64>, now: Instant) {
         self.delivered_bytes += bytes;
         (self.strikes, self.cuts, self.not_before) = (0, 0, None);
-        health::note(&self.origin, |standing| standing.served(bytes_per_s, now));
+        note_standing(&self.origin, |standing| standing.served(bytes_per_s, now));
     }
 
     /// It was too slow.
     pub(super) fn left(&mut self, bytes_per_s: Option<f64>, now: Instant) {
         self.is_slow = true;
-        health::note(&self.origin, |standing| {
+        note_standing(&self.origin, |standing| {
             standing.served(bytes_per_s, now);
             standing.failed(1.0, now);
         });
@@ -163,4 +165,91 @@ pub(super) fn told(sites: &[Site]) -> Told {
         count => format!("none of the {count} replicas gave it: {}", why.join("; ")),
     };
     Told { kind, detail }
+}
+
+/// After this time a failure counts half.
+const HALF_LIFE: Duration = Duration::from_secs(60);
+/// A server is asked after the others while it has more than this.
+const AVOIDED_OVER: f64 = 0.5;
+/// Rates are believed for so long.
+const RATE_LIFETIME: Duration = Duration::from_secs(300);
+/// Servers that are remembered, at most.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// How a server has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    /// Failures, and when that was up to date.
+    penalty: Option<(f64, Instant)>,
+    rate: Option<(f64, Instant)>,
+}
+
+impl Standing {
+    /// Failures that count now.
+    pub(super) fn penalty(&self, now: Instant) -> f64 {
+        self.penalty.map_or(0.0, |(penalty, at)| {
+            let age = now.saturating_duration_since(at).as_secs_f64();
+            penalty * 0.5_f64.powf(age / HALF_LIFE.as_secs_f64())
+        })
+    }
+
+    /// Whether others are asked first.
+    pub(super) fn is_avoided(&self, now: Instant) -> bool {
+        self.penalty(now) > AVOIDED_OVER
+    }
+
+    /// Bytes in a second, where that was seen lately.
+    pub(super) fn bytes_per_s(&self, now: Instant) -> Option<f64> {
+        self.rate.filter(|(_, at)| now.saturating_duration_since(*at) < RATE_LIFETIME).map(|(rate, _)| rate)
+    }
+
+    pub(super) fn failed(&mut self, weight: f64, now: Instant) {
+        self.penalty = Some((self.penalty(now) + weight, now));
+    }
+
+    pub(super) fn served(&mut self, bytes_per_s: Option<f64>, now: Instant) {
+        self.penalty = Some((self.penalty(now) / 2.0, now));
+        self.rate = bytes_per_s.map(|rate| (rate, now)).or(self.rate);
+    }
+}
+
+/// By scheme, host and port, for the life of the process.
+static REMEMBERED: LazyLock<Mutex<HashMap<String, Standing>>> = LazyLock::new(Mutex::default);
+
+/// What is remembered of a server.
+pub(super) fn standing_of(origin: &str) -> Standing {
+    remembered().get(origin).copied().unwrap_or_default()
+}
+
+/// Changes what is remembered.
+pub(super) fn note_standing(origin: &str, change: impl FnOnce(&mut Standing)) {
+    let mut remembered = remembered();
+    if remembered.len() >= REMEMBERED_MAX {
+        remembered.clear();
+    }
+    change(remembered.entry(origin.to_owned()).or_default());
+}
+
+fn remembered() -> MutexGuard<'static, HashMap<String, Standing>> {
+    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_forgiven_with_time_and_by_service() {
+        let now = Instant::now();
+        let mut standing = Standing::default();
+        assert!(!standing.is_avoided(now));
+        standing.failed(1.0, now);
+        assert!(standing.is_avoided(now) && standing.is_avoided(now + HALF_LIFE / 2));
+        assert!(!standing.is_avoided(now + HALF_LIFE * 2));
+        standing.served(Some(1e6), now);
+        assert!(!standing.is_avoided(now));
+        assert_eq!(standing.bytes_per_s(now), Some(1e6));
+        assert_eq!(standing.bytes_per_s(now + RATE_LIFETIME), None);
+        assert_eq!(Standing { penalty: None, rate: None }.penalty(now), 0.0);
+    }
 }

@@ -1,5 +1,6 @@
 //! A stream: a thread that takes jobs and reads them from one replica, until that fails or another is
-//! better.
+//! better. It is metered while it has something to do. A replica that knows no ranges is read in one pass over the whole file,
+//! of which jobs take what they want.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use super::Shared;
 use super::board::{Choice, JobId, StreamId};
-use super::file::Shared;
 use super::job::{Home, Landing, Partial, Ranges, overlap};
 use crate::vector::{RemoteFile, Session, Ticket};
 
@@ -263,4 +264,133 @@ impl Serving<'_> {
 
 fn bad_piece() -> Error {
     Error::new(ErrorKind::BadDigest, "its bytes do not have the digest that the Metalink states")
+}
+
+/// A job that waits for its bytes to pass.
+struct Waiting {
+    job: JobId,
+    ranges: Ranges,
+    partial: Partial,
+    /// Behind its last byte.
+    end: u64,
+}
+
+impl Serving<'_> {
+    /// Reads the file from its beginning for as long as jobs want what is ahead.
+    /// Errors: what the replica did wrong.
+    pub(super) fn sweep(&mut self) -> Result<()> {
+        let (mut waiting, mut at, mut passed, mut is_over) = (None::<Waiting>, 0, 0, false);
+        let file = self.file.clone();
+        let mut swept = file.copy_range(0..file.size_bytes(), &mut |bytes| {
+            let end = at + bytes.len() as u64;
+            self.report_bytes(bytes.len() as u64);
+            loop {
+                if waiting.is_none() {
+                    waiting = self.next_ahead(passed);
+                }
+                let Some(job) = waiting.as_mut().filter(|_| self.is_wanted()) else {
+                    // An error is the only way out of a copy, and this one is no failure: see below.
+                    is_over = true;
+                    return Err(Error::from(ErrorKind::Interrupted));
+                };
+                job.partial.fill(&job.ranges, at, bytes);
+                if job.end > end {
+                    break;
+                }
+                passed = job.end;
+                if let Some(Waiting { job, ranges, partial, .. }) = waiting.take() {
+                    self.finish(job, &ranges, partial)?;
+                }
+            }
+            at = end;
+            Ok(())
+        });
+        if is_over {
+            swept = Ok(());
+        }
+        if let Some(left) = waiting {
+            self.return_job(left.job, &left.ranges, None);
+        }
+        swept
+    }
+
+    /// The next job that begins at `at` or behind it; waited for while there may be one.
+    fn next_ahead(&self, at: u64) -> Option<Waiting> {
+        let mut board = self.shared.board();
+        loop {
+            if let Some((job, ranges)) = board.claim_ahead(self.id, at, Instant::now()) {
+                let end = ranges.iter().map(|(offset, len)| offset + *len as u64).max().unwrap_or(at);
+                let mut partial = Partial::new(&ranges);
+                partial.sources.push(self.site);
+                return Some(Waiting { job, ranges, partial, end });
+            }
+            let is_more_coming = board.expected_bytes > 0 && !board.has_work();
+            if !is_more_coming || !board.is_serving(self.id, self.site) {
+                return None;
+            }
+            let waited = self.shared.changed.wait_timeout(board, TICK);
+            board = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.shared.board().is_serving(self.id, self.site)
+    }
+}
+
+/// What the rate is taken over: less says more of buffers than of the way.
+pub(super) const SPAN: Duration = Duration::from_secs(2);
+/// Before this there is no rate.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// Bytes over time, of the last [`SPAN`] in which there was something to wait for.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    samples: VecDeque<(Duration, u64)>,
+    span: Duration,
+    bytes: u64,
+    /// All time with something to wait for.
+    pub(super) busy: Duration,
+    /// All bytes.
+    pub(super) total_bytes: u64,
+}
+
+impl Meter {
+    /// This many bytes came within `took`.
+    pub(super) fn push(&mut self, took: Duration, bytes: u64) {
+        self.samples.push_back((took, bytes));
+        self.span += took;
+        self.busy += took;
+        self.bytes += bytes;
+        self.total_bytes += bytes;
+        while let Some((first, count)) = self.samples.front().copied()
+            && self.span - first >= SPAN
+        {
+            self.samples.pop_front();
+            self.span -= first;
+            self.bytes -= count;
+        }
+    }
+
+    /// Bytes in a second, if that can be said.
+    pub(super) fn bytes_per_s(&self) -> Option<f64> {
+        (self.span >= FIRST).then(|| self.bytes as f64 / self.span.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_of_the_last_seconds() {
+        let mut meter = Meter::default();
+        meter.push(Duration::from_millis(100), 1_000_000);
+        assert_eq!(meter.bytes_per_s(), None);
+        meter.push(Duration::from_millis(100), 1_000_000);
+        assert_eq!(meter.bytes_per_s(), Some(10_000_000.0));
+        (0..100).for_each(|_| meter.push(Duration::from_millis(50), 1_000));
+        assert_eq!(meter.bytes_per_s(), Some(20_000.0));
+        assert_eq!((meter.busy, meter.total_bytes), (Duration::from_millis(5_200), 2_100_000));
+    }
 }

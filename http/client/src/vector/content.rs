@@ -11,8 +11,8 @@ use fordway_wire::range::parse_content_range;
 use super::batch::{Batch, Here};
 use super::request::Request;
 use super::sink::Sink;
-use super::version::FileVersion;
-use crate::body::short_body;
+use super::source::FileVersion;
+use crate::response::short_body;
 use crate::retry::retry_after;
 
 /// More of a refusal's document is not worth reading.
@@ -198,6 +198,7 @@ impl Content {
                     Step::Part(_, range, size) => {
                         version.check_size(*size)?;
                         *count += 1;
+                        // A server that sends other parts than those asked for may send without end.
                         if *count > request.spans.len() || !request.wants_of(range) {
                             return Err(not_asked(range));
                         }
@@ -209,6 +210,7 @@ impl Content {
                 Ok(step.len())
             }
             Kind::Refusal(refusal) => {
+                // The rest counts as taken and is not kept: a server does not decide how much memory its words take.
                 let room = DOCUMENT_BYTES_MAX.saturating_sub(refusal.document.len());
                 refusal.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
                 Ok(bytes.len())

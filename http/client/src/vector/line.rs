@@ -15,9 +15,9 @@ use super::pipeline::Pipeline;
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
+use super::source::FileVersion;
 #[cfg(feature = "http2")]
 use super::streams::Streams;
-use super::version::FileVersion;
 use crate::connection::Connection;
 
 /// For so long, and only where bytes came as recently, many bytes are waited for at once.

@@ -1,29 +1,22 @@
 //! Many ranges of a file in few requests.
 //!
-//! A call's fragments become a [`plan`]: what has to be received, once, and where it goes. The
+//! A call's fragments become a plan: what has to be received, once, and where it goes. The
 //! [`engine`] makes [`request`]s of it, as large as the server was [`learned`] to take, and sends as
 //! many of them ahead as the window allows on each [`line`], which is a connection: a [`pipeline`] of HTTP/1.1, where an
-//! [`answer`] is received straight into the caller's memory, several parts [`ahead`] in a call, or [`streams`] of HTTP/2.
+//! [`answer`] is received straight into the caller's memory, several parts in a call, or [`streams`] of HTTP/2.
 //! What comes is checked against the request as [`content`], and goes into a [`sink`] by way of its [`batch`], which knows what
-//! is missing. A [`reader`] submits what it expects to be read next.
+//! is missing. A [`reader`] submits what it expects to be read next. The file itself, a [`RemoteFile`], is here.
 
-mod ahead;
 mod answer;
 mod batch;
 mod content;
-mod digest;
-pub(crate) mod document;
 mod download;
 mod engine;
-mod file;
-mod first;
 mod learned;
 mod line;
 mod open;
 mod pace;
-mod pattern;
 mod pipeline;
-mod plan;
 mod reader;
 pub(super) mod redirect;
 mod request;
@@ -31,22 +24,277 @@ mod session;
 mod sink;
 mod source;
 #[cfg(feature = "http2")]
-mod stream;
-#[cfg(feature = "http2")]
 mod streams;
-mod target;
-mod version;
 mod web;
 mod window;
 
-pub use file::{Ranges, RemoteFile, Ticket, Traffic};
-pub use first::Begun;
 pub use learned::Learned;
-pub use open::is_passing;
+pub use open::{Begun, is_passing};
 pub use reader::{Advice, ReadAhead, Reader};
 pub use session::{Options, Session};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, Memory};
-pub use target::{Pin, Target};
-pub use version::FileVersion;
+pub use source::{FileVersion, Pin, Target};
 pub use web::WebFile;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use fordway_store::{Error, ErrorKind, Result, check_room};
+
+use self::batch::{Batch, Plan};
+use self::engine::Engine;
+use self::sink::{Arena, Landing, Spares};
+use self::source::{Counts, Source};
+use self::window::Window;
+
+/// A file at a server, in the version that it had when it was opened. Shared between threads.
+///
+/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may
+/// be under way, all of their requests sent ahead, until [`RemoteFile::wait`] fetches one.
+pub struct RemoteFile {
+    source: Arc<Source>,
+    window: Window,
+    spares: Spares,
+}
+
+/// This many pieces of memory are kept for batches under way.
+const SPARES_MAX: usize = 64;
+
+/// Ranges that are under way. What is never waited for stays in memory until the file is closed.
+#[derive(Debug)]
+#[must_use = "the bytes are to be had from `wait`"]
+pub struct Ticket(u64);
+
+/// Ranges that have arrived.
+#[derive(Debug)]
+pub struct Ranges {
+    /// Their bytes, one range behind the other, in the order asked for. May be given to the next
+    /// [`RemoteFile::submit`] as memory.
+    pub bytes: Vec<u8>,
+}
+
+/// What reads of a file have cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests sent, that for size and version included.
+    pub requests: u64,
+    /// Connections made.
+    pub connections: u64,
+}
+
+impl RemoteFile {
+    /// Asks for size and version of the file at an `http(s)://` URL, or wherever that redirects to:
+    /// what is read then is read there, or where GETs are redirected from there. Errors: `NoSuchKey`, `AccessDenied`, `InvalidArgument`,
+    /// `Unavailable`, `Timeout`, `BadResponse`.
+    /// Cost: one request (HEAD), and one for each redirection.
+    pub fn open(session: &Arc<Session>, url: &str) -> Result<Self> {
+        open::open_url(session, url).map(Self::of_source)
+    }
+
+    /// The same with `ranges` (offset, length) submitted at once, and the file opened by the answer to the first of
+    /// them: what is read first of a file comes a round trip earlier. `memory` is used as by
+    /// [`RemoteFile::submit`]. Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`].
+    /// Cost: as [`RemoteFile::submit`], without the HEAD (by HTTP/2 with it); of a server that is asked for the first
+    /// time, the first request has at most 10 ranges.
+    pub fn open_reading(
+        session: &Arc<Session>,
+        url: &str,
+        ranges: &[(u64, usize)],
+        memory: Vec<u8>,
+    ) -> Result<(Self, Ticket)> {
+        let is_range = |(offset, length): &(u64, usize)| offset.checked_add(*length as u64).is_some();
+        let wanted = if ranges.iter().all(is_range) { Plan::new(ranges).spans() } else { Vec::new() };
+        let (source, begun) = open::open_url_reading(session, url, &wanted)?;
+        let file = Self::of_source(source);
+        let Some(begun) = begun else {
+            let ticket = file.submit(ranges, memory)?;
+            return Ok((file, ticket));
+        };
+        file.check_to_be_held(ranges)?;
+        let batch = Batch::new(ranges, file.arena(ranges, memory));
+        let ticket = Ticket(file.window.begin(batch, begun));
+        Ok((file, ticket))
+    }
+
+    /// The same for any target, without redirections.
+    pub fn open_target(session: &Arc<Session>, target: Box<dyn Target>) -> Result<Self> {
+        open::open_target(session, target).map(Self::of_source)
+    }
+
+    /// The same by a request for the first of `ranges`, whose end may lie behind the file's. They are to be
+    /// read next, by [`RemoteFile::read_begun`]. Cost: that request (by HTTP/2 a HEAD).
+    pub fn open_target_reading(
+        session: &Arc<Session>,
+        target: Box<dyn Target>,
+        ranges: &[(u64, usize)],
+    ) -> Result<(Self, Option<Begun>)> {
+        let (source, begun) = open::open_target_reading(session, target, &Plan::new(ranges).spans())?;
+        Ok((Self::of_source(source), begun))
+    }
+
+    /// A file whose version is known. Nothing is sent.
+    pub fn of_version(session: &Arc<Session>, target: Box<dyn Target>, version: FileVersion) -> Self {
+        Self::of_source(Source::of_target(session, target, version, Counts::default()))
+    }
+
+    fn of_source(source: Source) -> Self {
+        let source = Arc::new(source);
+        RemoteFile { window: Window::new(source.clone()), source, spares: Spares::default() }
+    }
+
+    /// The version that is read.
+    pub fn version(&self) -> &FileVersion {
+        &self.source.version
+    }
+
+    /// Whether the server names other places of it (RFC 6249).
+    pub fn has_links(&self) -> bool {
+        !fordway_wire::metalink::read_links(self.source.version.links.iter().map(String::as_str), [])
+            .is_empty()
+    }
+
+    /// Bytes of the file.
+    pub fn size_bytes(&self) -> u64 {
+        self.source.version.size_bytes
+    }
+
+    /// Requests and connections so far.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            requests: self.source.traffic.requests.load(Ordering::Relaxed),
+            connections: self.source.traffic.connections.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What is known of the server.
+    pub fn learned(&self) -> Learned {
+        self.source.place().learned()
+    }
+
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the bytes read.
+    /// Errors: as [`RemoteFile::read_ranges`], but none for what lies behind the end.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let there = self.size_bytes().saturating_sub(offset);
+        let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+        if count == 0 {
+            return Ok(0);
+        }
+        self.read_ranges(&mut [Fragment { offset, buffer: &mut buffer[..count] }])?;
+        Ok(count)
+    }
+
+    /// Fills all of `fragments`, which may overlap and come in any order.
+    /// Errors: `InvalidRange` where one ends behind the file, before anything is read;
+    /// `PreconditionFailed` if the file is no longer the version that was opened; `Unavailable`,
+    /// `Timeout`, `BadResponse`, `AccessDenied` and others. The fragments' content is then undefined.
+    /// Cost: what is received is received once and straight into place, by as few requests as the
+    /// server takes, all sent at once.
+    pub fn read_ranges(&self, fragments: &mut [Fragment<'_>]) -> Result<()> {
+        self.read_begun(fragments, None)
+    }
+
+    /// The same, with what was begun when the file was opened for them.
+    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<Begun>) -> Result<()> {
+        let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
+        self.check(&wanted)?;
+        let mut engine = Engine::new(self.source.clone());
+        let batch = Batch::new(&wanted, fragments);
+        match begun {
+            Some(begun) => engine.begin(0, batch, begun),
+            None => engine.add(0, batch),
+        }
+        loop {
+            let goes_on = engine.turn();
+            if let Some((_, result)) = engine.take_ended().pop() {
+                return result.map(|_| ()).map_err(|error| self.named(error));
+            }
+            if !goes_on {
+                engine.wait(None, None);
+            }
+        }
+    }
+
+    /// Sends for `ranges` (offset, length) and does not wait for them. `memory`, which may be empty, is used for
+    /// whatever arrives next; other memory is taken when the first byte comes. Errors: `InvalidRange`, also where there is no memory; others are told by [`RemoteFile::wait`].
+    /// Cost: without waiting, as much is sent as the window has room for.
+    pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<Ticket> {
+        self.check_to_be_held(ranges)?;
+        Ok(Ticket(self.window.submit(Batch::new(ranges, self.arena(ranges, memory)))))
+    }
+
+    fn arena(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Landing {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.capacity() > 0 && spares.len() < SPARES_MAX {
+            spares.push(memory);
+        }
+        Landing::Arena(Arena::new(ranges, &self.spares))
+    }
+
+    /// The same straight into `memory`, which has room for each of `ranges`; [`RemoteFile::wait`] then
+    /// returns no bytes. Errors: as [`RemoteFile::submit`].
+    pub fn submit_into(&self, ranges: &[(u64, usize)], memory: Box<dyn Memory>) -> Result<Ticket> {
+        self.check(ranges)?;
+        Ok(Ticket(self.window.submit(Batch::new(ranges, Landing::Memory(memory)))))
+    }
+
+    /// Gives up what was submitted. When this returns, nothing is put into its memory any more.
+    /// Cost: where bytes are on their way already, their connection: it is closed, not waited for.
+    pub fn cancel(&self, ticket: Ticket) {
+        self.window.cancel(ticket.0);
+    }
+
+    /// Gives up all that was submitted; threads that wait for it get `InvalidArgument`.
+    pub fn cancel_all(&self) {
+        self.window.cancel_all();
+    }
+
+    /// Whether [`RemoteFile::wait`] would return at once. It is a look, and moves nothing.
+    pub fn has_ended(&self, ticket: &Ticket) -> bool {
+        self.window.has_ended(ticket.0)
+    }
+
+    /// As [`RemoteFile::wait`], but not beyond `limit`, and nothing is fetched; whether it has ended.
+    pub fn wait_until(&self, ticket: &Ticket, limit: Instant) -> bool {
+        self.window.wait_until(ticket.0, limit)
+    }
+
+    /// Waits for what was submitted. Meanwhile all that was submitted makes progress.
+    /// Errors: as [`RemoteFile::read_ranges`].
+    pub fn wait(&self, ticket: Ticket) -> Result<Ranges> {
+        let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;
+        Ok(Ranges { bytes: landing.into_bytes() })
+    }
+
+    /// Whether nothing that was submitted is under way.
+    fn is_idle(&self) -> bool {
+        self.window.is_idle()
+    }
+
+    /// The same, and that memory of ours can hold them.
+    fn check_to_be_held(&self, ranges: &[(u64, usize)]) -> Result<()> {
+        self.check(ranges)?;
+        check_room(ranges.iter().map(|(_, length)| *length)).map_err(|error| self.named(error))
+    }
+
+    fn check(&self, ranges: &[(u64, usize)]) -> Result<()> {
+        let size = self.size_bytes();
+        let is_within = |(offset, length): &(u64, usize)| {
+            offset.checked_add(*length as u64).is_some_and(|end| end <= size)
+        };
+        match ranges.iter().position(|range| !is_within(range)) {
+            None => Ok(()),
+            Some(index) => {
+                let (offset, length) = ranges[index];
+                let detail = format!("{length} bytes at {offset} (range {index}) of a file of {size} bytes");
+                Err(self.named(Error::new(ErrorKind::InvalidRange, detail)))
+            }
+        }
+    }
+
+    /// The error with the operation and the address that it is of.
+    pub fn named(&self, error: Error) -> Error {
+        self.source.place().target.named("read", error)
+    }
+}

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd as _;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
@@ -17,7 +16,7 @@ use super::line::{Event, GATHERING_TIME, is_cheap};
 use super::request::{BatchId, Request};
 use super::session::Permit;
 use super::sink::Sink;
-use super::version::FileVersion;
+use super::source::FileVersion;
 use crate::Timeouts;
 use crate::connection::{Connection, io_error};
 use crate::response::Head;
@@ -203,6 +202,7 @@ impl Pipeline {
                     return Ok(Event::Pending);
                 }
                 let waited = request.sent.elapsed();
+                // A request that waited behind others says nothing of how long the server takes.
                 if !request.is_pipelined {
                     self.waited = self.waited.max(waited);
                 }
@@ -213,11 +213,15 @@ impl Pipeline {
                 self.answer.insert(Answer::new(&self.head, &self.connection, request, version)?)
             }
         };
+        // The server answers so long a list with the whole file. To receive a large file for a few spans of it costs
+        // more than to ask again with shorter lists.
         if answer.content.is_whole() && request.spans.len() > 1 && !is_cheap(version, batch) {
             return Ok(Event::Whole { asked: request.spans.len() });
         }
         match answer.advance(&mut self.connection, (request, batch, version)) {
             Ok(true) => Ok(self.finish()),
+            // What is left of a short answer is received, which keeps the connection; a new one is cheaper than a long
+            // rest.
             Ok(false) if batch.has_ended() && answer.is_long() => Ok(Event::Useless),
             Ok(false) => Ok(Event::Pending),
             Err(error) => Err(cut(error, "receiving an answer")).inspect_err(|error| batch.refute(error)),

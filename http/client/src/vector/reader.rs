@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::pace::Pace;
-use super::pattern::{History, Pattern};
+use super::pace::{History, Pace, Pattern};
 use super::{RemoteFile, Ticket};
 
 /// How a [`Reader`] behaves.

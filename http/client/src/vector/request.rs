@@ -83,10 +83,13 @@ impl Queue {
         while let Some((_, next)) = self.spans.front().filter(|(of, _)| *of == batch) {
             let Some(last) = request.spans.last_mut() else { break };
             let gap = next.start.checked_sub(last.end).filter(|gap| *gap <= gap_bytes);
+            // A server without ranges sends the whole file for every request, so all that is wanted is asked for in
+            // one.
             if request.bytes + (next.end - next.start) > room_bytes && !server.ignores_ranges {
                 break;
             }
             if gap.is_none() {
+                // Written only now, because neighbours joined to it may have moved its end.
                 push_range(&mut self.list, last);
                 let is_full = request.spans.len() >= server.ranges_per_request
                     || self.list.len() + RANGE_BYTES_MAX > server.list_bytes;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::plan::{Duplicate, Place};
+use super::batch::{Duplicate, Place};
 
 /// Memory for the fragments of one batch.
 pub(super) trait Sink: Send {

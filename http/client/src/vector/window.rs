@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::batch::Batch;
 use super::engine::Engine;
-use super::first::Begun;
+use super::open::Begun;
 use super::request::BatchId;
 use super::sink::Landing;
 use super::source::Source;

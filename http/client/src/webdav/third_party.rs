@@ -157,6 +157,8 @@ fn order(
     progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Response> {
     let options = &route.session.options;
+    // A connection of its own: the answer may take minutes, and meanwhile `progress` is called each tick, which may
+    // stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
     let http = HttpClient::identified(Version::Http1, timeouts, roots, who).through(options.proxies.clone());

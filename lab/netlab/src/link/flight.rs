@@ -1,6 +1,10 @@
-//! The packets that are on their way.
+//! The packets that are on their way, and what a link does to each, as arithmetic: no devices, no clock.
 
 use std::collections::VecDeque;
+
+use fordway_measure::Shuffle;
+
+use super::LinkConfig;
 
 /// Memory is taken in pieces of this size, and used again: what is in flight is all that is ever touched.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -105,8 +109,74 @@ impl Flight {
     }
 }
 
+/// One direction of a link: packets queue before a line of some rate, and then travel.
+#[derive(Debug)]
+pub(super) struct Bottleneck {
+    delay_ns: u64,
+    /// 0 for a line without a limit.
+    ns_per_byte: f64,
+    queue_ns: f64,
+    /// When the line has sent all that was let in. A fraction of a nanosecond counts: at 100 Gbit/s a byte
+    /// takes 0.08.
+    free_at_ns: f64,
+    loss: f64,
+    random: Shuffle,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fate {
+    /// It arrives at this time.
+    ArrivesAt(u64),
+    /// The queue had no room for it.
+    Overflows,
+    /// It is lost on the way.
+    IsLost,
+}
+
+impl Bottleneck {
+    /// `direction` makes both directions of a link differ in what they lose.
+    pub(super) fn new(config: &LinkConfig, direction: u64) -> Self {
+        let ns_per_byte = config.rate_bits_per_s.map_or(0.0, |rate| 8e9 / rate as f64);
+        Bottleneck {
+            delay_ns: u64::try_from(config.rtt.as_nanos() / 2).unwrap_or(u64::MAX),
+            ns_per_byte,
+            queue_ns: config.queue_or_default_bytes() as f64 * ns_per_byte,
+            free_at_ns: 0.0,
+            loss: config.loss,
+            random: Shuffle::new(config.seed.wrapping_mul(2).wrapping_add(direction)),
+        }
+    }
+
+    /// Lets a packet in at `now_ns` that is `segments` packets of together `bytes` on a real line.
+    pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> Fate {
+        let now = now_ns as f64;
+        let starts = self.free_at_ns.max(now);
+        if self.ns_per_byte > 0.0 && starts - now > self.queue_ns {
+            return Fate::Overflows;
+        }
+        self.free_at_ns = starts + bytes as f64 * self.ns_per_byte;
+        // A lost packet has used the line like any other.
+        if self.loses(segments) {
+            return Fate::IsLost;
+        }
+        Fate::ArrivesAt(self.free_at_ns as u64 + self.delay_ns)
+    }
+
+    fn loses(&mut self, segments: u64) -> bool {
+        if self.loss <= 0.0 {
+            return false;
+        }
+        let all_arrive = (1.0 - self.loss).powi(i32::try_from(segments).unwrap_or(i32::MAX));
+        let draw = (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        draw >= all_arrive
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -139,5 +209,52 @@ mod tests {
         assert!(next_in > 5_000);
         assert_eq!(flight.held_bytes(), most, "nothing is given back, nothing is lost");
         assert_eq!((flight.due_ns(), flight.chunks.len()), (None, 1));
+    }
+
+    fn link() -> LinkConfig {
+        LinkConfig {
+            rtt: Duration::from_millis(30),
+            rate_bits_per_s: Some(1_000_000_000),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn packets_follow_each_other_at_the_rate() {
+        let mut line = Bottleneck::new(&link(), 0);
+        let arrivals: Vec<_> = (0..3).map(|_| line.admit(1_000, 1_500, 1)).collect();
+        assert_eq!(arrivals, [15_013_000, 15_025_000, 15_037_000].map(Fate::ArrivesAt));
+        assert_eq!(line.admit(1_000_000_000, 1_500, 1), Fate::ArrivesAt(1_015_012_000), "the line was idle");
+    }
+
+    #[test]
+    fn a_full_queue_drops_what_comes_last() {
+        let mut line = Bottleneck::new(&LinkConfig { queue_bytes: Some(15_000), ..link() }, 0);
+        let fates: Vec<_> = (0..20).map(|_| line.admit(0, 1_500, 1)).collect();
+        let arrived = fates.iter().take_while(|fate| matches!(fate, Fate::ArrivesAt(_))).count();
+        assert_eq!(arrived, 11, "ten wait for one");
+        assert!(fates[arrived..].iter().all(|fate| *fate == Fate::Overflows));
+        assert!(matches!(line.admit(12_000, 1_500, 1), Fate::ArrivesAt(_)), "one has left");
+    }
+
+    #[test]
+    fn loss_is_as_asked_and_repeats_with_its_seed() {
+        let lost = |seed, segments| {
+            let config = LinkConfig { loss: 0.01, seed, rate_bits_per_s: None, ..Default::default() };
+            let mut line = Bottleneck::new(&config, 1);
+            (0..100_000).map(|_| line.admit(0, 1_500, segments) == Fate::IsLost).collect::<Vec<_>>()
+        };
+        let count = |lost: &[bool]| lost.iter().filter(|lost| **lost).count();
+        // Five standard deviations of 100,000 draws each way.
+        assert!((840..1_160).contains(&count(&lost(7, 1))), "{}", count(&lost(7, 1)));
+        assert!((34_300..35_900).contains(&count(&lost(7, 43))), "{}", count(&lost(7, 43)));
+        assert_eq!(lost(7, 1), lost(7, 1));
+        assert_ne!(lost(7, 1), lost(8, 1));
+    }
+
+    #[test]
+    fn a_line_without_a_rate_only_delays() {
+        let mut line = Bottleneck::new(&LinkConfig { rate_bits_per_s: None, ..link() }, 0);
+        assert!((0..9).all(|_| line.admit(5, 65_000, 45) == Fate::ArrivesAt(15_000_005)));
     }
 }

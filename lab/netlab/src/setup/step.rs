@@ -1,15 +1,22 @@
-//! The steps of a set-up: devices, rules, daemons.
+//! The steps of a set-up: devices, rules, daemons; and what runs the processor of a virtual machine: this machine's own one
+//! (`kvm`), or a program that emulates it (`tcg`).
+//!
+//! A step may be a container around one program of ours. Its root directory is empty but for the program and the libraries
+//! that it is linked to, mounted read-only from where they are. It has process, mount, host-name and IPC namespaces of its
+//! own, no capabilities, and its starter's network. Limits of memory and CPU time (cgroups) are not set.
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
+use serde_json::json;
 
-use super::Step;
-use super::log::Log;
-use super::words::Words;
+use super::running::Log;
+use super::{Need, Step, Words};
 use crate::{Mounts, Namespace, Process};
 
 /// How long a daemon may take until it is ready.
@@ -158,4 +165,186 @@ pub(super) fn start_in(network: &Namespace, mounts: &Mounts, mut command: Comman
     // An input that ends when this process does tells programs elsewhere that nobody wants them any more.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(Daemon { process: network.start_within(mounts, command)?, log })
+}
+
+/// A program that runs containers.
+struct Runtime {
+    program: &'static str,
+    options: &'static [&'static str],
+    /// What is done about cgroups, which outlive a killed process, before it is started: a script.
+    prepare: &'static str,
+}
+
+/// Those that are known, the best first.
+const RUNTIMES: [Runtime; 2] = [
+    // It does without, and gives up at some of their layouts even so, unless there are none to be seen.
+    Runtime {
+        program: "crun",
+        options: &["--cgroup-manager=disabled"],
+        prepare: "mount -t tmpfs none /sys/fs/cgroup",
+    },
+    // It makes some. Those of runs that were killed are empty; of others, none can be removed.
+    Runtime {
+        program: "runc",
+        options: &[],
+        prepare: "find /sys/fs/cgroup -depth -type d -name 'fordway-p[io]ng-*' -exec rmdir '{}' + 2>/dev/null || true",
+    },
+];
+
+/// How many containers this process has described: their names are told apart by it.
+static DESCRIBED: AtomicU32 = AtomicU32::new(0);
+
+fn runtime() -> Option<&'static Runtime> {
+    RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
+}
+
+/// The runtime to install where there is none.
+pub(super) fn missing_runtime() -> Option<Need> {
+    let [best, ..] = &RUNTIMES;
+    let program = best.program.to_owned();
+    runtime().is_none().then(|| Need { package: program.clone(), program })
+}
+
+/// Writes what the runtime needs, and returns the command that runs `command` in a container called `name`.
+/// Errors: `NotImplemented` where there is no runtime.
+pub(super) fn contained(mounts: &Mounts, name: &str, command: &[String]) -> Result<Vec<String>> {
+    let runtime = runtime().ok_or_else(|| {
+        Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
+    })?;
+    let program = command.first().map(PathBuf::from).unwrap_or_default();
+    let config = container_config(name, command, &files_of(&program)?).to_string();
+    let bundle = format!("{}/{name}", Mounts::SCRATCH);
+    let write = || {
+        std::fs::create_dir_all(format!("{bundle}/root"))?;
+        std::fs::write(format!("{bundle}/config.json"), config)
+    };
+    mounts
+        .run(write)?
+        .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
+    // The runtime looks itself up in /proc, which must belong to its own process namespace.
+    let prepare = format!("{}; exec \"$@\"", runtime.prepare);
+    let mut words =
+        vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
+    words.extend(runtime.options);
+    let state = format!("{bundle}/state");
+    let id = format!("fordway-{name}-{}-{}", std::process::id(), DESCRIBED.fetch_add(1, Ordering::Relaxed));
+    words.extend(["--root", &state, "run", "--bundle", &bundle, &id]);
+    Ok(words.into_iter().map(str::to_owned).collect())
+}
+
+/// The program, and the libraries that it is linked to, as `ldd` tells them.
+fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().map_err(|error| {
+        Error::new(ErrorKind::NotImplemented, "running ldd, which tells what a program is linked to")
+            .caused_by(error)
+    })?;
+    let mut files = vec![program.to_path_buf()];
+    // Of what is linked to nothing it says so, by an error.
+    files.extend(libraries(&String::from_utf8_lossy(&output.stdout)));
+    Ok(files)
+}
+
+/// `libc.so.6 => /lib/libc.so.6 (0x7f)`, and `/lib64/ld-linux-x86-64.so.2 (0x7f)`.
+fn libraries(told: &str) -> Vec<PathBuf> {
+    let path_of = |line: &str| {
+        let path = line.split_once("=>").map_or(line, |(_, path)| path).trim();
+        let path = path.split(" (").next().unwrap_or_default();
+        path.starts_with('/').then(|| PathBuf::from(path))
+    };
+    told.lines().filter_map(path_of).collect()
+}
+
+fn container_config(name: &str, command: &[String], files: &[PathBuf]) -> serde_json::Value {
+    let mut mounts = vec![
+        json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
+        json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] }),
+    ];
+    mounts.extend(files.iter().map(
+        |file| json!({ "destination": file, "type": "bind", "source": file, "options": ["bind", "ro"] }),
+    ));
+    json!({
+        "ociVersion": "1.0.2",
+        "hostname": name,
+        "root": { "path": "root" },
+        "process": {
+            "user": { "uid": 0, "gid": 0 },
+            "args": command,
+            "cwd": "/",
+            "env": ["PATH=/"],
+            "noNewPrivileges": true,
+        },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "ipc" }, { "type": "uts" }],
+        },
+    })
+}
+
+/// The word of a set-up that says it.
+pub(super) const ACCELERATOR_WORD: &str = "accelerator";
+/// What stands for the best one that this machine has.
+const AUTO: &str = "auto";
+const KVM: &str = "kvm";
+const TCG: &str = "tcg";
+
+/// `said`, or what `auto` comes to on this machine.
+pub(super) fn resolved_accelerator(said: &str) -> &str {
+    match said {
+        AUTO if is_virtualizing() => KVM,
+        AUTO => TCG,
+        said => said,
+    }
+}
+
+/// Whether times within differ from a processor of this kind.
+pub(super) fn emulates(accelerator: &str) -> bool {
+    accelerator != KVM
+}
+
+/// Whether KVM may be used, and the processor has what it needs to run any kernel. There are KVMs in virtual machines
+/// whose processors have not (`kvm_pvm`): they can be opened, and take only kernels that are made for them.
+fn is_virtualizing() -> bool {
+    let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
+    may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))
+}
+
+fn has_virtualization(cpuinfo: &str) -> bool {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_those_with_a_place() {
+        let told = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\tlibgone.so => not found\n";
+        let found = libraries(told);
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(found, expected);
+        assert!(libraries("\tstatically linked\n").is_empty());
+    }
+
+    #[test]
+    fn only_processors_that_say_so_virtualize() {
+        for (cpuinfo, expected) in [
+            ("processor\t: 0\nflags\t\t: fpu vmx sse\nbugs\t\t: x\n", true),
+            ("flags\t\t: fpu svm\n", true),
+            ("model name\t: vmx svm\nflags\t\t: fpu svm_lock hypervisor\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_virtualization(cpuinfo), expected, "{cpuinfo:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_taken_and_all_but_kvm_emulates() {
+        for said in [KVM, TCG] {
+            assert_eq!(resolved_accelerator(said), said);
+        }
+        assert!([KVM, TCG].contains(&resolved_accelerator(AUTO)));
+        assert!(emulates(TCG) && !emulates(KVM));
+    }
 }

@@ -1,22 +1,25 @@
-//! IO500's phases, in their order, on any lane.
+//! IO500's phases, in their order, on any lane; its scores, and its form of a result.
+//!
+//! `find` looks, of all files, for those that are newer than the timestamp, of 3,901 bytes, and have
+//! `01` in their names. Each rank looks through what one rank wrote, by listing.
 
-mod find;
 pub mod published;
-mod score;
 
-pub use score::score;
-pub(crate) use score::{figure, unit};
-
-use std::time::Duration;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_measure::{LaneScore, Scores};
+use fordway_store::{Entry, Error, ErrorKind, GetOptions, Key, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
+use crate::bench::LaneResults;
 use crate::ior::{self, Mapping, Shape};
 use crate::mdtest::{Files, HARD_BYTES, Removal};
-use crate::phase::Crew;
+use crate::phase::{Crew, Recorder};
+use crate::site::Means;
 use crate::{PhaseResult, Site};
 
 /// What a run must last to count, by IO500's rules: the stonewall of every writing phase.
@@ -92,10 +95,10 @@ impl Io500Plan {
         };
         let easy_transfers = keep(ior::write(crew, site, &easy)?);
         let many_items = keep(many.create(crew, site, "write")?);
-        let stamp = find::timestamp(crew, site)?;
+        let stamp = timestamp(crew, site)?;
         let hard_transfers = keep(ior::write(crew, site, &hard)?);
         let shared_items = keep(shared.create(crew, site, "write")?);
-        results.push(find::find(crew, site, &[&many, &shared], stamp, shared_items)?);
+        results.push(find(crew, site, &[&many, &shared], stamp, shared_items)?);
         results.push(ior::read(crew, site, &easy, easy_transfers)?);
         results.push(many.stat(crew, site, many_items)?);
         results.push(ior::read(crew, site, &hard, hard_transfers)?);
@@ -137,5 +140,244 @@ impl Io500Plan {
             wall: Some(Duration::from_secs(self.stonewall)),
             removal: self.delete,
         }
+    }
+}
+
+const TIMESTAMP_KEY: &str = "timestamp";
+const WANTED: &str = "01";
+
+/// What was looked at, and what of it was wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    seen: u64,
+    wanted: u64,
+}
+
+/// Puts the object that later ones are newer than, and answers when it was written by the clock of
+/// the lane.
+fn timestamp(crew: &Crew, site: &Site) -> Result<SystemTime> {
+    let key = Key::new(TIMESTAMP_KEY)?;
+    crew.first_does(|| site.target().put(&key, b"timestamp"))?;
+    match site.means() {
+        Means::Files(dir) => modified(&dir.join(TIMESTAMP_KEY)),
+        Means::Objects(store, bucket) => Ok(store.head(bucket, &key, &GetOptions::default())?.modified),
+    }
+}
+
+/// Looks through the files of `sets`; of the last, each rank wrote `items`, which decides what must be
+/// found.
+fn find(
+    crew: &Crew,
+    site: &Site,
+    sets: &[&Files],
+    newer_than: SystemTime,
+    items: u64,
+) -> Result<PhaseResult> {
+    let rank = (crew.team.rank() + 1) % crew.team.size();
+    let work = |recorder: &mut Recorder| {
+        let mut found = Found::default();
+        for files in sets {
+            match look(site, &files.prefix(rank), newer_than) {
+                Ok(one) => found = Found { seen: found.seen + one.seen, wanted: found.wanted + one.wanted },
+                Err(error) => recorder.expect(0, Err(error)),
+            }
+        }
+        recorder.passed(0, found.seen);
+        let prefix = sets.last().map_or(String::new(), |files| files.prefix(rank));
+        let wanted = recorder.aside(|| expected(&prefix, items));
+        if found.wanted != wanted {
+            let why = format!("find found {} of {wanted} files of rank {rank}", found.wanted);
+            recorder.expect(0, Err(Error::new(ErrorKind::Corrupt, why)));
+        }
+        Ok(())
+    };
+    Ok(crew.phase(&["find"], site, work)?.0.remove(0))
+}
+
+/// How many of `items` names that begin with `prefix` are wanted.
+fn expected(prefix: &str, items: u64) -> u64 {
+    (0..items).filter(|item| is_wanted(&format!("{prefix}{item:010}"))).count() as u64
+}
+
+/// Whether the last part of the key has what is looked for.
+fn is_wanted(key: &str) -> bool {
+    key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
+}
+
+fn look(site: &Site, prefix: &str, newer_than: SystemTime) -> Result<Found> {
+    match site.means() {
+        Means::Files(dir) => look_at_files(&dir, prefix, newer_than),
+        Means::Objects(..) => look_at_objects(site, prefix, newer_than),
+    }
+}
+
+/// As find(1) does: the names first, then the attributes of those that fit.
+fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<Found> {
+    let (parent, start) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+    let parent = dir.join(parent);
+    let failed = |error| Error::new(ErrorKind::Io, format!("listing {}", parent.display())).caused_by(error);
+    let mut found = Found::default();
+    for entry in std::fs::read_dir(&parent).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| name.starts_with(start)) else { continue };
+        found.seen += 1;
+        if is_wanted(name) {
+            let meta = entry.metadata().map_err(failed)?;
+            let is_newer = meta.modified().is_ok_and(|modified| modified >= newer_than);
+            found.wanted += u64::from(is_newer && meta.len() == HARD_BYTES);
+        }
+    }
+    Ok(found)
+}
+
+fn look_at_objects(site: &Site, prefix: &str, newer_than: SystemTime) -> Result<Found> {
+    let Means::Objects(store, bucket) = site.means() else { return Err(ErrorKind::Internal.into()) };
+    let (mut query, mut found) = (ListQuery::prefix(prefix), Found::default());
+    loop {
+        let page = store.list(bucket, &query)?;
+        for object in page.entries.iter().filter_map(Entry::object) {
+            found.seen += 1;
+            let is_newer = object.modified >= newer_than;
+            found.wanted += u64::from(is_newer && object.size == HARD_BYTES && is_wanted(&object.key));
+        }
+        match page.next {
+            Some(next) => query.start_after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn modified(path: &Path) -> Result<SystemTime> {
+    std::fs::metadata(path)
+        .and_then(|meta| meta.modified())
+        .map_err(|error| Error::new(ErrorKind::Io, format!("looking at {}", path.display())).caused_by(error))
+}
+
+const BANDWIDTH: [&str; 4] = ["ior-easy-write", "ior-hard-write", "ior-easy-read", "ior-hard-read"];
+const METADATA: [&str; 8] = [
+    "mdtest-easy-write",
+    "mdtest-hard-write",
+    "find",
+    "mdtest-easy-stat",
+    "mdtest-hard-stat",
+    "mdtest-easy-delete",
+    "mdtest-hard-read",
+    "mdtest-hard-delete",
+];
+
+/// The scores of `results`; `None` if a phase is missing, failed in part, or did nothing.
+fn scores_of(results: &[PhaseResult]) -> Option<Scores> {
+    let mean = |phases: &[&str]| -> Option<f64> {
+        let value = |phase: &&str| {
+            let found = results.iter().find(|result| result.phase == *phase)?;
+            (found.errors() == 0).then(|| figure(found)).flatten()
+        };
+        let values = phases.iter().map(value).collect::<Option<Vec<f64>>>()?;
+        Some((values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
+    };
+    let (bandwidth_gib_per_s, metadata_kiops) = (mean(&BANDWIDTH)?, mean(&METADATA)?);
+    let total = (bandwidth_gib_per_s * metadata_kiops).sqrt();
+    Some(Scores { bandwidth_gib_per_s, metadata_kiops, total })
+}
+
+/// A phase's figure in IO500's units: GiB/s of IOR, kIOPS of all else.
+pub(crate) fn figure(result: &PhaseResult) -> Option<f64> {
+    match unit(&result.phase) {
+        "GiB/s" => result.bytes_per_s().map(|rate| rate / f64::from(1 << 30)),
+        _ => result.ops_per_s().map(|rate| rate / 1e3),
+    }
+}
+
+pub(crate) fn unit(phase: &str) -> &'static str {
+    if phase.starts_with("ior") { "GiB/s" } else { "kIOPS" }
+}
+
+/// Scores each lane, by its first round; with each the result in the form of IO500's `result.txt`.
+pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)> {
+    let of_lane = |lane: &LaneResults| {
+        let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
+        let stamp = plan.stamp(results);
+        let text = result_text(results, stamp.as_deref());
+        (LaneScore { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
+    };
+    lanes.iter().map(of_lane).collect()
+}
+
+/// The run in the form of IO500's `result.txt`. `stamp` says why it does not count.
+fn result_text(results: &[PhaseResult], stamp: Option<&str>) -> String {
+    let mut text = String::from("IO500 phases by Fordway, not by the official program\n");
+    for result in results {
+        let seconds = result.elapsed_ns() as f64 / 1e9;
+        let value = figure(result).unwrap_or_default();
+        let errors = match result.errors() {
+            0 => String::new(),
+            errors => format!(" [INVALID: {errors} errors]"),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "[RESULT] {:>20} {value:>15.6} {} : time {seconds:.3} seconds{errors}",
+            result.phase,
+            unit(&result.phase)
+        );
+    }
+    let stamp = stamp.map_or(String::new(), |stamp| format!(" [{stamp}]"));
+    let _ = match scores_of(results) {
+        Some(Scores { bandwidth_gib_per_s, metadata_kiops, total }) => writeln!(
+            text,
+            "[SCORE ] Bandwidth {bandwidth_gib_per_s:.6} GiB/s : IOPS {metadata_kiops:.6} kiops : TOTAL {total:.6}{stamp}"
+        ),
+        None => writeln!(text, "[SCORE ] none: a phase is missing or had errors{stamp}"),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RankShare;
+
+    fn phase(name: &str, operations: u64, bytes: u64) -> PhaseResult {
+        let ranks = vec![RankShare { operations, bytes, elapsed_ns: 1_000_000_000, ..RankShare::default() }];
+        PhaseResult { phase: name.into(), ranks, ..PhaseResult::default() }
+    }
+
+    /// Bandwidths of 1, 2, 4 and 8 GiB/s, rates of 2 kIOPS each.
+    fn results() -> Vec<PhaseResult> {
+        let ior = BANDWIDTH.iter().zip([1u64, 2, 4, 8]).map(|(name, gib)| phase(name, 1, gib << 30));
+        ior.chain(METADATA.iter().map(|name| phase(name, 2000, 0))).collect()
+    }
+
+    #[test]
+    fn scores_are_geometric_means() {
+        let scores = scores_of(&results()).unwrap();
+        assert!((scores.bandwidth_gib_per_s - 64f64.powf(0.25)).abs() < 1e-9);
+        assert!((scores.metadata_kiops - 2.0).abs() < 1e-9);
+        assert!((scores.total - (64f64.powf(0.25) * 2.0).sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_failed_or_is_missing_has_no_score() {
+        assert_eq!(scores_of(&results()[1..]), None);
+        let mut failed = results();
+        failed[5].ranks[0].errors = 1;
+        assert_eq!(scores_of(&failed), None);
+        let text = result_text(&failed, Some("non-compliant"));
+        assert!(text.contains("[INVALID: 1 errors]") && text.contains("[SCORE ] none"), "{text}");
+        assert!(text.ends_with("[non-compliant]\n"), "{text}");
+    }
+
+    #[test]
+    fn the_text_has_a_line_for_each_phase() {
+        let text = result_text(&results(), None);
+        assert!(
+            text.contains("[RESULT]       ior-easy-write        1.000000 GiB/s : time 1.000 seconds\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("[RESULT]                 find        2.000000 kIOPS : time 1.000 seconds\n"),
+            "{text}"
+        );
     }
 }

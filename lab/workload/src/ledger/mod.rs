@@ -5,24 +5,22 @@
 //! that a [`Path`] is made of, and holds the sum against the whole, which was measured beside them.
 //! What is left is the residual: nobody's yet.
 //!
-//! * `schedule`: in which order, and how long
-//! * `fit`: a line, or a few, through the times of one rung
-//! * `path`: what a way is made of
-//! * `account`: all of it as a result, [`text`] as tables
+//! What a way is made of, and in which order rungs are measured and for how long, is here; `account` makes it a result and
+//! tables.
 
 mod account;
-mod fit;
-mod path;
-mod schedule;
-mod text;
 
-pub use account::{Account, Cost, Entry, PartCost, RungAccount};
-pub use fit::{Fit, Piece};
-pub use path::{Part, Path};
-pub use schedule::{MeasuredRung, Plan, Progress, measure};
-pub use text::{FIT_MEDIAN_PERCENT_MAX, entry_table, rung_table};
+pub use account::{
+    Account, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, RungAccount, entry_table, rung_table,
+};
 
-use fordway_store::Result;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fordway_measure::{Block, Lane, Operation, Records, Shuffle};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::process_cpu_ns;
+use serde::{Deserialize, Serialize};
 
 /// The work of one layer, or of a whole way.
 pub trait Rung {
@@ -46,5 +44,261 @@ pub trait Rung {
     /// The process whose CPU time is the other side's, where there is one.
     fn server_pid(&self) -> Option<u32> {
         None
+    }
+}
+
+/// A way that was measured as a whole, and the rungs that it should be the sum of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// The rung that is the whole way; the path has its name.
+    pub name: String,
+    /// What it is made of.
+    pub parts: Vec<Part>,
+}
+
+/// A rung as part of a way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The rung's name.
+    pub rung: String,
+    /// How often it is there; below 0 where it is taken off.
+    pub times: f64,
+    /// The smallest size, in bytes, at which it is.
+    pub from_bytes: u64,
+    /// The largest; `None` is any.
+    pub to_bytes: Option<u64>,
+}
+
+impl Path {
+    /// A way without parts yet.
+    pub fn new(name: &str) -> Self {
+        Path { name: name.to_owned(), parts: Vec::new() }
+    }
+
+    /// The same with `rung` in it, once at all sizes.
+    pub fn with(self, rung: &str) -> Self {
+        self.part(rung, 0, None)
+    }
+
+    /// The same without `rung`, which others of its rungs have in them and the way has not.
+    pub fn less(mut self, rung: &str) -> Self {
+        self.parts.push(Part { rung: rung.to_owned(), times: -1.0, from_bytes: 0, to_bytes: None });
+        self
+    }
+
+    /// The same with `rung` in it at sizes up to `to_bytes`.
+    pub fn with_up_to(self, rung: &str, to_bytes: u64) -> Self {
+        self.part(rung, 0, Some(to_bytes))
+    }
+
+    /// The same with `rung` in it at sizes over `bytes`.
+    pub fn with_over(self, rung: &str, bytes: u64) -> Self {
+        self.part(rung, bytes + 1, None)
+    }
+
+    /// The same with `rung` in it, from one size to another, both included.
+    pub fn part(mut self, rung: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
+        self.parts.push(Part { rung: rung.to_owned(), times: 1.0, from_bytes, to_bytes });
+        self
+    }
+
+    /// The parts that are there at a size.
+    pub fn parts_at(&self, size_bytes: u64) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| {
+            part.from_bytes <= size_bytes && part.to_bytes.is_none_or(|most| size_bytes <= most)
+        })
+    }
+}
+
+/// A block lasts about so long: enough for a median, short enough that its neighbours are measured
+/// on the same machine.
+const BLOCK_NS: u64 = 2_000_000;
+/// The most operations of a block.
+const OPERATIONS_MAX: usize = 40;
+/// The fewest, however long they take.
+const OPERATIONS_MIN: usize = 3;
+/// Operations before a block that do not count: the block before has left other things in the caches.
+const WARM_UP: usize = 2;
+/// The fewest rounds: fewer values have no interval.
+const ROUNDS_MIN: u16 = 5;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The sizes, in bytes, rising; at most 255.
+    pub sizes: Vec<u64>,
+    /// How long rounds are begun; there are at least five.
+    pub duration: Duration,
+    /// Decides every order.
+    pub seed: u64,
+}
+
+/// A rung with its name.
+pub struct MeasuredRung {
+    /// Its name and what it does.
+    pub lane: Lane,
+    /// The work.
+    pub rung: Box<dyn Rung>,
+}
+
+/// How far a measurement is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The round, from 0, which is to warm up and does not count.
+    pub round: u16,
+    /// Nanoseconds since the start.
+    pub elapsed_ns: u64,
+}
+
+/// Measures `rungs` by the clock `now_ns`, in rounds: each round takes the sizes in a random order, and
+/// at each size all rungs in a random order, a block of operations of each. So drift of the machine
+/// hits all alike, and a round gives one figure of each rung at each size, of the same time.
+/// The first round does not count. Records have rungs as lanes and sizes as phases.
+/// Errors: from the rungs; `Interrupted` when `stop` is set.
+pub fn measure(
+    plan: &Plan,
+    rungs: &mut [MeasuredRung],
+    now_ns: &dyn Fn() -> u64,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Records> {
+    let mut work = Work { now_ns, stop, records: Records::default(), blocks: 0 };
+    let mut random = Shuffle::new(plan.seed);
+    let mut round = 0;
+    let mut began_ns = now_ns();
+    while round <= ROUNDS_MIN || (now_ns() - began_ns) < plan.duration.as_nanos() as u64 && round < u16::MAX {
+        progress(Progress { round, elapsed_ns: now_ns() - began_ns });
+        let mut sizes: Vec<usize> = (0..plan.sizes.len()).collect();
+        random.shuffle(&mut sizes);
+        for size in sizes {
+            work.all_at(plan, size, rungs, round, &mut random)?;
+        }
+        if round == 0 {
+            work.records = Records::default();
+            began_ns = now_ns();
+        }
+        round += 1;
+    }
+    Ok(work.records)
+}
+
+struct Work<'w> {
+    now_ns: &'w dyn Fn() -> u64,
+    stop: &'w AtomicBool,
+    records: Records,
+    blocks: u32,
+}
+
+impl Work<'_> {
+    /// A block of each rung at one size.
+    fn all_at(
+        &mut self,
+        plan: &Plan,
+        size: usize,
+        rungs: &mut [MeasuredRung],
+        round: u16,
+        random: &mut Shuffle,
+    ) -> Result<()> {
+        let mut order: Vec<usize> = (0..rungs.len()).collect();
+        random.shuffle(&mut order);
+        for lane in order {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
+            }
+            let place = Place { lane: lane as u8, phase: size as u8, round: round.saturating_sub(1) };
+            let MeasuredRung { lane, rung } = &mut rungs[lane];
+            self.block(place, &mut **rung, plan.sizes[size]).map_err(|error| {
+                let doing = format!("measuring the rung {} at {} bytes", lane.name, plan.sizes[size]);
+                Error::new(error.kind(), doing).caused_by(error)
+            })?;
+        }
+        self.blocks += 1;
+        Ok(())
+    }
+
+    fn block(&mut self, place: Place, rung: &mut dyn Rung, size_bytes: u64) -> Result<()> {
+        rung.prepare(size_bytes)?;
+        self.warm_up(rung)?;
+        let server = rung.server_pid();
+        let server_cpu = || server.and_then(|pid| process_cpu_ns(pid).ok());
+        let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
+        let (server_before, own_before) = (server_cpu(), own_cpu());
+        let times = self.operations(rung)?;
+        let (own_after, server_after) = (own_cpu(), server_cpu());
+        rung.check()?;
+        let elapsed_ns = times.iter().map(|(_, duration_ns)| duration_ns).sum();
+        let bytes = size_bytes * times.len() as u64;
+        self.records.blocks.push(Block {
+            lane: place.lane,
+            phase: place.phase,
+            round: place.round,
+            block: self.blocks,
+            operations: times.len() as u32,
+            bytes,
+            elapsed_ns,
+            client_cpu_ns: own_after.saturating_sub(own_before),
+            server_cpu_ns: server_before
+                .zip(server_after)
+                .map(|(before, after)| after.saturating_sub(before)),
+        });
+        let operation =
+            |(start_ns, duration_ns)| place.operation(self.blocks, start_ns, duration_ns, size_bytes);
+        self.records.operations.extend(times.into_iter().map(operation));
+        Ok(())
+    }
+
+    /// A long operation leaves nothing in the caches that a second one could find.
+    fn warm_up(&self, rung: &mut dyn Rung) -> Result<()> {
+        let began_ns = (self.now_ns)();
+        for _ in 0..WARM_UP {
+            rung.before()?;
+            rung.run()?;
+            if (self.now_ns)() - began_ns > BLOCK_NS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Start and duration of each operation of a block.
+    fn operations(&self, rung: &mut dyn Rung) -> Result<Vec<(u64, u64)>> {
+        let mut times = Vec::with_capacity(OPERATIONS_MAX);
+        let mut spent_ns = 0;
+        while times.len() < OPERATIONS_MIN || times.len() < OPERATIONS_MAX && spent_ns < BLOCK_NS {
+            rung.before()?;
+            let start_ns = (self.now_ns)();
+            rung.run()?;
+            let duration_ns = (self.now_ns)() - start_ns;
+            times.push((start_ns, duration_ns));
+            spent_ns += duration_ns;
+        }
+        Ok(times)
+    }
+}
+
+/// Which rung, size and round.
+#[derive(Clone, Copy)]
+struct Place {
+    lane: u8,
+    phase: u8,
+    round: u16,
+}
+
+impl Place {
+    fn operation(self, block: u32, start_ns: u64, duration_ns: u64, bytes: u64) -> Operation {
+        let Place { lane, phase, round } = self;
+        Operation {
+            lane,
+            phase,
+            round,
+            block,
+            thread: 0,
+            start_ns,
+            duration_ns,
+            bytes,
+            ok: true,
+            intended_ns: None,
+            first_byte_ns: None,
+        }
     }
 }

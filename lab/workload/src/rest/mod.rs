@@ -1,26 +1,23 @@
-//! Load on a server: when requests are sent, and what is recorded of them. How they are sent is the
+//! Load on a server: when requests are intended to start, and what each thread records of them. How they are sent is the
 //! business of a [`Channel`], one for each thread.
 //!
 //! In the closed loop each slot sends its next request when the answer to the last one is there, so a
 //! server that stalls is asked less, and its stalls are hardly seen. In the open loop requests have
 //! intended times that do not depend on answers, and latency counts from them.
 
-mod arrivals;
 mod block;
-mod drive;
-mod limit;
-mod recorder;
 mod summary;
 
+pub use block::{Block, Place, Plan, Progress, run_block};
+pub use fordway_measure::Traffic;
+pub use summary::{LaneBlocks, Settings, records, summarise, warnings};
+
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use fordway_measure::Connections;
+use fordway_measure::{Clock, Connections, Latencies, Operation, Shuffle};
 use fordway_store::Result;
-
-pub use arrivals::Arrivals;
-pub use block::{Block, Place, Plan, Progress, run_block};
-pub use summary::{LaneBlocks, Settings, records, summarise, warnings};
 
 /// One thread's way to the server: requests in flight, each on a slot.
 pub trait Channel {
@@ -39,17 +36,6 @@ pub trait Channel {
 
     /// What the kernel knows of the connections; `None` where they are not TCP.
     fn connections(&self) -> Option<Connections>;
-}
-
-/// Bytes on connections, bodies included, and how many connections were made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Sent.
-    pub sent_bytes: u64,
-    /// Received.
-    pub received_bytes: u64,
-    /// Connections made.
-    pub connections: u64,
 }
 
 /// The end of a request.
@@ -78,4 +64,220 @@ pub struct Failure {
     pub kind: Cow<'static, str>,
     /// A sentence.
     pub detail: String,
+}
+
+/// What decides when a request starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrivals {
+    /// The answer to the one before.
+    Closed,
+    /// A clock, at equal intervals; requests per second on all threads together.
+    Fixed(f64),
+    /// Chance: intervals are exponential, as of many independent users; mean requests per second.
+    Poisson(f64),
+}
+
+impl Arrivals {
+    /// The name in run files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Arrivals::Closed => "closed",
+            Arrivals::Fixed(_) => "fixed",
+            Arrivals::Poisson(_) => "poisson",
+        }
+    }
+
+    /// Requests per second; `None` in the closed loop.
+    pub const fn rate(self) -> Option<f64> {
+        match self {
+            Arrivals::Closed => None,
+            Arrivals::Fixed(rate) | Arrivals::Poisson(rate) => Some(rate),
+        }
+    }
+}
+
+/// The intended starts of one thread of several, ns from the start of the run, without end.
+struct Schedule {
+    arrivals: Arrivals,
+    interval_ns: f64,
+    next_ns: f64,
+    random: Shuffle,
+}
+
+impl Schedule {
+    /// `None` in the closed loop. Threads take turns at a fixed rate; by chance, each is a process of its own.
+    fn new(arrivals: Arrivals, thread: usize, threads: usize, seed: u64) -> Option<Self> {
+        let interval_ns = 1e9 / arrivals.rate()? * threads as f64;
+        let random = Shuffle::new(seed.wrapping_mul(1 << 16).wrapping_add(thread as u64));
+        let mut schedule = Schedule { arrivals, interval_ns, next_ns: 0.0, random };
+        schedule.next_ns = match arrivals {
+            Arrivals::Poisson(_) => schedule.gap_ns(),
+            _ => interval_ns * thread as f64 / threads as f64,
+        };
+        Some(schedule)
+    }
+
+    /// The next intended start.
+    fn peek_ns(&self) -> u64 {
+        self.next_ns as u64
+    }
+
+    /// Goes on to the one after.
+    fn advance(&mut self) {
+        self.next_ns += self.gap_ns();
+    }
+
+    fn gap_ns(&mut self) -> f64 {
+        match self.arrivals {
+            Arrivals::Poisson(_) => {
+                // In (0, 1]: the logarithm of 0 has no value.
+                let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                -uniform.ln() * self.interval_ns
+            }
+            _ => self.interval_ns,
+        }
+    }
+}
+
+/// Counts and distributions; [`Recorder::add`] joins threads and blocks.
+#[derive(Clone, Debug, Default)]
+struct Recorder {
+    latency: Latencies,
+    first_byte: Latencies,
+    /// How much later than intended requests were sent; only in the open loop.
+    lateness: Latencies,
+    /// Failures by kind, each with a count and one sentence.
+    failures: BTreeMap<String, (u64, String)>,
+    body_bytes: u64,
+    /// Successes that ended within the run.
+    in_time: u64,
+    in_time_bytes: u64,
+    skipped: u64,
+    retries: u64,
+    operations: Vec<Operation>,
+}
+
+/// How records of operations are made, where they are kept.
+#[derive(Clone, Copy)]
+struct Keep {
+    clock: Clock,
+    lane: u8,
+    phase: u8,
+    round: u16,
+    block: u32,
+    thread: u16,
+}
+
+impl Recorder {
+    /// Counts an answer to a request that was intended for `intended`; `None` is for when it was sent.
+    fn answer(
+        &mut self,
+        answer: Answer,
+        intended: Option<Instant>,
+        end: Option<Instant>,
+        keep: Option<Keep>,
+    ) {
+        let due = intended.unwrap_or(answer.started);
+        self.retries += u64::from(answer.retries);
+        if let Some(keep) = keep {
+            self.operations.push(keep.operation(&answer, intended));
+        }
+        if let Some(failure) = answer.failure {
+            let kind = self.failures.entry(failure.kind.into_owned()).or_insert((0, failure.detail));
+            kind.0 += 1;
+            return;
+        }
+        self.latency.record(ns(answer.ended, due));
+        self.body_bytes += answer.body_bytes;
+        if let Some(first_byte) = answer.first_byte {
+            self.first_byte.record(ns(first_byte, due));
+        }
+        if intended.is_some() {
+            self.lateness.record(ns(answer.started, due));
+        }
+        if end.is_none_or(|end| answer.ended <= end) {
+            self.in_time += 1;
+            self.in_time_bytes += answer.body_bytes;
+        }
+    }
+
+    fn failed(&self) -> u64 {
+        self.failures.values().map(|(count, _)| count).sum()
+    }
+
+    fn add(&mut self, other: Recorder) {
+        self.latency.add(&other.latency);
+        self.first_byte.add(&other.first_byte);
+        self.lateness.add(&other.lateness);
+        for (kind, (count, detail)) in other.failures {
+            self.failures.entry(kind).or_insert((0, detail)).0 += count;
+        }
+        self.body_bytes += other.body_bytes;
+        self.in_time += other.in_time;
+        self.in_time_bytes += other.in_time_bytes;
+        self.skipped += other.skipped;
+        self.retries += other.retries;
+        self.operations.extend(other.operations);
+    }
+}
+
+impl Keep {
+    fn operation(&self, answer: &Answer, intended: Option<Instant>) -> Operation {
+        Operation {
+            lane: self.lane,
+            phase: self.phase,
+            round: self.round,
+            block: self.block,
+            thread: self.thread,
+            start_ns: self.clock.at_ns(answer.started),
+            duration_ns: ns(answer.ended, answer.started),
+            bytes: answer.body_bytes,
+            ok: answer.failure.is_none(),
+            intended_ns: intended.map(|intended| self.clock.at_ns(intended)),
+            first_byte_ns: answer.first_byte.map(|first_byte| ns(first_byte, answer.started)),
+        }
+    }
+}
+
+fn ns(later: Instant, earlier: Instant) -> u64 {
+    let between: Duration = later.saturating_duration_since(earlier);
+    u64::try_from(between.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(arrivals: Arrivals, thread: usize, threads: usize, seed: u64, count: usize) -> Vec<u64> {
+        let mut schedule = Schedule::new(arrivals, thread, threads, seed).unwrap();
+        let mut next = || {
+            let next = schedule.peek_ns();
+            schedule.advance();
+            next
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn threads_share_a_fixed_rate_evenly() {
+        assert_eq!(starts(Arrivals::Fixed(1e6), 0, 2, 1, 3), [0, 2_000, 4_000]);
+        assert_eq!(starts(Arrivals::Fixed(1e6), 1, 2, 1, 3), [1_000, 3_000, 5_000]);
+        assert!(Schedule::new(Arrivals::Closed, 0, 1, 1).is_none());
+    }
+
+    /// Intervals of a Poisson process have a standard deviation equal to their mean.
+    #[test]
+    fn chance_has_the_rate_and_spread_it_should_and_repeats() {
+        let poisson = Arrivals::Poisson(1e6);
+        let all = starts(poisson, 0, 1, 7, 100_000);
+        assert_eq!(all[..100], starts(poisson, 0, 1, 7, 100));
+        assert_ne!(all[..100], starts(poisson, 0, 1, 8, 100));
+        let gaps: Vec<f64> = all.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!(
+            (mean - 1_000.0).abs() < 20.0 && (variance.sqrt() - 1_000.0).abs() < 30.0,
+            "{mean} {variance}"
+        );
+    }
 }

@@ -1,19 +1,17 @@
 //! One parallel job on several numbers of ranks in several set-ups: how much faster more ranks are, and what
 //! they spend on communication. How a job is launched is the caller's affair.
 
-mod fit;
 mod published;
 mod summary;
+
+pub use published::{RICHTER, Row, check};
+pub use summary::{Fit, Fitted, describe, fits};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{Block, Clock, Operation, Records, Shuffle};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
-
-pub use fit::Fit;
-pub use published::{RICHTER, Row, check};
-pub use summary::{Fitted, describe, fits};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]

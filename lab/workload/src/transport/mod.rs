@@ -5,30 +5,25 @@
 //! [`Exchange::PingPong`] is the half round trip that MPI's benchmarks print, for those that can.
 //!
 //! A [`Transport`] does an [`Order`] at a time. Two processes with a [`Link`] between them are one
-//! ([`Linked`]), and so are objects behind a [`fordway_store::Store`] ([`Objects`]).
+//! ([`Linked`]), and so are objects behind a [`fordway_store::Store`] ([`Objects`]). Which sizes are measured, and the options
+//! of every program that runs transports, are here too.
 
 mod drive;
-mod linked;
-mod objects;
-mod order;
-mod remote;
-mod setting;
-mod sizes;
-mod summary;
-mod tcp;
+mod transports;
 
-use fordway_measure::Lane;
-use fordway_store::Result;
+pub use drive::{Outcome, Plan, Progress, describe, run};
+pub use transports::{Hello, Link, Linked, Objects, Remote, Side, TcpLink, answer, follow};
 
-pub use drive::{Outcome, Plan, Progress, run};
-pub use linked::{Link, Linked, follow};
-pub use objects::Objects;
-pub use order::{Done, Exchange, Order};
-pub use remote::{Hello, Remote, Side, answer};
-pub use setting::Setting;
-pub use sizes::{Sizes, message_of};
-pub use summary::describe;
-pub use tcp::TcpLink;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use fordway_measure::{Lane, bytes_text};
+use fordway_store::{Error, ErrorKind, Key, Result};
+use fordway_wire::size_text::parse_bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// A way to get bytes from another process, or from a store.
 pub trait Transport {
@@ -40,4 +35,290 @@ pub trait Transport {
 
     /// Does one block of messages. Errors: those that end the run.
     fn carry_out(&mut self, order: &Order) -> Result<Done>;
+}
+
+/// What is done with messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// Ask for a message, and wait until all of it is here.
+    Fetch,
+    /// Ask for several at once, and wait until all of all is here.
+    Stream,
+    /// Send a message and wait for one as large; half of that time counts.
+    PingPong,
+}
+
+impl Exchange {
+    /// All, in the order they run.
+    pub const ALL: [Exchange; 3] = [Exchange::Fetch, Exchange::Stream, Exchange::PingPong];
+
+    /// The first word of its phases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Exchange::Fetch => "latency",
+            Exchange::Stream => "bandwidth",
+            Exchange::PingPong => "half-round-trip",
+        }
+    }
+
+    /// How many of its durations follow one another in the time that one takes.
+    const fn trips(self) -> u64 {
+        match self {
+            Exchange::PingPong => 2,
+            Exchange::Fetch | Exchange::Stream => 1,
+        }
+    }
+
+    fn code(self) -> u64 {
+        Exchange::ALL.iter().position(|other| *other == self).unwrap_or_default() as u64
+    }
+}
+
+/// One block of messages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// What is done.
+    pub exchange: Exchange,
+    /// Bytes of each message, at least 1.
+    pub size_bytes: u64,
+    /// Messages under way at once; 1 but for [`Exchange::Stream`].
+    pub window: u64,
+    /// How often it is done and timed.
+    pub count: u64,
+    /// How often before that, untimed.
+    pub warm_up: u64,
+}
+
+/// Bytes of an order between two ends of a link.
+const ORDER_BYTES: usize = 40;
+
+impl Order {
+    /// Bytes that are under way at once.
+    pub fn window_bytes(&self) -> u64 {
+        self.size_bytes * self.window
+    }
+
+    /// For the other end of a link.
+    fn to_bytes(self) -> [u8; ORDER_BYTES] {
+        let words = [self.exchange.code(), self.size_bytes, self.window, self.count, self.warm_up];
+        let mut bytes = [0; ORDER_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What [`Order::to_bytes`] wrote; `None` says that there is nothing more to do.
+    fn from_bytes(bytes: &[u8; ORDER_BYTES]) -> Option<Self> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
+        let exchange = *Exchange::ALL.get(usize::try_from(word(0)).ok()?)?;
+        let order =
+            Order { exchange, size_bytes: word(1), window: word(2), count: word(3), warm_up: word(4) };
+        (order.size_bytes > 0).then_some(order)
+    }
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// How long each took: a message, a window of them, or half a round trip.
+    pub durations_ns: Vec<u64>,
+    /// From the first start to the last end.
+    pub elapsed_ns: u64,
+    /// CPU time of the side that asks.
+    pub client_cpu_ns: u64,
+    /// CPU time of the side that answers; `None` where there is none.
+    pub server_cpu_ns: Option<u64>,
+    /// Whether the bytes that came last are the right ones.
+    pub is_right: bool,
+}
+
+/// The largest message: MPI counts in 32 bits with a sign.
+const MAX_BYTES: u64 = 1 << 30;
+/// Sizes of one run: two or three phases are made of each, and a run has at most 255.
+const MAX_SIZES: usize = 80;
+
+/// From where to where sizes go, or each by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// From the first to the last, each as many times as large as the one before as is asked for.
+    Grid(u64, u64),
+    /// These.
+    List(Vec<u64>),
+}
+
+impl Sizes {
+    /// The sizes in bytes, ascending. A grid ends with its last size, whether the factor leads there
+    /// or not. Errors: `InvalidArgument` where there are too many.
+    pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
+        let mut sizes = match self {
+            Sizes::List(sizes) => sizes.clone(),
+            Sizes::Grid(first, last) => grid(*first, *last, factor.max(2)),
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        if sizes.len() > MAX_SIZES {
+            let why = format!("{} sizes are more than {MAX_SIZES}; name fewer", sizes.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(sizes)
+    }
+}
+
+fn grid(first: u64, last: u64, factor: u64) -> Vec<u64> {
+    let next = |size: &u64| size.checked_mul(factor);
+    let below = std::iter::successors(Some(first), next).take_while(|size| *size < last);
+    below.chain([last]).collect()
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let size = |text: &str| match parse_bytes(text)? {
+            size @ 1..=MAX_BYTES => Ok(size),
+            size => {
+                Err(format!("a message of {size} bytes is not possible; name 1 to {}", bytes_text(MAX_BYTES)))
+            }
+        };
+        let Some((first, last)) = text.split_once("..") else {
+            return text.split(',').map(size).collect::<std::result::Result<_, _>>().map(Sizes::List);
+        };
+        match (size(first)?, size(last)?) {
+            (first, last) if first <= last => Ok(Sizes::Grid(first, last)),
+            _ => Err(format!("{text:?} goes down; name the smaller size first")),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sizes::Grid(first, last) => write!(f, "{first}..{last}"),
+            Sizes::List(sizes) => {
+                f.write_str(&sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
+/// `4096` is `4 KiB`, and `4097` is `4097 B`: other than rounded texts, these tell all sizes apart.
+fn exact_text(size_bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
+    let fits = |(power, _): &(u32, &str)| size_bytes.is_multiple_of(1 << power);
+    let (power, unit) = units.into_iter().find(fits).unwrap_or((0, "B"));
+    format!("{} {unit}", size_bytes >> power)
+}
+
+/// The key of the object that is a message of that size.
+pub fn message_of(size_bytes: u64) -> Result<Key> {
+    Key::new(format!("message-{size_bytes}"))
+}
+
+/// What is measured, and how often.
+#[derive(Clone, Debug, Args)]
+pub struct Setting {
+    /// Sizes of the messages: FIRST..LAST, or a list; 1 B to 1 GiB
+    #[arg(long, default_value = "1..128MiB")]
+    pub sizes: Sizes,
+    /// How many times as large as the one before each of FIRST..LAST is
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    pub factor: u64,
+    /// How often each size is measured, the transports in turn; five or more give intervals
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Messages of one turn, at most
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub messages: u64,
+    /// Bytes of one turn, at most, but for a single message that is larger
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_bytes)]
+    pub block_bytes: u64,
+    /// Messages under way at once for bandwidth, at most, and at most 16 MiB of them
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub window: u64,
+    /// Decides in which order the transports take their turns
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the run is written: a directory, made if it is missing
+    #[arg(long, value_name = "NAME.run", default_value = "transport.run")]
+    pub out: PathBuf,
+}
+
+impl Setting {
+    /// What that asks for. Errors: `InvalidArgument` for too many sizes.
+    pub fn plan(&self) -> Result<Plan> {
+        Ok(Plan {
+            sizes: self.sizes.all(self.factor)?,
+            rounds: self.rounds,
+            messages: self.messages,
+            block_bytes: self.block_bytes,
+            window: self.window,
+            seed: self.seed,
+        })
+    }
+
+    /// What was chosen, for the run file.
+    pub fn parameters(&self) -> Map<String, Value> {
+        let parameters = json!({
+            "sizes": self.sizes.to_string(),
+            "factor": self.factor,
+            "rounds": self.rounds,
+            "messages_max": self.messages,
+            "block_bytes_max": self.block_bytes,
+            "window_max": self.window,
+            "seed": self.seed,
+        });
+        parameters.as_object().cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_cross_a_link() {
+        for exchange in Exchange::ALL {
+            let order = Order { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
+            assert_eq!(Order::from_bytes(&order.to_bytes()), Some(order));
+        }
+        assert_eq!(Order::from_bytes(&[0; ORDER_BYTES]), None);
+        assert_eq!(Order::from_bytes(&[0xff; ORDER_BYTES]), None);
+    }
+
+    fn sizes(text: &str, factor: u64) -> Vec<u64> {
+        text.parse::<Sizes>().unwrap().all(factor).unwrap()
+    }
+
+    #[test]
+    fn grids_hold_both_ends() {
+        assert_eq!(sizes("1..16", 2), [1, 2, 4, 8, 16]);
+        assert_eq!(sizes("1..128", 4), [1, 4, 16, 64, 128]);
+        assert_eq!(sizes("4KiB..4KiB", 4), [4096]);
+        assert_eq!(sizes("1MiB,1,4KiB,1", 2), [1, 4096, 1 << 20]);
+        assert_eq!("1..16".parse::<Sizes>().unwrap().to_string(), "1..16");
+    }
+
+    #[test]
+    fn no_two_sizes_have_one_name() {
+        let names = [1, 1023, 1024, 4096, 4097, 3 << 20, 1 << 30].map(exact_text);
+        assert_eq!(names, ["1 B", "1023 B", "1 KiB", "4 KiB", "4097 B", "3 MiB", "1 GiB"]);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        for (text, why) in [
+            ("0..4", "0 bytes is not possible"),
+            ("2GiB", "not possible"),
+            ("8..4", "goes down"),
+            ("", "not a size"),
+            ("1..", "not a size"),
+        ] {
+            let error = text.parse::<Sizes>().expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let many = Sizes::List((1..=100).collect()).all(2).expect_err("a hundred sizes");
+        assert!(many.to_string().contains("name fewer"), "{many}");
+    }
 }

@@ -1,22 +1,32 @@
-//! `bench`: one file for each family of benchmarks.
+//! `bench`: one file for each family of benchmarks. Those on ranks are here: each rank is a thread, the places of the
+//! command line become sites, and take turns.
 
 mod pingpong;
-mod places;
-mod ranks;
 mod rest;
 pub(super) mod transport;
 mod vector;
 
-use fordway_command::{Context, Exit};
-use fordway_store::Result;
-use fordway_workload::bench::Workload;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fordway_client::s3::S3Config;
+use fordway_command::{Context, Exit, file_error};
+use fordway_measure::{Clock, Lane, LaneScore, Machine, Run};
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
+use fordway_workload::bench::{Header, LaneResults, Setting, Workload, describe};
+use fordway_workload::io500::published::Published;
+use fordway_workload::report::{beside_published, table};
+use fordway_workload::{Crew, Site, Watch, io500, team};
 
 use crate::args::{BenchArgs, Benchmark, GlobalArgs, RankArgs};
+use crate::commands::gateway::GatewayProcess;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     let on_ranks = |workload: Workload, common: &RankArgs, published: &[u8]| {
-        places::check_named(common, global)?;
-        ranks::run(workload, common, published, context)
+        check_named(common, global)?;
+        run_ranks(workload, common, published, context)
     };
     match &args.benchmark {
         Benchmark::Rest(args) => rest::run(args, global, context),
@@ -30,5 +40,177 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> R
             let plan = args.ranks.plan.clone();
             on_ranks(Workload::Io500(plan), &args.ranks.common, &args.published)
         }
+    }
+}
+
+/// Runs `workload` and reports it, IO500 beside the tables `published`.
+fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Context) -> Result<Exit> {
+    workload.check(usize::from(args.threads))?;
+    let places = Places::open(args, context)?;
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
+    // Looked at before the work, which would show in the load average.
+    let machine = Machine::observe(&roles);
+    context.output.start_counting();
+    let measured = measure_ranks(&workload, args, &places.sites, context);
+    context.output.end_progress();
+    places.close()?;
+    let lanes = measured?;
+    let header = Header {
+        machine,
+        started: started.0.to_string(),
+        elapsed: started.1.elapsed(),
+        ranks: usize::from(args.threads),
+        parameters: args.setting.parameters(),
+    };
+    let (run, records) = describe(&workload, header, &lanes);
+    let path = args.setting.path(&workload);
+    run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+    report(&workload, &run, &lanes, &path, context)?;
+    for table in published.iter().filter_map(|number| Published::find(*number)) {
+        context.output.text(&beside_published(&lanes, table))?;
+    }
+    let failed = run.summaries.iter().any(|summary| summary.errors > 0);
+    Ok(if failed { Exit::Failure } else { Exit::Ok })
+}
+
+fn measure_ranks(
+    workload: &Workload,
+    args: &RankArgs,
+    sites: &[Site],
+    context: &Context,
+) -> Result<Vec<LaneResults>> {
+    let clock = Clock::start();
+    let show = |phase: &str, done: u64| context.output.counted(done, phase);
+    let watch = Watch::new(context.interrupt.flag(), &show);
+    let results = team::threads(usize::from(args.threads), |team| {
+        args.setting.run(workload, &Crew::new(team, &watch, clock), sites)
+    });
+    first_rank(results)
+}
+
+/// What rank 0 answered, or else the error that ended a rank, not those that only waited for it.
+fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
+    let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
+    match errors.into_iter().next() {
+        Some(error) => error,
+        None => answers.into_iter().next().unwrap_or_else(|| Err(ErrorKind::Internal.into())),
+    }
+}
+
+fn report(
+    workload: &Workload,
+    run: &Run,
+    lanes: &[LaneResults],
+    path: &Path,
+    context: &Context,
+) -> Result<()> {
+    for summary in &run.summaries {
+        context.output.row(summary)?;
+    }
+    context.output.text(&table(run, lanes))?;
+    for warning in &run.warnings {
+        context.output.note(&format!("warning: {warning}"));
+    }
+    if let Workload::Io500(plan) = workload {
+        for (score, text) in io500::score(plan, lanes) {
+            write_score(&score, &text, path, context)?;
+        }
+    }
+    context.output.text(&format!("run: {}", path.display()))
+}
+
+/// One lane's scores, also as a file of IO500's form.
+fn write_score(score: &LaneScore, text: &str, path: &Path, context: &Context) -> Result<()> {
+    let file = path.join(format!("result-{}.txt", score.lane));
+    std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
+    let last = text.lines().last().unwrap_or_default();
+    context.output.text(&format!("{}: {last}\n  {}", score.lane, file.display()))?;
+    context.output.row(score)
+}
+
+/// A benchmark that nobody told where to work would make thousands of objects at AWS.
+/// Errors: `InvalidArgument` where neither a place nor an endpoint is named.
+fn check_named(args: &RankArgs, global: &GlobalArgs) -> Result<()> {
+    let variable = |name: &str| match name {
+        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
+        _ => std::env::var(name).ok(),
+    };
+    if !args.setting.places.is_empty()
+        || S3Config::find_endpoint(global.endpoint.as_deref(), &variable)?.is_some()
+    {
+        return Ok(());
+    }
+    let why =
+        "name where to work: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT], or set an endpoint";
+    Err(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+/// All sites, and the gateways that were started for some of them.
+#[derive(Default)]
+struct Places {
+    sites: Vec<Site>,
+    /// The directories, for the description of the machine.
+    dirs: Vec<PathBuf>,
+    gateways: Vec<GatewayProcess>,
+}
+
+impl Places {
+    /// Opens what `args` ask for. Errors: `InvalidArgument`, and errors of the lanes.
+    fn open(args: &RankArgs, context: &Context) -> Result<Self> {
+        let mut places = Places::default();
+        let Setting { places: named, name, .. } = &args.setting;
+        for place in named {
+            match place.contains("://") {
+                true => places.add_store(context.lane_at(place)?.store, place, name, None),
+                false => places.add_dir(Path::new(place), args)?,
+            }
+        }
+        if named.is_empty() {
+            places.add_store(
+                context.store()?,
+                "the endpoint of the command line or the environment",
+                &args.setting.name,
+                None,
+            );
+        }
+        Ok(places)
+    }
+
+    fn add_dir(&mut self, dir: &Path, args: &RankArgs) -> Result<()> {
+        let dir = dir.canonicalize().ok().filter(|dir| dir.is_dir()).ok_or_else(|| {
+            let why = format!("{} is not a directory; name one that is there", dir.display());
+            Error::new(ErrorKind::InvalidArgument, why)
+        })?;
+        self.dirs.push(dir.clone());
+        self.sites.push(Site::files(&dir, args.setting.name.clone()));
+        if args.all_lanes {
+            let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.setting.name));
+            let store = PosixStore::open(&dir, PosixConfig::default())?;
+            self.add_store(Arc::new(store), "POSIX calls in this process", &name("embedded")?, None);
+            let gateway = GatewayProcess::start_node(&dir, ETagPolicy::Fast, Durability::None)?;
+            let what = "a gateway process on the same directory, messages over a Unix socket";
+            self.add_store(gateway.client()?, what, &name("node")?, Some(gateway.pid()));
+            self.gateways.push(gateway);
+            let gateway = GatewayProcess::start(&dir, ETagPolicy::Fast, Durability::None)?;
+            let what = "a gateway process on the same directory, HTTP/1.1 on loopback";
+            self.add_store(gateway.client()?, what, &name("http")?, Some(gateway.pid()));
+            self.gateways.push(gateway);
+        }
+        Ok(())
+    }
+
+    fn add_store(&mut self, store: Arc<dyn Store>, behind: &str, name: &Bucket, server_pid: Option<u32>) {
+        let lane = store.lane();
+        let same = self.sites.iter().filter(|site| site.lane().name.split('-').next() == Some(lane)).count();
+        let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
+        let lane = Lane { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
+        self.sites.push(Site::objects(lane, store, name.clone(), server_pid));
+    }
+
+    /// Ends the gateways.
+    fn close(self) -> Result<()> {
+        self.gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 }

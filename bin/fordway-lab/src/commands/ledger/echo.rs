@@ -10,14 +10,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fordway_command::{Exit, file_error};
 use fordway_store::Result;
 use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
 
-use super::rungs::http2::PIECE_BYTES;
-use fordway_command::{Exit, file_error};
+use super::rungs::framing::PIECE_BYTES;
 
 /// How long both sides of the node lane look out before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);

@@ -1,21 +1,25 @@
-//! `machines measure`: a machine's features, each several times in turn.
+//! `machines measure`: a machine's features, each several times in turn. One is how fast small objects come over the lanes
+//! that have a gateway.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{Context, Exit, Interrupt, file_error};
 use fordway_machine::{Entry, Feature};
 use fordway_measure::{Machine, median};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_posix::Durability;
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
 
-use super::lanes::{self, Gets};
+use super::probe::Triad;
 use super::tools::{self, Disk};
-use super::triad::Triad;
 use super::{Quantity, catalogue};
 use crate::args::MeasureArgs;
+use crate::commands::gateway::GatewayProcess;
 
 /// What the JSON says it is.
 const SCHEMA: &str = "fordway.machine";
@@ -153,7 +157,7 @@ fn gets<'a>(
         started = Some(gets);
         Ok(per_s)
     };
-    one(features, lanes::HOW.to_owned(), run)
+    one(features, HOW.to_owned(), run)
 }
 
 /// Runs all and says what came of it. Errors: `Interrupted` alone.
@@ -254,4 +258,54 @@ fn add(file: &Path, entry: &Entry) -> Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(file).map_err(failed)?;
     let gap = if file.metadata().map_err(failed)?.len() > 0 { "\n" } else { "" };
     file.write_all(format!("{gap}{}", entry.to_toml()).as_bytes()).map_err(failed)
+}
+
+const OBJECT_BYTES: usize = 4 << 10;
+/// How long a round is.
+const DURATION: Duration = Duration::from_secs(1);
+/// GETs between looks at the clock.
+const BATCH: usize = 64;
+
+/// A lane's gateway with an object to get.
+pub(super) struct Gets {
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    key: Key,
+    // The last to be dropped, after the store's connections.
+    _gateway: GatewayProcess,
+}
+
+pub(super) const HOW: &str = "GETs of 4 KiB by one thread for 1 s, from a gateway on the directory of --disk";
+
+impl Gets {
+    /// Starts a gateway of the node lane in `root`.
+    pub(super) fn by_node(root: &Path) -> Result<Self> {
+        Self::new(GatewayProcess::start_node(root, ETagPolicy::Fast, Durability::None)?, "machines-node")
+    }
+
+    /// Starts a gateway of HTTP in `root`.
+    pub(super) fn by_http(root: &Path) -> Result<Self> {
+        Self::new(GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)?, "machines-http")
+    }
+
+    fn new(gateway: GatewayProcess, bucket: &str) -> Result<Self> {
+        let (store, bucket, key) = (gateway.client()?, Bucket::new(bucket)?, Key::new("object")?);
+        store.create_bucket(&bucket)?;
+        store.put(&bucket, &key, &[7; OBJECT_BYTES], &PutOptions::default())?;
+        Ok(Gets { store, bucket, key, _gateway: gateway })
+    }
+
+    /// GETs per second.
+    pub(super) fn per_s(&self, interrupt: &Interrupt) -> Result<f64> {
+        let (options, mut buffer) = (GetOptions::default(), Vec::new());
+        let (since, mut done) = (Instant::now(), 0);
+        while since.elapsed() < DURATION {
+            interrupt.check()?;
+            for _ in 0..BATCH {
+                self.store.read(&self.bucket, &self.key, &options, &mut buffer)?;
+            }
+            done += BATCH;
+        }
+        Ok(done as f64 / since.elapsed().as_secs_f64())
+    }
 }

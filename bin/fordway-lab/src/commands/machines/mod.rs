@@ -1,49 +1,43 @@
-//! `machines`: what is known of the machines that results come from.
+//! `machines`: what is known of the machines that results come from. `compare` is how similar the machines of two catalogues
+//! are, `pick` what is most like a machine.
 
-mod compare;
-mod disk;
-mod lanes;
 mod measure;
-mod memory;
-mod network;
-mod pick;
-mod tool;
+mod probe;
 mod tools;
-mod triad;
 
-use std::fmt;
 use std::path::Path;
+use std::{fmt, fs};
 
 use fordway_command::{Context, Exit, file_error};
-use fordway_machine::{Catalogue, LeftOut};
+use fordway_machine::{Catalogue, Choice, Entry, Feature, LeftOut, Pair, Table, heat_map, ratio};
 use fordway_measure::Machine;
-use fordway_store::Result;
+use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::args::{MachinesAction, MachinesArgs, ProbeArgs};
+use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityArgs};
 
 /// What the JSON says it is; `fordway model` asks for it.
-const SCHEMA: &str = "fordway.probe";
+const PROBE_SCHEMA: &str = "fordway.probe";
 
 pub(super) fn run(args: &MachinesArgs, context: &Context) -> Result<Exit> {
     match &args.action {
         MachinesAction::Probe(args) => probe(args, context),
         MachinesAction::Measure(args) => measure::run(args, context),
-        MachinesAction::Compare(args) => compare::run(args, context),
-        MachinesAction::Pick(args) => pick::run(args, context),
+        MachinesAction::Compare(args) => compare(args, context),
+        MachinesAction::Pick(args) => pick(args, context),
     }
 }
 
 fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
     let machine = Machine::observe(&[]);
-    let mut quantities = vec![memory::reference_clock()];
+    let mut quantities = vec![probe::reference_clock()];
     context.interrupt.check()?;
-    quantities.extend(memory::bandwidth(&machine));
+    quantities.extend(probe::memory_bandwidth(&machine));
     context.interrupt.check()?;
-    quantities.extend(network::probe(args.peer.as_deref())?);
+    quantities.extend(probe::network(args.peer.as_deref())?);
     context.interrupt.check()?;
-    quantities.extend(disk::probe(args.disk.as_deref())?);
-    let probe = Probe { schema: SCHEMA, machine, quantities };
+    quantities.extend(probe::disk(args.disk.as_deref())?);
+    let probe = Probe { schema: PROBE_SCHEMA, machine, quantities };
     context.output.record(&probe)?;
     Ok(Exit::Ok)
 }
@@ -111,6 +105,194 @@ impl fmt::Display for Probe {
             let text = value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.1} {unit}"));
             let end = if number + 1 < self.quantities.len() { "\n" } else { "" };
             write!(f, "{name:<15} {text:>16}  {how}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the JSON says it is.
+const SIMILARITIES_SCHEMA: &str = "fordway.similarities";
+
+/// A table, and the best of it.
+#[derive(Serialize)]
+struct Comparison {
+    schema: &'static str,
+    /// `None` where only the similarities are known.
+    features: Option<Vec<Feature>>,
+    left_out: Vec<LeftOut>,
+    #[serde(flatten)]
+    table: Table,
+    at_least: f64,
+    pairs: Vec<Pair>,
+    #[serde(skip)]
+    best: Option<Pair>,
+}
+
+fn compare(args: &SimilarityArgs, context: &Context) -> Result<Exit> {
+    let (choice, table) = match (&args.table, &args.rows) {
+        (Some(file), _) => (None, parsed(file, Table::parse)?),
+        (None, Some(rows)) => {
+            let rows = catalogue(rows)?;
+            let columns = args.columns.as_deref().map_or_else(|| Ok(rows.clone()), catalogue)?;
+            let (choice, table) = similarities(&rows, &columns, &args.features)?;
+            (Some(choice), table)
+        }
+        (None, None) => return Err(Error::new(ErrorKind::InvalidArgument, "name a catalogue, or a --table")),
+    };
+    if let Some(file) = &args.heat_map {
+        let svg = heat_map(&table, "Similarity of machines: 1 is equal");
+        fs::write(file, svg).map_err(|error| file_error("writing", file.display(), error))?;
+    }
+    let comparison = Comparison::new(choice, table, args.at_least);
+    warn_of_left_out(&comparison.left_out, context);
+    context.output.record(&comparison)?;
+    Ok(Exit::Ok)
+}
+
+fn similarities(rows: &Catalogue, columns: &Catalogue, asked: &[Feature]) -> Result<(Choice, Table)> {
+    let choice = Choice::of(rows.entries().iter().chain(columns.entries()), asked)?;
+    let table = Table::of(rows, columns, &choice)?;
+    Ok((choice, table))
+}
+
+impl Comparison {
+    fn new(choice: Option<Choice>, table: Table, at_least: f64) -> Self {
+        let (features, left_out) =
+            choice.map_or((None, Vec::new()), |choice| (Some(choice.features), choice.left_out));
+        let mut pairs = table.pairs();
+        let best = pairs.first().cloned();
+        pairs.retain(|pair| pair.similarity >= at_least);
+        Comparison { schema: SIMILARITIES_SCHEMA, features, left_out, table, at_least, pairs, best }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(features) = &self.features {
+            let names: Vec<&str> = features.iter().map(|feature| feature.name()).collect();
+            write!(f, "Similarity by {}\n\n", names.join(", "))?;
+        }
+        write!(f, "{}\n\n", self.table)?;
+        let line = |Pair { row, column, similarity }: &Pair| format!("{similarity:.2}  {row}  {column}");
+        match (self.pairs.len(), &self.best) {
+            (0, Some(best)) => {
+                write!(
+                    f,
+                    "No pair has a similarity of at least {}; the most similar:\n{}",
+                    self.at_least,
+                    line(best)
+                )
+            }
+            (0, None) => write!(f, "There are no pairs"),
+            (count, _) => {
+                let lines: Vec<String> = self.pairs.iter().map(line).collect();
+                write!(
+                    f,
+                    "Pairs with a similarity of at least {}: {count}\n{}",
+                    self.at_least,
+                    lines.join("\n")
+                )
+            }
+        }
+    }
+}
+
+/// What the JSON says it is.
+const PICK_SCHEMA: &str = "fordway.pick";
+
+/// All that may be picked, the most similar first.
+#[derive(Serialize)]
+struct Ranking {
+    schema: &'static str,
+    like: String,
+    left_out: Vec<LeftOut>,
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Serialize)]
+struct Candidate {
+    name: String,
+    similarity: f64,
+    features: Vec<FeatureRatio>,
+}
+
+/// One feature of two machines.
+#[derive(Serialize)]
+struct FeatureRatio {
+    feature: Feature,
+    like: f64,
+    value: f64,
+    /// The smaller as a share of the larger.
+    ratio: f64,
+}
+
+fn pick(args: &PickArgs, context: &Context) -> Result<Exit> {
+    let within = catalogue(&args.within)?;
+    let like = match &args.of {
+        Some(file) => catalogue(file)?.get(&args.like)?.clone(),
+        None => within.get(&args.like)?.clone(),
+    };
+    let allowed = allowed(&within, args, &like);
+    if allowed.is_empty() {
+        let none = format!("no machine of {} fulfils the conditions", args.within.display());
+        context.output.note(&none);
+        return Ok(Exit::Failure);
+    }
+    let ranking = rank(like, &allowed, &args.features)?;
+    warn_of_left_out(&ranking.left_out, context);
+    context.output.record(&ranking)?;
+    Ok(Exit::Ok)
+}
+
+/// Those that fulfil the conditions. A feature that is not known fulfils none.
+fn allowed<'a>(within: &'a Catalogue, args: &PickArgs, like: &Entry) -> Vec<&'a Entry> {
+    let fulfils = |entry: &Entry| {
+        let is_large =
+            |(feature, least): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value >= *least);
+        let is_small =
+            |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
+        args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
+    };
+    // Within one catalogue a machine is not its own substitute.
+    let is_itself = |entry: &Entry| args.of.is_none() && entry.name == like.name;
+    within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
+}
+
+fn rank(like: Entry, allowed: &[&Entry], asked: &[Feature]) -> Result<Ranking> {
+    let choice = Choice::of(allowed.iter().copied().chain([&like]), asked)?;
+    let candidates = allowed.iter().map(|entry| candidate(entry, &like, &choice));
+    let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
+    candidates.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
+    Ok(Ranking { schema: PICK_SCHEMA, like: like.name, left_out: choice.left_out, candidates })
+}
+
+fn candidate(entry: &Entry, like: &Entry, choice: &Choice) -> Result<Candidate> {
+    let similarity = choice.similarity(entry, like);
+    let missing = || Error::new(ErrorKind::InvalidArgument, "a feature that is compared is missing");
+    let compared = |feature: &Feature| {
+        let (like, value) = (like.get(*feature)?, entry.get(*feature)?);
+        Some(FeatureRatio { feature: *feature, like, value, ratio: ratio(like, value) })
+    };
+    Ok(Candidate {
+        name: entry.name.clone(),
+        similarity: similarity.ok_or_else(missing)?,
+        features: choice.features.iter().filter_map(compared).collect(),
+    })
+}
+
+impl fmt::Display for Ranking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Most like {}:", self.like)?;
+        for Candidate { name, similarity, .. } in &self.candidates {
+            write!(f, "\n{similarity:.2}  {name}")?;
+        }
+        let Some(best) = self.candidates.first() else { return Ok(()) };
+        let width = |name: &str| name.chars().count().max(14);
+        let (left, right) = (width(&self.like), width(&best.name));
+        write!(f, "\n\n{:<22}  {:>left$}  {:>right$}  ratio", "feature", self.like, best.name)?;
+        for FeatureRatio { feature, like, value, ratio } in &best.features {
+            let [like, value] = [like, value].map(|value| figure(*value, feature.unit()));
+            write!(f, "\n{:<22}  {like:>left$}  {value:>right$}   {ratio:.2}", feature.name())?;
         }
         Ok(())
     }

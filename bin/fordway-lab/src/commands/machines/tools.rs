@@ -1,16 +1,19 @@
-//! What each program is asked, and what its answer is.
+//! Programs of the system that measure: what each is asked, and what its answer is.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use fordway_command::{Interrupt, file_error};
 use fordway_measure::{FileSystem, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use serde_json::Value;
 use tempfile::TempDir;
-
-use super::tool::{Tool, number_at};
 
 /// Spheres along each side of the cube in the picture.
 const SPHERES: usize = 7;
@@ -142,4 +145,187 @@ fn client(host: &str, port: &str, interrupt: &Interrupt) -> Result<f64> {
     command.args(["--client", host, "--port", port, "--time", NETWORK_SECONDS, "--json"]);
     let done = Tool::start(command, "iperf3")?.finish(interrupt)?;
     Ok(number_at("iperf3", &done.stdout, "/end/sum_received/bits_per_second")? / 8.0 / BYTES_PER_MB)
+}
+
+/// The most time that one run of a program has.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often a program is looked after.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A program that runs. It is killed when this is dropped, and with this process.
+pub(super) struct Tool {
+    program: String,
+    child: Child,
+    stdout: File,
+    stderr: File,
+    started: Instant,
+}
+
+/// What a program did that ended well.
+pub(super) struct Done {
+    pub(super) stdout: String,
+    pub(super) cpu: Duration,
+}
+
+impl Tool {
+    /// Starts `command`, which Debian has in `package`.
+    /// Errors: `Unavailable` if it is not installed.
+    pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let failed = |error| file_error("starting", &program, error);
+        // Files, as nobody reads along while it measures, and a pipe would fill up.
+        let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
+        command.stdin(Stdio::null());
+        command.stdout(stdout.try_clone().map_err(failed)?).stderr(stderr.try_clone().map_err(failed)?);
+        fordway_sys::end_with_thread(&mut command);
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let why = format!("{program} is not installed; Debian has it in the package {package}");
+                Error::new(ErrorKind::Unavailable, why)
+            }
+            _ => failed(error),
+        })?;
+        Ok(Tool { program, child, stdout, stderr, started: Instant::now() })
+    }
+
+    /// Waits until it has said `text` on standard output. Errors: `Unavailable` if it ended without.
+    pub(super) fn await_text(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            // Asked first: what ends now may say it in between.
+            let has_ended = self.has_ended()?;
+            match content(&self.stdout)?.contains(text) {
+                true => return Ok(()),
+                false if has_ended => return Err(self.failed("ended before it was ready")),
+                false => self.pause(interrupt)?,
+            }
+        }
+    }
+
+    /// Waits until it has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
+    pub(super) fn finish(mut self, interrupt: &Interrupt) -> Result<Done> {
+        while !self.has_ended()? {
+            self.pause(interrupt)?;
+        }
+        // It is not yet waited for, so its CPU time can still be asked for.
+        let cpu = fordway_sys::process_cpu_ns(self.child.id());
+        let cpu =
+            cpu.map_err(|errno| file_error("asking for the CPU time of", &self.program, errno.into()))?;
+        let status = self.child.wait().map_err(|error| file_error("waiting for", &self.program, error))?;
+        match status.success() {
+            true => Ok(Done { stdout: content(&self.stdout)?, cpu: Duration::from_nanos(cpu) }),
+            false => Err(self.failed(&format!("ended with {status}"))),
+        }
+    }
+
+    fn has_ended(&self) -> Result<bool> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let asked = pid.map_or(Ok(None), |pid| waitid(WaitId::Pid(pid), options));
+        asked.map(|ended| ended.is_some()).map_err(|e| file_error("waiting for", &self.program, e.into()))
+    }
+
+    fn pause(&self, interrupt: &Interrupt) -> Result<()> {
+        interrupt.check()?;
+        if self.started.elapsed() > LIMIT {
+            let why = format!("{} took more than {} s and was ended", self.program, LIMIT.as_secs());
+            return Err(Error::new(ErrorKind::Timeout, why));
+        }
+        std::thread::sleep(POLL);
+        Ok(())
+    }
+
+    /// With the last thing it said, which is why.
+    fn failed(&self, what: &str) -> Error {
+        let said = content(&self.stderr).unwrap_or_default() + &content(&self.stdout).unwrap_or_default();
+        let said = said
+            .lines()
+            .map(str::trim)
+            .rfind(|line| line.chars().any(char::is_alphabetic))
+            .unwrap_or("nothing");
+        Error::new(ErrorKind::Unavailable, format!("{} {what}; it said: {said}", self.program))
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        // One that has been waited for is not touched: the standard library knows.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is in a file by now, wherever its writer is.
+fn content(file: &File) -> Result<String> {
+    let failed = |error| file_error("reading", "what a program said", error);
+    let mut bytes = vec![0; file.metadata().map_err(failed)?.len() as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A number in JSON that a program printed, after what else it may have said.
+/// Errors: `BadResponse` if it is not there, or not above 0.
+pub(super) fn number_at(program: &str, text: &str, pointer: &str) -> Result<f64> {
+    let json = text.find('{').and_then(|start| serde_json::from_str::<Value>(&text[start..]).ok());
+    let number = json.as_ref().and_then(|json| json.pointer(pointer)).and_then(Value::as_f64);
+    number.filter(|number| *number > 0.0).ok_or_else(|| {
+        Error::new(
+            ErrorKind::BadResponse,
+            format!("{program} said nothing of {pointer}; is it another version?"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn what_it_said_and_used() {
+        let interrupt = Interrupt::default();
+        // More than a pipe holds.
+        let script = "i=0; while [ $i -lt 20000 ]; do echo 12345; i=$((i+1)); done";
+        let done = Tool::start(shell(script), "dash").unwrap().finish(&interrupt).unwrap();
+        assert_eq!(done.stdout.lines().count(), 20_000);
+        assert!(done.cpu > Duration::ZERO);
+    }
+
+    #[test]
+    fn why_it_failed() {
+        let interrupt = Interrupt::default();
+        let failed = Tool::start(shell("echo no disk >&2; exit 3"), "dash").unwrap().finish(&interrupt);
+        let error = failed.err().expect("it went well");
+        assert!(error.to_string().contains("no disk"), "{error}");
+        let mut ended = Tool::start(shell("echo busy; exit 0"), "dash").unwrap();
+        let error = ended.await_text("ready", &interrupt).expect_err("it was ready");
+        assert!(error.to_string().contains("before it was ready; it said: busy"), "{error}");
+        let missing = Tool::start(Command::new("/nonexistent/fio"), "fio");
+        let error = missing.err().expect("there is no such program");
+        assert!(error.to_string().contains("not installed; Debian has it in the package fio"), "{error}");
+    }
+
+    #[test]
+    fn ready_and_interrupted() {
+        let interrupt = Interrupt::default();
+        let mut waits = Tool::start(shell("echo ready; exec sleep 60"), "dash").unwrap();
+        waits.await_text("ready", &interrupt).unwrap();
+        interrupt.raise();
+        let error = waits.finish(&interrupt).err().expect("it slept for a minute");
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn numbers_in_json() {
+        let text = "note: ...\n{\"jobs\": [{\"read\": {\"bw_bytes\": 12}}]}";
+        assert_eq!(number_at("fio", text, "/jobs/0/read/bw_bytes").unwrap(), 12.0);
+        for text in ["", "{}", "{\"jobs\": [{\"read\": {\"bw_bytes\": 0}}]}"] {
+            let error = number_at("fio", text, "/jobs/0/read/bw_bytes").expect_err("there was a number");
+            assert_eq!(error.kind(), ErrorKind::BadResponse);
+        }
+    }
 }

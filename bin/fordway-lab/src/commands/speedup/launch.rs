@@ -1,20 +1,22 @@
-//! One job: started, watched, and what it left.
+//! One job: the MPI that starts its ranks, the job started and watched, and what it left. What the launcher starts instead of
+//! ssh is here too: the other machine is a network of this one.
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, file_error};
+use fordway_command::external::program;
+use fordway_command::{Context, Exit, file_error};
 use fordway_netlab::Process;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{Job, Launch, RankReport};
 use tempfile::TempDir;
 
-use super::lanes::{Carrier, Way};
-use super::launcher::Launcher;
+use super::{Carrier, Way};
 use crate::args::SpeedupArgs;
 
 /// How often a job is looked after, which is how late its end may be noticed.
@@ -231,4 +233,73 @@ impl Paper {
         }
         Ok(reports)
     }
+}
+
+/// What has the ranks of any program in C or C++ report.
+const PMPI: &str = "libfordway-pmpi.so";
+
+/// `mpirun`, and what is put between the program and MPI.
+#[derive(Debug)]
+pub(super) struct Launcher {
+    pub(super) program: PathBuf,
+    /// What it says of itself.
+    pub(super) version: String,
+    pub(super) pmpi: Option<PathBuf>,
+}
+
+impl Launcher {
+    /// Errors: `NotImplemented` where there is no Open MPI of a version that we know how to ask; `Io` for a
+    /// library that is not there.
+    pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
+        let found = ["mpirun.openmpi", "mpirun"].iter().find_map(|name| program(name));
+        let Some(program) = args.mpirun.clone().or(found) else {
+            let detail = "there is no mpirun on PATH; install openmpi-bin, or name it with --mpirun";
+            return Err(Error::new(ErrorKind::NotImplemented, detail));
+        };
+        let version = version(&program)?;
+        Ok(Launcher { program, version, pmpi: pmpi(args)? })
+    }
+}
+
+fn version(program: &PathBuf) -> Result<String> {
+    let told = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let told = told.map_err(|error| file_error("starting", program.display(), error))?;
+    let text = String::from_utf8_lossy(&told.stdout);
+    let line = text.lines().next().unwrap_or_default().trim().to_owned();
+    // Some builds name its run-time.
+    match line.contains("(Open MPI) 4.") || line.contains("(OpenRTE) 4.") {
+        true => Ok(line),
+        false => {
+            let detail = format!(
+                "{} is no mpirun of Open MPI 4, which is what can be told where ranks run; it says {line:?}; \
+                 name another with --mpirun",
+                program.display()
+            );
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }
+}
+
+fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
+    let Some(named) = &args.pmpi else {
+        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
+        return Ok(beside.filter(|path| path.is_file()));
+    };
+    // The loader of the ranks would go on without it, and in silence.
+    named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
+}
+
+/// Becomes what the launcher asks for, in `network`. As with ssh, the words are the host, which is that
+/// network's, and what a shell there is to run.
+pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<Exit> {
+    let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
+        return Err(Error::new(ErrorKind::InvalidArgument, "--enter needs a host and what to run there"));
+    };
+    let name = network.display();
+    let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
+    fordway_sys::enter_network_namespace(&opened)
+        .map_err(|error| file_error("entering", network.display(), error.into()))?;
+    // The program takes this one's place, in this thread, so it is in the network.
+    let error = Command::new("sh").arg("-c").arg(command.join(OsString::from(" ").as_os_str())).exec();
+    Err(file_error("starting", "sh", error))
 }

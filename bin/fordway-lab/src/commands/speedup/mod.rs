@@ -1,38 +1,33 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays.
+//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays; where ranks run
+//! and what carries their messages; and a published table, recomputed.
 
-mod check;
-mod enter;
-mod lanes;
 mod launch;
-mod launcher;
 
 use std::time::Instant;
 
 use fordway_command::{Context, Exit, file_error};
 use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table};
+use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::speedup::{Fitted, Outcome, Plan, Time, describe, fits, measure};
+use fordway_workload::speedup::{Fitted, Outcome, Plan, RICHTER, Time, check, describe, fits, measure};
 use fordway_workload::summary::Header;
 use serde_json::{Map, Value, json};
 
-use self::lanes::Way;
-use self::launch::Jobs;
-use self::launcher::Launcher;
-use super::page;
+use self::launch::{Jobs, Launcher};
 use crate::args::{SpeedupArgs, TimeArg};
 
 pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
     if let Some(table) = &args.check {
-        return check::run(table, context);
+        return check_table(table, context);
     }
     if let Some(network) = &args.enter {
-        return enter::run(network, &args.command);
+        return launch::enter(network, &args.command);
     }
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let launcher = Launcher::find(args)?;
     let mut warnings = Vec::new();
-    let ways = lanes::bring_up(&args.setup, context, &mut warnings)?;
+    let ways = bring_up(&args.setup, context, &mut warnings)?;
     let plan = plan(args, ways.len())?;
     let lanes: Vec<Lane> = ways.iter().map(Way::lane).collect();
     let mut jobs = Jobs::new(args, &launcher, ways, context)?;
@@ -118,7 +113,7 @@ fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -
         context.output.note(&format!("warning: {warning}"));
     }
     context.output.text(&format!("run: {}", args.out.display()))?;
-    if args.no_report { Ok(()) } else { page::write(&args.out, context) }
+    if args.no_report { Ok(()) } else { super::write_page(&args.out, context) }
 }
 
 /// What a fit says, and whether it can be believed.
@@ -140,4 +135,110 @@ fn sentence(fitted: &Fitted) -> String {
             fit.points
         ),
     }
+}
+
+/// What follows the name of a set-up in which ranks give way while they wait.
+const YIELD: &str = "+yield";
+
+/// What carries messages.
+#[derive(Debug)]
+enum Carrier {
+    /// Whatever MPI chooses.
+    Default,
+    SharedMemory,
+    Loopback,
+    /// Two networks, with half of the ranks in each.
+    Networks(Ends),
+}
+
+/// One set-up that is up.
+#[derive(Debug)]
+struct Way {
+    name: String,
+    description: String,
+    carrier: Carrier,
+    is_yielding: bool,
+}
+
+impl Way {
+    fn lane(&self) -> Lane {
+        let how = if self.is_yielding { "; ranks give way while they wait" } else { "" };
+        Lane { name: self.name.clone(), description: format!("{}{how}", self.description) }
+    }
+}
+
+/// Brings up what `names` ask for; what does not come up is told, and left out. The first is the reference,
+/// so it must.
+///
+/// Errors: `InvalidArgument` for names that are none, or come twice; errors of the reference.
+fn bring_up(names: &[String], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
+    if names.len() > 64 {
+        return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
+    }
+    let mut ways: Vec<Way> = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            let detail = format!("there are two set-ups called {name:?}; name each once");
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        context.interrupt.check()?;
+        match way(name) {
+            Ok(way) => ways.push(way),
+            Err(error) if at == 0 || error.kind() == ErrorKind::InvalidArgument => return Err(error),
+            Err(error) => warnings.push(format!("{name} is left out: {error}")),
+        }
+    }
+    Ok(ways)
+}
+
+fn way(name: &str) -> Result<Way> {
+    let (base, is_yielding) = match name.strip_suffix(YIELD) {
+        Some(base) => (base, true),
+        None => (name, false),
+    };
+    let (carrier, description) = match base {
+        "default" => (Carrier::Default, "As MPI chooses".to_owned()),
+        "shm" => (Carrier::SharedMemory, "Shared memory of this machine".to_owned()),
+        "loopback" => (Carrier::Loopback, "TCP on this machine's loopback device".to_owned()),
+        other => networks(other)?,
+    };
+    Ok(Way { name: name.to_owned(), description, carrier, is_yielding })
+}
+
+fn networks(name: &str) -> Result<(Carrier, String)> {
+    let setup = Setup::load(name)?;
+    let fordway = std::env::current_exe()
+        .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+    // A wire of a cluster takes large pieces, and its cards cut them.
+    let wire = Wire { is_offloading: true, ..Wire::default() };
+    let ends = Ends::lay(&setup, &wire, &fordway)?;
+    Ok((Carrier::Networks(ends), format!("Half of the ranks on each side of: {}", setup.description)))
+}
+
+/// The name of the table that is built in.
+const BUILT_IN: &str = "richter";
+
+/// Answers `Corrupt` if something printed does not follow from the times.
+fn check_table(table: &str, context: &Context) -> Result<Exit> {
+    let text = match table {
+        BUILT_IN => RICHTER.to_owned(),
+        file => std::fs::read_to_string(file).map_err(|error| file_error("reading", file, error))?,
+    };
+    let rows = check(&text)?;
+    let headings = ["n", "wall s", "S", "= S", "E %", "= E %"];
+    let [ranks, wall, speedup, own_speedup, efficiency, own_efficiency] = headings;
+    context.output.text(&format!(
+        "{:<56} {ranks:>2} {wall:>6} {speedup:>5} {own_speedup:>5} {efficiency:>4} {own_efficiency:>6}",
+        "set-up"
+    ))?;
+    for row in &rows {
+        context.output.record(row)?;
+    }
+    let wrong = rows.iter().filter(|row| row.problem().is_some()).count();
+    context.output.text(&format!(
+        "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows are not what their times say.",
+        rows.len()
+    ))?;
+    // A published table is not ours to fail by.
+    Ok(if wrong == 0 || table == BUILT_IN { Exit::Ok } else { Exit::Corrupt })
 }

@@ -1,7 +1,6 @@
 //! Decisions, with a clock of the test's own.
 
-use super::supervise::TRIAL;
-use super::*;
+use super::{TRIAL, *};
 
 const PATIENCE: Patience =
     Patience { stall: Duration::from_secs(1), detection: Duration::from_secs(2), floor_bytes_per_s: 1e6 };

@@ -1,7 +1,8 @@
-//! How this node reaches others by its network interfaces.
+//! How this node reaches others: its network interfaces, which processors take their interrupts, and ways past TCP/IP, as
+//! InfiniBand, RoCE and EFA are.
 
 use super::Answer;
-use crate::doctor::finding::Said;
+use crate::doctor::Said;
 use crate::doctor::tree::{Tree, Unseen, listed};
 
 /// Richter's least speed, and his better one, in Mbit/s.
@@ -190,4 +191,153 @@ pub(super) fn tcp_buffers(tree: &Tree) -> Answer {
         false => Said::ok(so),
     };
     Ok(said.measured("smaller buffer", bytes, "B"))
+}
+
+const INTERRUPTS: &str = "proc/interrupts";
+/// Fewer interrupts than this say nothing about where they go.
+const INTERRUPTS_ENOUGH: u64 = 1000;
+
+pub(super) fn interrupts_spread(tree: &Tree, name: &str) -> Answer {
+    let device = tree.link(&format!("sys/class/net/{name}/device"))?;
+    let cpus = listed(&tree.read("sys/devices/system/cpu/online")?).len();
+    let counts = counted(&tree.read(INTERRUPTS)?, name, &device);
+    let total: u64 = counts.iter().sum();
+    if total < INTERRUPTS_ENOUGH || cpus < 2 {
+        let so =
+            format!("{total} interrupts of it on {cpus} processors so far: too few to see where they go");
+        return Ok(Said::cannot_see(so, "look again under load"));
+    }
+    let most = counts.iter().max().copied().unwrap_or(0);
+    let share = 100.0 * most as f64 / total as f64;
+    // Two processors share evenly at 50 %, many at less: what one takes beyond its part counts.
+    let said = match share > 90.0 {
+        true => Said::costs(
+            format!(
+                "one processor takes {share:.0} % of its interrupts, and whoever computes there is interrupted"
+            ),
+            "run irqbalance or set /proc/irq/*/smp_affinity_list, and leave that processor to the system",
+        ),
+        false => Said::ok(format!("its interrupts are spread: the busiest processor takes {share:.0} %")),
+    };
+    Ok(said.measured("busiest processor's share", share, "%"))
+}
+
+/// Interrupts of the interface for each processor: those whose line ends in its name, or its device's.
+fn counted(text: &str, name: &str, device: &str) -> Vec<u64> {
+    let mut lines = text.lines();
+    let cpus = lines.next().map_or(0, |line| line.split_whitespace().count());
+    let mut sums = vec![0; cpus];
+    for line in lines {
+        let fields: Vec<_> = line.split_whitespace().skip(1).collect();
+        let names = fields.get(cpus..).unwrap_or_default();
+        if names.iter().any(|field| is_of(field, name) || is_of(field, device)) {
+            for (sum, count) in sums.iter_mut().zip(&fields) {
+                *sum += count.parse().unwrap_or(0);
+            }
+        }
+    }
+    sums
+}
+
+/// `virtio2-input.0`, `eth0-TxRx-3` and `mlx5_comp7@pci:0000:3b:00.0` name their device; `eth01-rx` is
+/// not eth0's.
+fn is_of(field: &str, name: &str) -> bool {
+    field.match_indices(name).any(|(at, _)| {
+        let before = field[..at].chars().next_back();
+        let after = field[at + name.len()..].chars().next();
+        !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(char::is_alphanumeric)
+    })
+}
+
+const DEVICES: &str = "sys/class/infiniband";
+/// Drivers that are software on an ordinary interface.
+const SOFTWARE: [&str; 2] = ["rdma_rxe", "siw"];
+/// The bit of a partition key that says full member; limited ones cannot talk to each other.
+const FULL_MEMBER: u16 = 0x8000;
+
+pub(super) fn rdma_devices(tree: &Tree) -> Vec<String> {
+    tree.names(DEVICES).unwrap_or_default()
+}
+
+pub(super) fn no_rdma_device() -> Said {
+    Said::cannot_see(
+        "no RDMA device is seen here: if there is none, messages between nodes go by TCP/IP, with the kernel's \
+         work for each",
+        "ask for nodes with InfiniBand, RoCE or EFA, and in a container for the devices (a device plug-in)",
+    )
+}
+
+pub(super) fn no_partition() -> Said {
+    Said::cannot_see("no InfiniBand port is seen here, so its partitions are not either", "see rdma")
+}
+
+pub(super) fn rdma_port(tree: &Tree, device: &str) -> Answer {
+    let state = tree.read(&format!("{DEVICES}/{device}/ports/1/state"))?;
+    let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
+    let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
+    let driver = tree.link(&format!("{DEVICES}/{device}/device/driver"));
+    // The software ones hang on no device of the bus.
+    let is_software = driver.as_ref().is_ok_and(|driver| SOFTWARE.contains(&driver.as_str()))
+        || SOFTWARE.iter().any(|_| device.starts_with("rxe") || device.starts_with("siw"));
+    let gbit = rate.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+    let said = match (state.contains("ACTIVE"), is_software) {
+        (false, _) => Said::costs(
+            format!("port 1 is {state:?}: nothing goes over it"),
+            "check the cable, and that a subnet manager runs (sminfo)",
+        ),
+        (true, true) => Said::costs(
+            format!("{layer}: RDMA in software, over an ordinary interface: the kernel's work stays"),
+            "use it for tests only",
+        ),
+        (true, false) if !can_be_opened(tree) => Said::costs(
+            format!("{layer}, {rate}, but there is no /dev/infiniband/uverbs*: MPI falls back to TCP"),
+            "load ib_uverbs; in a container, hand over /dev/infiniband (an RDMA device plug-in) and raise memlock",
+        ),
+        (true, false) => Said::ok(format!("{layer}, {rate}")),
+    };
+    Ok(match gbit {
+        Some(gbit) => said.measured("port", gbit, "Gbit/s"),
+        None => said,
+    })
+}
+
+fn can_be_opened(tree: &Tree) -> bool {
+    (0..16).any(|number| tree.has(&format!("dev/infiniband/uverbs{number}")))
+}
+
+/// The partitions that the subnet manager has put the port in: what Richter misses in Neutron.
+pub(super) fn rdma_partition(tree: &Tree, device: &str) -> Answer {
+    let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
+    if layer != "InfiniBand" {
+        return Ok(Said::ok(format!("{layer}: partitions are InfiniBand's")));
+    }
+    let directory = format!("{DEVICES}/{device}/ports/1/pkeys");
+    let key = |name: &String| {
+        let text = tree.read(&format!("{directory}/{name}")).ok()?;
+        u16::from_str_radix(text.trim_start_matches("0x"), 16).ok().filter(|key| *key != 0)
+    };
+    let keys: Vec<u16> = tree.names(&directory)?.iter().filter_map(key).collect();
+    let texts = keys.iter().map(|key| format!("{key:#06x}")).collect::<Vec<_>>().join(", ");
+    match keys.iter().any(|key| key & FULL_MEMBER != 0) {
+        _ if keys.is_empty() => Err(Unseen::unknown(&directory, "no key")),
+        true => Ok(Said::ok(format!("member of {texts}"))),
+        false => Ok(Said::costs(
+            format!("a limited member of {texts} only: it cannot talk to other limited members"),
+            "have the subnet manager make it a full member of the job's partition",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_device_are_told_by_its_name() {
+        let text = "       CPU0   CPU1\n 38:  5  7  PCI-MSIX 1-edge  virtio2-input.0\n 39:  1  0  PCI-MSIX 2-edge \
+                    virtio21-input.0\n 40: 2 2 PCI-MSI 3-edge mlx5_comp0@pci:0000:3b:00.0\nLOC: 9 9 Local timer";
+        assert_eq!(counted(text, "eth0", "virtio2"), [5, 7]);
+        assert_eq!(counted(text, "ib0", "0000:3b:00.0"), [2, 2]);
+        assert_eq!(counted(text, "eth0", "none"), [0, 0]);
+    }
 }

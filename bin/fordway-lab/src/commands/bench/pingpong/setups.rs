@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use fordway_command::Context;
 use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::points::windows;
+use super::load::windows;
 use crate::args::PingpongBenchArgs;
-use crate::commands::pingpong::caller::Caller;
-use fordway_command::Context;
+use crate::commands::pingpong::Caller;
 
 /// Where pong and ping listen. On a machine others may be there: `--set port=` says another.
 const PORTS: (u16, u16) = (18_080, 18_081);

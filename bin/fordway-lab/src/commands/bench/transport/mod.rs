@@ -1,23 +1,29 @@
-//! `bench transport`: the same messages by MPI, TCP, HTTP and the lanes, in turn.
+//! `bench transport`: the same messages by MPI, TCP, HTTP and the lanes, in turn; and the transports of a run, each with what
+//! it needs.
 
-pub(in crate::commands) mod alone;
-mod mpi;
-mod nginx;
+pub(in crate::commands) mod mpi;
 mod process;
-mod setup;
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_command::{Context, Exit};
-use fordway_measure::{Machine, Run, transfer_table};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_command::{Context, Exit, file_error};
+use fordway_measure::{Lane, Machine, Run, transfer_table};
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
 use fordway_workload::summary::Header;
-use fordway_workload::transport::{Outcome, Plan, Progress, TcpLink, describe, follow, run as drive};
+use fordway_workload::transport::{
+    Linked, Objects, Outcome, Plan, Progress, TcpLink, Transport, describe, follow, message_of, run as drive,
+};
+use tempfile::TempDir;
 
-use self::setup::Transports;
-use crate::args::TransportArgs;
-use crate::commands::page;
+use self::process::{Door, Nginx, Program};
+use crate::args::{TransportArg, TransportArgs};
+use crate::commands;
+use crate::commands::gateway::GatewayProcess;
 
 pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
     if let Some(address) = args.follow {
@@ -85,8 +91,201 @@ fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
     }
     context.output.text(&format!("run: {}", args.setting.out.display()))?;
     if !args.no_report {
-        page::write(&args.setting.out, context)?;
+        commands::write_page(&args.setting.out, context)?;
     }
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(if is_wrong { Exit::Corrupt } else { Exit::Ok })
+}
+
+/// The bucket of the messages.
+const BUCKET: &str = "transport";
+
+/// All transports, ready.
+struct Transports {
+    all: Vec<Box<dyn Transport>>,
+    /// Those that end with their transports.
+    programs: Vec<Program>,
+    gateways: Vec<GatewayProcess>,
+    nginx: Option<Nginx>,
+    /// The processes that ask, this one included, and those that answer.
+    askers: Vec<u32>,
+    answerers: Vec<u32>,
+    /// What was left out, and why.
+    missing: Vec<String>,
+    dir: TempDir,
+}
+
+impl Transports {
+    /// Starts what `args` ask for, with the messages of `plan` in a new directory in `root`.
+    /// Errors: `Unavailable` for what is asked for by name and is not installed.
+    fn open(args: &TransportArgs, plan: &Plan, root: &Path) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
+        let dir = dir.map_err(|error| file_error("making a directory in", root.display(), error))?;
+        let mut transports = Transports {
+            all: Vec::new(),
+            programs: Vec::new(),
+            gateways: Vec::new(),
+            nginx: None,
+            askers: vec![std::process::id()],
+            answerers: Vec::new(),
+            missing: Vec::new(),
+            dir,
+        };
+        let is_asked = |one: &TransportArg| args.transports.is_empty() || args.transports.contains(one);
+        let store = transports.messages(plan)?;
+        for transport in TransportArg::ALL.into_iter().filter(is_asked) {
+            let before = transports.all.len();
+            transports.add(transport, args, &store)?;
+            if transports.all.len() == before && !args.transports.is_empty() {
+                return Err(Error::new(ErrorKind::Unavailable, transports.missing.join("; ")));
+            }
+        }
+        keep_on(&transports.askers, &args.pin_client)?;
+        keep_on(&transports.answerers, &args.pin_server)?;
+        Ok(transports)
+    }
+
+    /// Writes a message of each size.
+    fn messages(&self, plan: &Plan) -> Result<Arc<dyn Store>> {
+        let (root, bucket) = (self.dir.path().join("s3"), Bucket::new(BUCKET)?);
+        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        let config = PosixConfig { etag_policy: ETagPolicy::Fast, ..PosixConfig::default() };
+        let store = PosixStore::open(&root, config)?;
+        store.create_bucket(&bucket)?;
+        for size in &plan.sizes {
+            store.put(&bucket, &message_of(*size)?, &Objects::content(*size), &PutOptions::default())?;
+        }
+        Ok(Arc::new(store))
+    }
+
+    fn add(
+        &mut self,
+        transport: TransportArg,
+        args: &TransportArgs,
+        embedded: &Arc<dyn Store>,
+    ) -> Result<()> {
+        let root = self.dir.path().join("s3");
+        match transport {
+            TransportArg::Mpi => self.add_mpi(args),
+            TransportArg::Tcp => self.add_tcp(),
+            TransportArg::Nginx => self.add_nginx(args, &root),
+            TransportArg::Http => {
+                let gateway = GatewayProcess::start(&root, ETagPolicy::Fast, Durability::None)?;
+                let what = "signed GET over HTTP/1.1 on loopback from a gateway process";
+                self.add_gateway("http", what, gateway, args)
+            }
+            TransportArg::Node => {
+                let gateway = GatewayProcess::start_node(&root, ETagPolicy::Fast, Durability::None)?;
+                let what = "messages over a Unix socket from a gateway process, descriptors of large files";
+                self.add_gateway("node", what, gateway, args)
+            }
+            TransportArg::Embedded => {
+                let what = "S3 semantics as POSIX calls in this process: there is no other side";
+                self.add_objects("embedded", what, embedded.clone(), None, args)
+            }
+        }
+    }
+
+    fn add_mpi(&mut self, args: &TransportArgs) -> Result<()> {
+        let (found, missing) = mpi::find(args);
+        self.missing.extend(missing);
+        for mpi in found {
+            for carrier in mpi.carriers() {
+                let job = mpi.start(*carrier, args.mpi_yield)?;
+                self.all.push(Box::new(job.remote));
+                self.programs.push(job.program);
+                self.askers.push(job.sides[0]);
+                self.answerers.push(job.sides[1]);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_tcp(&mut self) -> Result<()> {
+        let door = Door::open()?;
+        let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
+        let mut command = Command::new(exe);
+        command.args(["bench", "transport", "--follow", &door.address()?.to_string()]).stdin(Stdio::null());
+        let mut program = Program::start("tcp", &mut command)?;
+        let link = TcpLink::new(door.wait_for(&mut program)?)?;
+        let what = "a bare TCP connection on loopback between two processes, blocking, without Nagle's delay";
+        self.all.push(Box::new(Linked::new(lane("tcp", what), link)));
+        self.answerers.push(program.pid());
+        self.programs.push(program);
+        Ok(())
+    }
+
+    fn add_nginx(&mut self, args: &TransportArgs, root: &Path) -> Result<()> {
+        let Some(nginx) = Nginx::start(root, self.dir.path())? else {
+            self.missing.push("nginx is left out: it is not installed (Debian: nginx-light)".to_owned());
+            return Ok(());
+        };
+        let what = "GET of static files over HTTP/1.1 on loopback from one process of nginx";
+        self.add_objects("nginx", what, nginx.client()?, Some(nginx.pid()), args)?;
+        self.nginx = Some(nginx);
+        Ok(())
+    }
+
+    fn add_gateway(
+        &mut self,
+        name: &str,
+        what: &str,
+        gateway: GatewayProcess,
+        args: &TransportArgs,
+    ) -> Result<()> {
+        self.add_objects(name, what, gateway.client()?, Some(gateway.pid()), args)?;
+        self.gateways.push(gateway);
+        Ok(())
+    }
+
+    fn add_objects(
+        &mut self,
+        name: &str,
+        what: &str,
+        store: Arc<dyn Store>,
+        server_pid: Option<u32>,
+        args: &TransportArgs,
+    ) -> Result<()> {
+        let connections = usize::from(args.connections);
+        self.answerers.extend(server_pid);
+        let lane = lane(name, &format!("{what}; bandwidth by up to {connections} threads"));
+        let bucket = Bucket::new(BUCKET)?;
+        self.all.push(Box::new(Objects::new(lane, store, bucket, server_pid, connections)));
+        Ok(())
+    }
+
+    fn all(&mut self) -> &mut [Box<dyn Transport>] {
+        &mut self.all
+    }
+
+    fn descriptions(&self) -> Vec<Lane> {
+        self.all.iter().map(|transport| transport.lane().clone()).collect()
+    }
+
+    /// Ends everything and removes the messages.
+    fn close(self) -> Result<()> {
+        // Their connections end with them, which is what the programs wait for.
+        drop(self.all);
+        drop(self.nginx);
+        self.programs.into_iter().try_for_each(Program::finish)?;
+        self.gateways.into_iter().try_for_each(GatewayProcess::stop)?;
+        let path = self.dir.path().to_owned();
+        self.dir.close().map_err(|error| file_error("removing", path.display(), error))
+    }
+}
+
+/// Keeps processes on `cpus`, if any are named. Errors: `InvalidArgument` if there are no such.
+fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let pinned = processes.iter().try_for_each(|process| fordway_sys::pin_process(*process, cpus));
+    pinned.map_err(|errno| {
+        let why = format!("processes cannot be kept on processors {cpus:?}; name others");
+        Error::new(ErrorKind::InvalidArgument, why).caused_by(std::io::Error::from(errno))
+    })
+}
+
+fn lane(name: &str, description: &str) -> Lane {
+    Lane { name: name.to_owned(), description: description.to_owned() }
 }

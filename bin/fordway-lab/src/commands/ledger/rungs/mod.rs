@@ -1,21 +1,17 @@
 //! The rungs: each does the work of one layer, with the code that does it in earnest where that can be
-//! called by itself.
+//! called by itself. Those of bytes in memory are here: nothing, a copy, digests.
 
-pub(super) mod event_loop;
-pub(super) mod files;
-pub(super) mod heads;
-pub(super) mod http2;
-pub(super) mod layer;
-pub(super) mod memory;
-pub(super) mod node_frames;
-pub(super) mod publish;
+pub(super) mod framing;
 pub(super) mod request;
 pub(super) mod round_trip;
-pub(super) mod store;
-pub(super) mod tls;
+pub(super) mod storage;
+
+use std::hint::black_box;
 
 use bytes::Bytes;
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Result};
+use fordway_wire::sigv4::payload_hash;
+use fordway_workload::ledger::Rung;
 
 /// The largest size that a rung is made ready for; more would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
@@ -55,7 +51,7 @@ impl Operation {
     /// The key of its object with `size_bytes` of content: what is put is none of what is read.
     pub(super) fn name(self, size_bytes: u64) -> String {
         match self {
-            Operation::Get => files::name(size_bytes),
+            Operation::Get => storage::name_of_size(size_bytes),
             Operation::Put => format!("upload-{size_bytes}"),
         }
     }
@@ -71,5 +67,92 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     match what == wanted {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::Corrupt, "the operation brought other bytes than are stored")),
+    }
+}
+
+/// Nothing: what two readings of the clock cost, which is in every other figure.
+pub(super) struct Nothing;
+
+impl Rung for Nothing {
+    fn prepare(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A copy into memory that was used before.
+pub(super) struct Copy {
+    contents: Contents,
+    to: Vec<u8>,
+}
+
+impl Copy {
+    pub(super) fn new(contents: &Contents) -> Self {
+        Copy { contents: contents.clone(), to: Vec::new() }
+    }
+}
+
+impl Rung for Copy {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.to.resize(size_bytes as usize, 0);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let from = self.contents.of(self.to.len() as u64);
+        self.to.copy_from_slice(black_box(from));
+        black_box(&self.to);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.to, self.contents.of(self.to.len() as u64))
+    }
+}
+
+/// A digest of the content.
+pub(super) struct Digest {
+    of: fn(&[u8]),
+    contents: Contents,
+    size_bytes: u64,
+}
+
+impl Digest {
+    fn new(contents: &Contents, of: fn(&[u8])) -> Self {
+        Digest { of, contents: contents.clone(), size_bytes: 0 }
+    }
+
+    /// SHA-256, as a signed payload needs it.
+    pub(super) fn sha256(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| drop(black_box(payload_hash(bytes))))
+    }
+
+    /// MD5, which the gateway makes ETags of.
+    pub(super) fn md5(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| {
+            let mut hasher = Hasher::new(ETagPolicy::Md5, false, None);
+            hasher.update(bytes);
+            let _ = black_box(hasher.finish(&Expected::default()));
+        })
+    }
+
+    /// CRC-64/NVME, the checksum that S3 takes by default.
+    pub(super) fn crc64nvme(contents: &Contents) -> Self {
+        Digest::new(contents, |bytes| drop(black_box(Checksum::of(ChecksumAlgorithm::Crc64Nvme, bytes))))
+    }
+}
+
+impl Rung for Digest {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        (self.of)(black_box(self.contents.of(self.size_bytes)));
+        Ok(())
     }
 }

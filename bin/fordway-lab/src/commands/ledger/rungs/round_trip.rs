@@ -1,5 +1,5 @@
 //! Round trips over a socket to a process that only answers, with messages of the very sizes that a lane
-//! has on the wire, by the system calls that it makes.
+//! has on the wire, by the system calls that it makes; or by a library's event loop on both sides, as in HTTP/2.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream};
@@ -9,14 +9,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fordway_command::file_error;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::{Builder, Runtime};
 
 use super::super::echo::{Form, Lookout, ORDER_BYTES, Order};
-use fordway_command::file_error;
+use super::framing::PIECE_BYTES;
 
 /// What the client of the HTTP lane receives at a time while it waits for a head.
 const HEAD_BUFFER_BYTES: usize = 16 << 10;
@@ -284,6 +287,63 @@ impl Rung for Tcp {
         send_all(&self.socket, &self.trip.request, &[], None).map_err(failed)?;
         self.trip.received = self.receive().map_err(failed)?;
         self.trip.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.trip.check()
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        Some(self.other.pid())
+    }
+}
+
+/// Over TCP on the loopback interface. What comes is taken over and over into the same memory.
+pub(in crate::commands::ledger) struct EventLoops {
+    runtime: Runtime,
+    socket: tokio::net::TcpStream,
+    buffer: Vec<u8>,
+    trip: Trip,
+    other: Other,
+}
+
+impl EventLoops {
+    /// With a process at the other side that is given `file` and does not send it.
+    pub(in crate::commands::ledger) fn new(file: &Path, sizes: Sizes) -> Result<Self> {
+        let failed = |error| file_error("listening at", "127.0.0.1", error);
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let mut other = start(&format!("loop:{address}"), file)?;
+        let (socket, _) = accepted(|| listener.accept(), &mut other)?;
+        socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).map_err(failed)?;
+        send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let socket = runtime.block_on(async { tokio::net::TcpStream::from_std(socket) }).map_err(failed)?;
+        Ok(EventLoops { runtime, socket, buffer: vec![0; PIECE_BYTES], trip: Trip::new(sizes), other })
+    }
+}
+
+impl Rung for EventLoops {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.trip.prepare(size_bytes)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let EventLoops { runtime, socket, buffer, trip, .. } = self;
+        trip.received = 0;
+        let done: std::io::Result<()> = runtime.block_on(async {
+            socket.write_all(&trip.request).await?;
+            while trip.received < trip.expected() {
+                match socket.read(buffer).await? {
+                    0 => break,
+                    count => trip.received += count,
+                }
+            }
+            Ok(())
+        });
+        done.map_err(|error| file_error("a round trip by", "TCP", error))?;
+        trip.check()
     }
 
     fn check(&self) -> Result<()> {

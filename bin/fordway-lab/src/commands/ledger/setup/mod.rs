@@ -1,32 +1,25 @@
-//! The rungs and ways of a ledger, each with what it needs.
-//!
-//! * `gets`: ways that read
-//! * `networks`: ways through networks of their own
-//! * `puts`: ways that write
+//! The rungs and ways of a ledger, each with what it needs. [`ways`] read and write; those through networks of their own are
+//! here, and show what an overlay adds to one that is known.
 
-mod gets;
-mod networks;
-mod puts;
+mod ways;
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
+use fordway_command::file_error;
 use fordway_measure::Lane;
-use fordway_netlab::setup::{Ends, Setup};
+use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::Objects as _;
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, PutOptions, Result};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
 use fordway_workload::ledger::{MeasuredRung, Path, Rung};
 
-use super::rungs::files::{Files, name};
-use super::rungs::heads::Http1Heads;
-use super::rungs::memory::{Copy, Digest, Nothing};
-use super::rungs::request::{S3Request, Sign};
-use super::rungs::store::Objects;
-use super::rungs::{Contents, Operation};
+use self::ways::{http_messages, with_get_request};
+use super::rungs::request::{Http1Heads, S3Request, Sign};
+use super::rungs::round_trip::Tcp;
+use super::rungs::storage::{Files, Get, Objects, name_of_size};
+use super::rungs::{Contents, Copy, Digest, Nothing, Operation};
 use crate::args::PathArg;
 use crate::commands::gateway::GatewayProcess;
-use fordway_command::file_error;
 
 /// Content of a TLS record, and what it has besides.
 const RECORD_BYTES: u64 = 16 << 10;
@@ -70,7 +63,7 @@ impl Ladder {
         let largest = sizes.last().copied().unwrap_or_default();
         let contents = Contents::new(largest);
         for &size in sizes {
-            store.put(&bucket, &Key::new(name(size))?, contents.of(size), &PutOptions::default())?;
+            store.put(&bucket, &Key::new(name_of_size(size))?, contents.of(size), &PutOptions::default())?;
         }
         let files = Files::new(&root.join(BUCKET), &contents);
         let largest = files.path(largest);
@@ -157,7 +150,7 @@ impl Ladder {
         Ok(request)
     }
 
-    /// Their heads, as the rung `name`.
+    /// Their heads, as the rung `name_of_size`.
     fn heads(&mut self, name: &str, request: &S3Request) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1Heads::new(request))))
@@ -175,4 +168,45 @@ fn chosen(names: &[String]) -> Result<Vec<Setup>> {
         }
     }
     Ok(setups)
+}
+
+impl Ladder {
+    /// An HTTP get through the network of a set-up. What this machine or this user cannot set up is left
+    /// out, and `left_out` says why. Errors: `InvalidArgument` for what is no set-up of networks alone.
+    fn network(&mut self, setup: &Setup, site: &Site<'_>) -> Result<()> {
+        let fordway = std::env::current_exe()
+            .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
+        // A wire of a cluster takes large pieces, and its cards cut them.
+        let wire = Wire { is_offloading: true, ..Wire::default() };
+        match Ends::lay(setup, &wire, &fordway) {
+            Ok(ends) => self.http_through(setup, ends, site),
+            Err(error) if error.kind() == ErrorKind::NotImplemented => {
+                self.left_out.push(format!("the network {} is left out: {error}", setup.name));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn http_through(&mut self, setup: &Setup, ends: Ends, site: &Site<'_>) -> Result<()> {
+        self.embedded_rungs(site)?;
+        let request = self.get_request(site)?;
+        let trip = format!("tcp round trip, {}", setup.name);
+        let description = format!("messages as long as HTTP/1.1's by TCP through: {}", setup.description);
+        self.add(&trip, &description, || {
+            Ok(Box::new(Tcp::through(&ends, &site.largest, http_messages(request))?))
+        })?;
+        let whole = format!("http get, {}", setup.name);
+        let description = format!("S3 over HTTP/1.1, a gateway process, through: {}", setup.description);
+        let gateway = GatewayProcess::start_at(&ends.far, site.root, ETagPolicy::Fast, Durability::None)?;
+        let objects = Objects::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let pid = gateway.pid();
+        self.gateways.push(gateway);
+        self.add(&whole, &description, || {
+            Ok(Box::new(Get::new(objects, Some(pid)).from(&ends.near.network)))
+        })?;
+        self.networks.push(ends);
+        self.paths.push(with_get_request(Path::new(&whole), &trip));
+        Ok(())
+    }
 }

@@ -1,0 +1,165 @@
+//! Memory: files as memory, huge pages, and the heap of this process.
+
+use std::fs::File;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::LazyLock;
+
+use rustix::io::{Errno, Result};
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
+
+use super::file::last_errno;
+use crate::call::point;
+
+/// Bytes of a file, mapped for reading.
+///
+/// What is mapped stays the version it was, because an object is replaced by another file and never
+/// written in place. A POSIX program that cuts the file short makes an access behind its new end a
+/// `SIGBUS`; a caller that cannot rule that out reads instead.
+#[derive(Debug)]
+pub struct Mapping {
+    /// The first page; dangling where nothing is mapped.
+    pages: NonNull<u8>,
+    mapped_bytes: usize,
+    /// Where the bytes asked for begin in the first page, and how many they are.
+    offset: usize,
+    len: usize,
+}
+
+// SAFETY: the memory is read-only for as long as the mapping lives, and owned by it alone.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; shared reads need no order.
+unsafe impl Sync for Mapping {}
+
+static PAGE_BYTES: LazyLock<u64> = LazyLock::new(|| rustix::param::page_size() as u64);
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset`, which must be within it.
+    /// Cost: one `mmap`, a page fault for each page (or group of pages) touched, one `munmap`.
+    /// Errors: `NODEV` where the file system cannot map files, `NOMEM`, `OVERFLOW`.
+    pub fn new(file: &File, offset: u64, len: u64) -> Result<Self> {
+        let before = offset % *PAGE_BYTES;
+        let mapped = usize::try_from(len.checked_add(before).ok_or(Errno::OVERFLOW)?);
+        let mapped_bytes = mapped.map_err(|_| Errno::OVERFLOW)?;
+        let (start, len) = (offset - before, mapped_bytes - before as usize);
+        let mut mapping =
+            Mapping { pages: NonNull::dangling(), mapped_bytes: 0, offset: before as usize, len };
+        // The kernel maps no empty range.
+        if len > 0 {
+            mapping.pages = map(file, start, mapped_bytes)?;
+            mapping.mapped_bytes = mapped_bytes;
+        } else {
+            mapping.offset = 0;
+        }
+        Ok(mapping)
+    }
+}
+
+fn map(file: &File, start: u64, bytes: usize) -> Result<NonNull<u8>> {
+    point("mmap")?;
+    let start = libc::off_t::try_from(start).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
+    let address = unsafe {
+        libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), start)
+    };
+    match address {
+        libc::MAP_FAILED => Err(last_errno()),
+        address => NonNull::new(address.cast()).ok_or(Errno::NOMEM),
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `offset + len` bytes from `pages` on are mapped until `self` is dropped, or `len` and
+        // `offset` are 0 and the pointer is not null.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().add(self.offset), self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.mapped_bytes > 0 {
+            // SAFETY: just these pages were mapped by `new`, and nothing borrows from them any more.
+            unsafe { libc::munmap(self.pages.as_ptr().cast(), self.mapped_bytes) };
+        }
+    }
+}
+
+/// Has the kernel back `memory` by huge pages (2 MiB on x86-64) when it is first touched: a fault for each of them
+/// instead of one for each 4 KiB. Worth it for fresh memory of several MiB that will all be used. It is a hint
+/// (`MADV_HUGEPAGE`), which changes no byte; where the kernel has no such pages to give, nothing happens.
+/// Cost: one `madvise`.
+pub fn in_huge_pages(memory: &mut [u8]) {
+    let aligned = memory.as_ptr().align_offset(page_size());
+    let Some(whole) = memory.get_mut(aligned..) else { return };
+    let len = whole.len() / page_size() * page_size();
+    // SAFETY: the pages lie within `memory`, which is ours alone here, and the advice leaves their content as it is.
+    let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
+}
+
+/// Bytes that were freed, and that the allocator keeps for what comes next; 0 where it does not tell.
+/// Cost: a look at each list of free blocks, in microseconds unless there are very many.
+pub fn unused_heap_bytes() -> u64 {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: it reads the allocator's own counters under the allocator's own locks.
+        unsafe { libc::mallinfo2() }.fordblks as u64
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    0
+}
+
+/// Gives the system back what the heap does not use. Cost: a millisecond for some 10 MiB; what else allocates
+/// waits for that.
+pub fn give_back_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it touches only memory that the allocator holds free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn any_range_is_what_the_file_holds() {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..20_000_u32).map(|at| (at / 7) as u8).collect();
+        file.write_all(&content).unwrap();
+        for (offset, len) in
+            [(0, 20_000), (0, 0), (4096, 4096), (4095, 2), (19_999, 1), (20_000, 0), (5000, 0)]
+        {
+            let mapping = Mapping::new(&file, offset, len).unwrap();
+            assert_eq!(&*mapping, &content[offset as usize..][..len as usize], "{len} bytes at {offset}");
+        }
+        assert_eq!(Mapping::new(&file, u64::MAX, 2).unwrap_err(), Errno::OVERFLOW);
+    }
+
+    #[test]
+    fn content_stays_and_any_memory_will_do() {
+        let mut memory = vec![7; 5 << 20];
+        in_huge_pages(&mut memory);
+        in_huge_pages(&mut memory[1..100]);
+        in_huge_pages(&mut []);
+        assert!(memory.iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn what_was_freed_is_given_back() {
+        let mut blocks: Vec<Vec<u8>> = (0..2_000).map(|_| vec![7; 20_000]).collect();
+        let before = unused_heap_bytes();
+        // The last one stays, and keeps those before it from going back by themselves.
+        blocks.drain(..1_999);
+        let unused = unused_heap_bytes();
+        assert!(cfg!(not(target_env = "gnu")) || unused > before + (10 << 20), "{before} {unused}");
+        give_back_heap();
+    }
+}

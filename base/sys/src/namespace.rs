@@ -1,0 +1,232 @@
+//! Namespaces: networks with devices whose wire is a descriptor (TUN), directories that no other process sees, and processes
+//! that do not outlive their starter.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::{Errno, Result};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use super::file::last_errno;
+
+/// Puts the calling thread, and no other, into a new network namespace in which there is nothing but
+/// a loopback device that is down. The namespace has no name: it lives as long as a thread is in it or
+/// a descriptor of it is open, so nothing is left of it after any death of its maker.
+///
+/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, and everybody in a user namespace of their own.
+pub fn new_network_namespace() -> io::Result<OwnedFd> {
+    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    Ok(File::open("/proc/thread-self/ns/net")?.into())
+}
+
+/// Puts the calling thread, and no other, into a network namespace. Threads and processes that it starts
+/// later are in it too. Errors: `PERM` as above, `INVAL` for what is no network namespace.
+pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
+/// The next process that the calling thread starts is the first of a new process namespace: when it
+/// ends, all that it started end, whether they detached themselves or not. The thread can start no
+/// other process once that one has ended. Errors: `PERM` as above.
+pub fn own_process_namespace() -> Result<()> {
+    // SAFETY: as above; this one concerns only processes that are made later.
+    unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
+}
+
+/// Has the process that `command` starts be killed when the thread that starts it ends, however
+/// that comes to be. Errors: the start fails where the kernel refuses, which none does.
+pub fn end_with_thread(command: &mut Command) {
+    let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: between fork and exec only a system call is made; no memory is taken and no lock.
+    unsafe { command.pre_exec(end) };
+}
+
+/// Puts the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in
+/// memory: what is written there is seen by nobody outside, and gone with the last process within and the
+/// last descriptor of the namespace. All else is as it was; what is mounted later stays within.
+///
+/// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
+pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the flag does not touch the descriptors that threads share, which is what makes others unsafe.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"fordway", directory, c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV)?;
+    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+}
+
+/// Puts the calling thread, and no other, into a mount namespace, with processes that it starts later.
+/// Its working directory is the root from then on. Errors: `PERM` as above, `INVAL` for what is no mount namespace.
+pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
+    // SAFETY: as above. A thread that shares its root and working directory with others may not leave.
+    unsafe { unshare_unsafe(UnshareFlags::FS)? };
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
+}
+
+fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: all are strings that end with a zero and outlive the call; there is no data.
+    let answer =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
+}
+
+/// What precedes each packet: see [`PacketHeader`].
+const HEADER_BYTES: usize = 10;
+
+/// The most that one read gives: a header, and a packet of 64 KiB.
+pub const TUN_READ_BYTES_MAX: usize = HEADER_BYTES + 65_536;
+
+/// A device in the network namespace of the thread that made it. What the kernel sends through it is
+/// read here, a packet of IP at a time behind its header; what is written here the kernel receives.
+/// Reads and writes do not wait. The device is gone when this is dropped.
+#[derive(Debug)]
+pub struct Tun(File);
+
+/// What the kernel says of a packet, at the start of what is read (the fields of `virtio_net_hdr` that count).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketHeader {
+    /// Bytes of headers that every segment has; 0 where it is not segmented.
+    pub header_bytes: u64,
+    /// Bytes of content in each segment; 0 where the packet is a segment by itself.
+    pub segment_bytes: u64,
+}
+
+impl PacketHeader {
+    /// Takes the header off what was read; `None` for what is too short to be a packet.
+    pub fn split(read: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, packet) = read.split_at_checked(HEADER_BYTES)?;
+        let number = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
+        let is_segmented = head[1] != 0;
+        let (header_bytes, segment_bytes) = if is_segmented { (number(2), number(4)) } else { (0, 0) };
+        Some((PacketHeader { header_bytes, segment_bytes }, packet))
+    }
+}
+
+impl Tun {
+    /// Makes a device called `name` (at most 15 bytes), which is down and has no address. With `large_packets`
+    /// the kernel may leave TCP's segmentation to the other side, and hand over up to 64 KiB in a packet.
+    ///
+    /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` where there is no
+    /// `/dev/net/tun`, `INVAL` for a name that is too long, `BUSY` for one that is taken.
+    pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
+        let device =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+        // SAFETY: `ifreq` is plain data, for which all zeros is a valid value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= request.ifr_name.len() {
+            return Err(Errno::INVAL.into());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+        let file = device.as_raw_fd();
+        // SAFETY: the request is what TUNSETIFF reads, and outlives the call.
+        check(unsafe { libc::ioctl(file, libc::TUNSETIFF, &raw const request) })?;
+        let header_bytes = HEADER_BYTES as libc::c_int;
+        // SAFETY: TUNSETVNETHDRSZ reads one int, which outlives the call.
+        check(unsafe { libc::ioctl(file, libc::TUNSETVNETHDRSZ, &raw const header_bytes) })?;
+        let offload = if large_packets { libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
+        // SAFETY: TUNSETOFFLOAD takes its argument by value.
+        check(unsafe { libc::ioctl(file, libc::TUNSETOFFLOAD, libc::c_ulong::from(offload)) })?;
+        Ok(Tun(device))
+    }
+
+    /// Reads one packet with its header into `buf`, of which [`TUN_READ_BYTES_MAX`] are enough for any;
+    /// `None` if there is none now. Cost: one `read`.
+    pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.0, buf) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Hands the kernel one packet with its header, as read from a device; it is received before this returns.
+    /// Errors: from a device that is down or gone, or of a packet that is none. Cost: one `write`.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        rustix::io::write(&self.0, packet)?;
+        Ok(())
+    }
+}
+
+impl std::os::fd::AsFd for Tun {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn check(answer: libc::c_int) -> io::Result<()> {
+    if answer < 0 { Err(last_errno().into()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_there_is_seen_by_nobody_outside() {
+        if !fordway_needs::root("make mount namespaces") {
+            return;
+        }
+        let name = "/run/fordway-of-a-test";
+        let namespace = std::thread::spawn(move || {
+            let namespace = new_mount_namespace(c"/run").unwrap();
+            std::fs::write(name, "x").unwrap();
+            namespace
+        });
+        let namespace = namespace.join().unwrap();
+        assert!(!std::path::Path::new(name).exists());
+        let again = std::thread::spawn(move || {
+            enter_mount_namespace(&namespace).unwrap();
+            std::fs::read_to_string(name).unwrap()
+        });
+        assert_eq!(again.join().unwrap(), "x");
+        let missing = std::thread::spawn(|| new_mount_namespace(c"/no/such/directory")).join().unwrap();
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn headers_are_taken_apart() {
+        let mut read = vec![0, 1];
+        for field in [52u16, 1448, 0, 0] {
+            read.extend(field.to_ne_bytes());
+        }
+        read.push(69);
+        let (header, packet) = PacketHeader::split(&read).unwrap();
+        assert_eq!(header, PacketHeader { header_bytes: 52, segment_bytes: 1448 });
+        assert_eq!(packet, [69]);
+        read[1] = 0;
+        assert_eq!(PacketHeader::split(&read).unwrap().0, PacketHeader { header_bytes: 0, segment_bytes: 0 });
+        assert_eq!(PacketHeader::split(&read[..9]), None);
+    }
+
+    #[test]
+    fn a_device_is_in_the_namespace_of_its_thread() {
+        if !fordway_needs::root("make network devices") {
+            return;
+        }
+        let devices = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let name = "fordway-tun0";
+        std::thread::spawn(move || {
+            crate::new_network_namespace().unwrap();
+            let tun = Tun::new(name, true).unwrap();
+            assert!(devices().contains(name));
+            let taken = Tun::new(name, true).expect_err("the name is taken");
+            assert_eq!(Errno::from_io_error(&taken), Some(Errno::BUSY));
+            let long = Tun::new("a-name-of-16-let", true).expect_err("the name is too long");
+            assert_eq!(Errno::from_io_error(&long), Some(Errno::INVAL));
+            drop(tun);
+            assert!(!devices().contains(name));
+        })
+        .join()
+        .unwrap();
+        assert!(!devices().contains(name));
+    }
+}

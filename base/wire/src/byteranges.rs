@@ -1,0 +1,468 @@
+//! Several ranges of one object in one answer: `Range` with a list, and `multipart/byteranges`
+//! (RFC 9110 sections 14.2 and 14.6), which S3 itself does not have. No sockets: texts in, texts out.
+//! [`Parts`] is the client's side: it takes such a body apart as it arrives, in whatever pieces.
+
+use std::fmt;
+use std::ops::Range;
+
+use fordway_store::ByteRange;
+
+use crate::range::{parse_content_range, parse_range};
+
+/// The most ranges that one request may ask for.
+pub const RANGES_MAX: usize = 1024;
+
+/// Reads a `Range` that asks for 1 to [`RANGES_MAX`] ranges. `None` for what is not one.
+pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
+    let list = text.strip_prefix("bytes=")?;
+    let ranges =
+        list.split(',').map(|range| parse_range(&format!("bytes={}", range.trim_matches([' ', '\t']))));
+    ranges.take(RANGES_MAX + 1).collect::<Option<Vec<_>>>().filter(|ranges| ranges.len() <= RANGES_MAX)
+}
+
+/// What lies between the contents of a `multipart/byteranges` body.
+pub struct Frame<'a> {
+    /// What separates the parts; must not occur in them.
+    pub boundary: &'a str,
+    /// The type of the whole object.
+    pub content_type: &'a str,
+    /// The bytes of the whole object.
+    pub size: u64,
+}
+
+impl Frame<'_> {
+    /// The value of `Content-Type` of the answer.
+    pub fn media_type(&self) -> String {
+        format!("multipart/byteranges; boundary={}", self.boundary)
+    }
+
+    /// What stands before the bytes of `range`, which must not be empty.
+    pub fn before(&self, range: &Range<u64>) -> String {
+        let Frame { boundary, content_type, size } = self;
+        let (first, last) = (range.start, range.end - 1);
+        format!(
+            "\r\n--{boundary}\r\ncontent-type: {content_type}\r\ncontent-range: bytes {first}-{last}/{size}\r\n\r\n"
+        )
+    }
+
+    /// What stands behind the last part.
+    pub fn end(&self) -> String {
+        format!("\r\n--{}--\r\n", self.boundary)
+    }
+}
+
+/// The most bytes before a part's content that a reader accepts: the preamble, or a part's head.
+const BETWEEN_BYTES_MAX: usize = 8 * 1024;
+
+/// The boundary that a `Content-Type` names, quoted or not; `None` if it is not `multipart/byteranges`.
+pub fn boundary_of(content_type: &str) -> Option<String> {
+    let (media_type, mut rest) = content_type.split_once(';')?;
+    if !media_type.trim().eq_ignore_ascii_case("multipart/byteranges") {
+        return None;
+    }
+    loop {
+        let (name, after) = rest.split_once('=')?;
+        let (value, behind) = parameter_value(after.trim_start())?;
+        if name.trim().eq_ignore_ascii_case("boundary") {
+            return Some(value).filter(|boundary| (1..=70).contains(&boundary.len()));
+        }
+        (_, rest) = behind.split_once(';')?;
+    }
+}
+
+/// A token or a quoted string (RFC 9110 section 5.6.6), and what follows it.
+fn parameter_value(text: &str) -> Option<(String, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find(';').unwrap_or(text.len());
+        return Some((text[..end].trim_end().to_owned(), &text[end..]));
+    };
+    let (mut value, mut letters) = (String::new(), quoted.char_indices());
+    loop {
+        match letters.next()? {
+            (at, '"') => return Some((value, &quoted[at + 1..])),
+            (_, '\\') => value.push(letters.next()?.1),
+            (_, letter) => value.push(letter),
+        }
+    }
+}
+
+/// Takes a `multipart/byteranges` body apart. Lines may end with CR LF or with LF alone; a preamble
+/// and an epilogue are passed over. Holds at most one line of a part's head.
+#[derive(Debug)]
+pub struct Parts {
+    /// The boundary with its two hyphens.
+    delimiter: Vec<u8>,
+    state: State,
+    /// The beginning of a line whose end is still to come.
+    line: Vec<u8>,
+    /// Bytes since the last content.
+    between_bytes: usize,
+    /// Of the last part, what lay before its content, without the digits of its range.
+    form_bytes: Option<usize>,
+    /// The line break that ended the last part's head, and must end its content.
+    line_break: &'static [u8],
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before the first delimiter.
+    Preamble,
+    /// In a part's head, with what its `Content-Range` said.
+    Head(Option<(Range<u64>, Option<u64>)>),
+    /// This many bytes of the part are to come.
+    Data(u64),
+    /// Behind the content of a part: the line break that belongs to the delimiter comes next.
+    AfterData,
+    /// Behind that line break.
+    Delimiter,
+    Done,
+}
+
+/// What the bytes at hand begin with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing that concerns the caller; to be skipped.
+    Skip(usize),
+    /// The end of a part's head, to be skipped; the bytes of the whole that follow, and its size.
+    Part(usize, Range<u64>, Option<u64>),
+    /// Bytes of the part.
+    Data(usize),
+    /// The end of the last part, or what follows it; to be skipped.
+    End(usize),
+}
+
+impl Step {
+    /// The bytes that the step is about.
+    pub fn len(&self) -> usize {
+        match self {
+            Step::Skip(count) | Step::Part(count, ..) | Step::Data(count) | Step::End(count) => *count,
+        }
+    }
+
+    /// Whether it is about no bytes, as where none were at hand.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a body is no `multipart/byteranges`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(&'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Parts {
+    /// For a body with this boundary; see [`boundary_of`].
+    pub fn new(boundary: &str) -> Self {
+        let delimiter = [b"--", boundary.as_bytes()].concat();
+        let (state, line) = (State::Preamble, Vec::new());
+        Parts { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
+    }
+
+    /// The bytes of content that are next, with nothing in between.
+    pub fn data_left(&self) -> u64 {
+        if let State::Data(left) = self.state { left } else { 0 }
+    }
+
+    /// Whether the last part has ended; a body that ends before is cut.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// How many bytes lie between the content at hand and `next`'s, which must not be empty, if the
+    /// server writes all heads alike. `None` before the first part.
+    pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
+        self.form_bytes.map(|form| form + digits_of(next))
+    }
+
+    /// Counts bytes of content that the caller took without showing them, up to [`Parts::data_left`].
+    pub fn passed(&mut self, count: u64) {
+        if let State::Data(left) = self.state {
+            self.state = if count >= left { State::AfterData } else { State::Data(left - count) };
+        }
+    }
+
+    /// Says what `bytes` begin with; the caller takes that many off before it shows the next ones.
+    /// A step has at least one byte if there is one. Errors: what is no such body.
+    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+        match self.state {
+            State::Done => Ok(Step::End(bytes.len())),
+            State::Data(left) => {
+                let count = left.min(bytes.len() as u64);
+                self.passed(count);
+                Ok(Step::Data(count as usize))
+            }
+            _ => self.between(bytes),
+        }
+    }
+
+    /// Takes one line, or what there is of it.
+    fn between(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+        let end = memchr::memchr(b'\n', bytes).map(|at| at + 1);
+        let taken = &bytes[..end.unwrap_or(bytes.len())];
+        self.between_bytes += taken.len();
+        if self.between_bytes > BETWEEN_BYTES_MAX {
+            return Err(Malformed("8 KiB without a part's content"));
+        }
+        if self.line.is_empty() && end.is_some() {
+            return self.line_ended(taken, taken.len());
+        }
+        self.line.extend_from_slice(taken);
+        // A body may end right behind its last delimiter, with no line break.
+        if end.is_none() && !self.is_last_delimiter(&self.line) {
+            return Ok(Step::Skip(taken.len()));
+        }
+        let mut line = std::mem::take(&mut self.line);
+        let step = self.line_ended(&line, taken.len());
+        line.clear();
+        self.line = line;
+        step
+    }
+
+    /// Whether `line` closes the body; not looked for within a part's head.
+    fn is_last_delimiter(&self, line: &[u8]) -> bool {
+        let rest = line.strip_prefix(&self.delimiter[..]);
+        let may_end = matches!(self.state, State::Preamble | State::Delimiter);
+        may_end && rest.is_some_and(|rest| rest.starts_with(b"--"))
+    }
+
+    fn line_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
+        let text = line.trim_ascii_end();
+        if let State::Head(found) = &mut self.state {
+            if text.is_empty() {
+                let (range, size) = found.take().ok_or(Malformed("a part without a Content-Range"))?;
+                self.state = State::Data(range.end - range.start);
+                self.form_bytes = self.between_bytes.checked_sub(digits_of(&range));
+                self.between_bytes = 0;
+                self.line_break = if line.ends_with(b"\r\n") { b"\r\n" } else { b"\n" };
+                return Ok(Step::Part(taken, range, size));
+            }
+            if let Some(value) = content_range(text) {
+                *found = Some(parse_content_range(value).ok_or(Malformed("a Content-Range that is none"))?);
+            }
+            return Ok(Step::Skip(taken));
+        }
+        if matches!(self.state, State::AfterData) {
+            return self.content_ended(line, taken);
+        }
+        if self.is_last_delimiter(line) {
+            self.state = State::Done;
+            return Ok(Step::End(taken));
+        }
+        if text == self.delimiter {
+            if matches!(self.state, State::Preamble) && self.between_bytes == taken {
+                // A body may begin with it; a line break precedes all others.
+                self.between_bytes += line.len() - text.len();
+            }
+            self.state = State::Head(None);
+        } else if matches!(self.state, State::Delimiter) {
+            return Err(Malformed("a part that is longer than its Content-Range"));
+        }
+        Ok(Step::Skip(taken))
+    }
+
+    /// A content ends with the line break of its delimiter (RFC 2046 section 5.1.1). One that is a byte short would
+    /// have taken a piece of that for content.
+    fn content_ended(&mut self, line: &[u8], taken: usize) -> Result<Step, Malformed> {
+        if line != self.line_break {
+            return Err(Malformed("a part that is not as long as its Content-Range"));
+        }
+        self.state = State::Delimiter;
+        Ok(Step::Skip(taken))
+    }
+}
+
+/// The digits of `first-last`.
+fn digits_of(range: &Range<u64>) -> usize {
+    let digits = |number: u64| number.checked_ilog10().unwrap_or(0) as usize + 1;
+    digits(range.start) + digits(range.end - 1)
+}
+
+/// The value of the line `Content-Range`, if this is it.
+fn content_range(line: &[u8]) -> Option<&str> {
+    let at = memchr::memchr(b':', line)?;
+    let is_it = line[..at].eq_ignore_ascii_case(b"content-range");
+    std::str::from_utf8(&line[at + 1..]).ok().filter(|_| is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Frame, *};
+
+    #[test]
+    fn lists_of_ranges() {
+        assert_eq!(
+            parse_ranges("bytes=0-1, 5-,\t-3"),
+            Some(vec![ByteRange::Inclusive(0, 1), ByteRange::From(5), ByteRange::Last(3)])
+        );
+        assert_eq!(parse_ranges("bytes=7-9"), Some(vec![ByteRange::Inclusive(7, 9)]));
+        for bad in ["", "bytes=", "bytes=0-1,", "bytes=,0-1", "bytes=0-1;2-3", "bytes=0-1,x", "0-1,2-3"] {
+            assert_eq!(parse_ranges(bad), None, "{bad}");
+        }
+        assert!(parse_ranges(&format!("bytes={}", ["0-0"; RANGES_MAX].join(","))).is_some());
+        assert!(parse_ranges(&format!("bytes={}", ["0-0"; RANGES_MAX + 1].join(","))).is_none());
+    }
+
+    type Found = Vec<(Range<u64>, Vec<u8>)>;
+
+    /// The ranges and contents in a body that arrives in these pieces.
+    fn read<'a>(boundary: &str, pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Found> {
+        let (mut parts, mut found) = (Parts::new(boundary), Found::new());
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                let step = parts.step(piece).ok()?;
+                assert!(!step.is_empty());
+                match &step {
+                    Step::Part(_, range, _) => found.push((range.clone(), Vec::new())),
+                    Step::Data(count) => found.last_mut()?.1.extend_from_slice(&piece[..*count]),
+                    Step::Skip(_) | Step::End(_) => {}
+                }
+                piece = &piece[step.len()..];
+            }
+        }
+        parts.has_ended().then_some(found)
+    }
+
+    fn contents() -> Found {
+        vec![(0..3, b"abc".to_vec()), (50..58, b"\r\n--b0un".to_vec()), (9..10, vec![0xff])]
+    }
+
+    fn body_of(contents: &Found) -> Vec<u8> {
+        let frame = Frame { boundary: "b0undary", content_type: "text/plain", size: 100 };
+        assert_eq!(boundary_of(&frame.media_type()).as_deref(), Some("b0undary"));
+        let mut body = Vec::new();
+        for (range, content) in contents {
+            body.extend_from_slice(frame.before(range).as_bytes());
+            body.extend_from_slice(content);
+        }
+        body.extend_from_slice(frame.end().as_bytes());
+        body
+    }
+
+    #[test]
+    fn what_is_written_is_read_however_it_arrives() {
+        let (contents, body) = (contents(), body_of(&contents()));
+        for piece in 1..=body.len() {
+            assert_eq!(read("b0undary", body.chunks(piece)).unwrap(), contents, "{piece}");
+            assert_eq!(read("b0undary", body[2..].chunks(piece)).unwrap(), contents, "{piece}");
+        }
+        assert_eq!(read("b0undary", body[..body.len() - 5].chunks(7)), None);
+        assert_eq!(read("other", body.chunks(7)), None);
+    }
+
+    #[test]
+    fn heads_that_are_written_alike_are_foreseen() {
+        let frame = Frame { boundary: "b", content_type: "text/plain", size: 2000 };
+        let ranges = [7..8, 0..1, 9..10, 9..11, 10..100, 999..1001, 1000..1999];
+        // A body begins with a line break or without.
+        for skipped in [0, 2] {
+            let mut parts = Parts::new("b");
+            assert_eq!(parts.bytes_before(&ranges[0]), None);
+            for (before, range) in ranges.iter().enumerate() {
+                let head = frame.before(range);
+                assert!(before == 0 || parts.bytes_before(range) == Some(head.len()), "{range:?}");
+                let mut left = &head.as_bytes()[if before == 0 { skipped } else { 0 }..];
+                while !left.is_empty() {
+                    left = &left[parts.step(left).unwrap().len()..];
+                }
+                parts.passed(range.end - range.start);
+            }
+        }
+    }
+
+    #[test]
+    fn forms_that_servers_have() {
+        let found = Some(vec![(1..3, b"bc".to_vec()), (7..8, b"h".to_vec())]);
+        for body in [
+            // Line breaks of one byte, no line break at the end.
+            "--b\ncontent-range: bytes 1-2/9\n\nbc\n--b\nContent-Range:bytes 7-7/*\n\nh\n--b--",
+            // A preamble, white space behind a boundary, other headers, an epilogue.
+            "a word before\r\n--bc\r\n\r\n--b \t\r\nContent-Type: x/y\r\nCONTENT-RANGE: bytes 1-2/9\r\n\r\nbc\r\n\
+             --b\r\ncontent-range: bytes 7-7/9\r\ncontent-type: x/y\r\n\r\nh\r\n--b--\r\nand one after",
+        ] {
+            for piece in 1..=body.len() {
+                assert_eq!(read("b", body.as_bytes().chunks(piece)), found, "{piece} {body:?}");
+            }
+        }
+        let nothing = read("b", ["\r\n--b--\r\n".as_bytes()]);
+        assert_eq!(nothing, Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        let long = "x: y\r\n".repeat(2000);
+        for body in [
+            "--b\r\ncontent-type: x/y\r\n\r\nabc\r\n--b--\r\n",
+            "--b\r\ncontent-range: bytes 2-1/9\r\n\r\nabc\r\n--b--\r\n",
+            "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
+            // A byte or two short: the line break before the delimiter is no content.
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
+            "--b\ncontent-range: bytes 0-2/9\n\nab\n--b--\n",
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b\r\ncontent-range: bytes 4-4/9\r\n\r\ne\r\n--b--\r\n",
+            // A line break too many.
+            "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n\r\n--b--\r\n",
+            &format!("--b\r\n{long}content-range: bytes 0-2/9\r\n\r\nabc\r\n--b--\r\n"),
+            &"no boundary\r\n".repeat(2000),
+            "",
+        ] {
+            assert_eq!(read("b", [body.as_bytes()]), None, "{body:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_gives_the_same(cuts in prop::collection::vec(0_usize..400, 0..12), damage in prop::option::of((0_usize..300, any::<u8>()))) {
+            let mut body = body_of(&contents());
+            if let Some((at, byte)) = damage {
+                let at = at % body.len();
+                body[at] = byte;
+            }
+            let whole = read("b0undary", [&body[..]]);
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(body.len())).collect();
+            cuts.extend([0, body.len()]);
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).map(|pair| &body[pair[0]..pair[1]]);
+            prop_assert_eq!(&read("b0undary", pieces), &whole);
+            let is_sound = |(range, bytes): &(Range<u64>, Vec<u8>)| range.end - range.start == bytes.len() as u64;
+            prop_assert!(whole.is_none_or(|parts| parts.iter().all(is_sound)));
+        }
+
+        #[test]
+        fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..600)) {
+            let _ = read("b", noise.chunks(11));
+        }
+    }
+
+    #[test]
+    fn boundaries_are_found() {
+        for (content_type, boundary) in [
+            ("multipart/byteranges; boundary=\"x y\"", "x y"),
+            ("Multipart/ByteRanges;BOUNDARY=00000000000000000001", "00000000000000000001"),
+            ("multipart/byteranges; charset=\"a;boundary=no\"; boundary=yes", "yes"),
+            ("multipart/byteranges; boundary=\"a\\\"b;c\" ; x=y", "a\"b;c"),
+        ] {
+            assert_eq!(boundary_of(content_type).as_deref(), Some(boundary), "{content_type}");
+        }
+        for other in [
+            "text/plain",
+            "multipart/mixed; boundary=x",
+            "multipart/byteranges",
+            "multipart/byteranges; boundary=",
+            "multipart/byteranges; boundary=\"open",
+            "multipart/byteranges; x=boundary",
+        ] {
+            assert_eq!(boundary_of(other), None, "{other}");
+        }
+    }
+}

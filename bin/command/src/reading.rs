@@ -1,0 +1,333 @@
+//! Ranges as calls, one after the other or several under way, also from a list, `offset length` a line; or all of a file, block
+//! by block.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_http::replicas::ReplicatedFile;
+use fordway_http::vector::{ReadAhead, Reader, Traffic};
+use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result, Store};
+use serde::Serialize;
+
+use crate::address::Address;
+use crate::args::{CallArgs, ReplicaArgs};
+use crate::context::Context;
+use crate::exit::file_error;
+use crate::replicas::{Opened, OpenedTicket, Places};
+
+/// What is read, and how.
+pub struct Reading<'a> {
+    /// Empty if only a Metalink is named.
+    pub url: &'a str,
+    /// Ranges, or all of it.
+    pub what: What<'a>,
+    /// How ranges become calls.
+    pub calls: &'a CallArgs,
+    /// Where else it is.
+    pub replicas: &'a ReplicaArgs,
+    /// Whether the pieces that ranges lie in are checked against their digests.
+    pub verify: bool,
+}
+
+/// What is read of it.
+#[derive(Clone, Copy)]
+pub enum What<'a> {
+    /// These, this many calls under way at once.
+    Ranges {
+        /// Offset and length of each, in bytes.
+        ranges: &'a [(u64, usize)],
+        /// Calls under way at once.
+        window: usize,
+    },
+    /// All, in blocks, with so much memory for what is read ahead.
+    Blocks {
+        /// Of one read.
+        block_bytes: usize,
+        /// Memory for read-ahead.
+        read_ahead_bytes: u64,
+    },
+}
+
+/// What reading took, opening included.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cost {
+    /// Read in all.
+    pub bytes: u64,
+    /// Ranges.
+    pub fragments: u64,
+    /// Calls that read them.
+    pub calls: u64,
+    /// From opening to the last byte.
+    pub seconds: f64,
+    /// `null` on lanes that have none.
+    pub requests: Option<u64>,
+    /// Connections made; `null` on lanes that have none.
+    pub connections: Option<u64>,
+    /// Of this process.
+    pub client_cpu_seconds: f64,
+}
+
+/// One call that has ended.
+pub struct Call<'b> {
+    /// What was read, in the order asked for.
+    pub bytes: &'b [u8],
+    /// When it was made.
+    pub started: Instant,
+    /// Until its bytes were there.
+    pub took: Duration,
+}
+
+/// Takes what a call has read.
+pub type Sink<'a> = dyn FnMut(Call<'_>) -> Result<()> + 'a;
+
+/// Reads everything into `sink`. Errors: from the lane, and of `sink`.
+pub fn measure(reading: &Reading, context: &Context, sink: &mut Sink<'_>) -> Result<Cost> {
+    let (started, cpu_before) = (Instant::now(), cpu_seconds());
+    let fragments = if let What::Ranges { ranges, .. } = reading.what { ranges.len() } else { 0 };
+    let mut cost = Cost { fragments: fragments as u64, ..Default::default() };
+    let mut count = |call: Call<'_>| {
+        cost.bytes += call.bytes.len() as u64;
+        cost.calls += 1;
+        context.output.advance_bytes(call.bytes.len() as u64);
+        context.interrupt.check()?;
+        sink(call)
+    };
+    let traffic = match (reading.what, open(reading, context)?) {
+        (What::Ranges { ranges, window }, Some((file, begun))) => {
+            let begun = begun.map(|ticket| (started, ticket));
+            read_ranges_of(file, (reading, context), (ranges, window, begun), &mut count).map(Some)
+        }
+        (What::Ranges { ranges, .. }, None) => {
+            read_object(reading, ranges, context, &mut count).map(|()| None)
+        }
+        (What::Blocks { block_bytes, read_ahead_bytes }, Some((file, _))) => {
+            read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
+        }
+        (What::Blocks { .. }, None) => {
+            let detail =
+                "--sequential reads ahead by HTTP, which this lane has no need of; use `fordway cat`";
+            Err(Error::new(ErrorKind::NotImplemented, detail))
+        }
+    }?;
+    cost.requests = traffic.map(|traffic| traffic.requests);
+    cost.connections = traffic.map(|traffic| traffic.connections);
+    cost.seconds = started.elapsed().as_secs_f64();
+    cost.client_cpu_seconds = cpu_seconds() - cpu_before;
+    Ok(cost)
+}
+
+fn cpu_seconds() -> f64 {
+    let usage = fordway_sys::process_usage();
+    (usage.user_ns + usage.system_ns) as f64 / 1e9
+}
+
+/// A call under way, and when it was started.
+type Begun = (Instant, OpenedTicket);
+
+/// A file, and its first call if that is under way; `None` for objects on lanes that are not worth to be asked ahead.
+/// Cost: a HEAD where no call is under way.
+fn open(reading: &Reading, context: &Context) -> Result<Option<(Opened, Option<OpenedTicket>)>> {
+    if reading.url.starts_with("s3://") {
+        let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+        let file = context.lane()?.opener.map(|opener| opener.open_file(&bucket, &key)).transpose();
+        return Ok(file?.map(|file| (Opened::One(file), None)));
+    }
+    match reading.what {
+        What::Ranges { ranges, .. } => {
+            let first = ranges.chunks(reading.calls.per_call as usize).next().unwrap_or_default();
+            reading.places().open_reading(reading.url, first, context).map(Some)
+        }
+        What::Blocks { .. } => reading.places().open(reading.url, context).map(|file| Some((file, None))),
+    }
+}
+
+impl Reading<'_> {
+    fn places(&self) -> Places<'_> {
+        let connections = self.calls.connections as usize;
+        Places {
+            args: self.replicas,
+            verify: self.verify,
+            ca_bundle: self.calls.ca_bundle.as_ref(),
+            connections,
+            http: self.calls.http,
+            deadline: self.calls.deadline,
+        }
+    }
+}
+
+fn read_blocks(
+    file: Opened,
+    (reading, context): (&Reading, &Context),
+    (block_bytes, read_ahead_bytes): (usize, u64),
+    sink: &mut Sink<'_>,
+) -> Result<Traffic> {
+    let file = match file {
+        Opened::One(file) => file,
+        Opened::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
+    };
+    let mut reader = Reader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
+    let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
+    loop {
+        let started = Instant::now();
+        let count = match reader.read_at(position, &mut block) {
+            Ok(count) => count,
+            Err(error) => {
+                let file = reading.places().instead(reading.url, error, context)?;
+                return read_blocks_of_many(&file, position, block_bytes, sink);
+            }
+        };
+        if count == 0 {
+            return Ok(reader.file().traffic());
+        }
+        position += count as u64;
+        sink(Call { bytes: &block[..count], started, took: started.elapsed() })?;
+    }
+}
+
+fn read_blocks_of_many(
+    file: &ReplicatedFile,
+    from: u64,
+    block_bytes: usize,
+    sink: &mut Sink<'_>,
+) -> Result<Traffic> {
+    let mut started = Instant::now();
+    file.copy_range(from..file.size_bytes(), &mut |bytes| {
+        for bytes in bytes.chunks(block_bytes.max(1)) {
+            sink(Call { bytes, started, took: started.elapsed() })?;
+            started = Instant::now();
+        }
+        Ok(())
+    })?;
+    Ok(file.traffic())
+}
+
+fn read_ranges_of(
+    mut file: Opened,
+    (reading, context): (&Reading, &Context),
+    (ranges, window, mut begun): (&[(u64, usize)], usize, Option<Begun>),
+    sink: &mut Sink<'_>,
+) -> Result<Traffic> {
+    let mut under_way = VecDeque::new();
+    let mut calls = ranges.chunks(reading.calls.per_call as usize);
+    let mut memory = Vec::new();
+    loop {
+        while under_way.len() < window
+            && let Some(call) = calls.next()
+        {
+            let (started, ticket) = match begun.take() {
+                Some(begun) => begun,
+                None => (Instant::now(), file.submit(call, std::mem::take(&mut memory))?),
+            };
+            under_way.push_back((started, call, ticket));
+        }
+        let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
+        memory = match (file.wait(ticket), &file) {
+            (Err(error), Opened::One(_)) => {
+                // From here on replicas are read. What was under way on the failed file is asked for again, in the same
+                // order.
+                file = Opened::Many(reading.places().instead(reading.url, error, context)?);
+                for (_, call, ticket) in &mut under_way {
+                    *ticket = file.submit(call, Vec::new())?;
+                }
+                file.wait(file.submit(call, Vec::new())?)?
+            }
+            (waited, _) => waited?,
+        };
+        sink(Call { bytes: &memory, started, took: started.elapsed() })?;
+    }
+}
+
+/// A store that answers at once has no calls under way: each is waited for.
+fn read_object(
+    reading: &Reading,
+    ranges: &[(u64, usize)],
+    context: &Context,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let (bucket, key) = Address::parse(reading.url)?.into_object()?;
+    let store = context.store()?;
+    let mut bytes = Vec::new();
+    for call in ranges.chunks(reading.calls.per_call as usize) {
+        let started = Instant::now();
+        bytes.clear();
+        read_call(&*store, (&bucket, &key), call, &mut bytes)?;
+        sink(Call { bytes: &bytes, started, took: started.elapsed() })?;
+    }
+    Ok(())
+}
+
+/// Errors: `InvalidRange`, also for a range of which only the end is missing.
+fn read_call(
+    store: &dyn Store,
+    (bucket, key): (&Bucket, &Key),
+    call: &[(u64, usize)],
+    bytes: &mut Vec<u8>,
+) -> Result<()> {
+    let asked = call.iter().filter(|(_, length)| *length > 0);
+    let wanted: Vec<_> = asked
+        .clone()
+        .map(|(offset, length)| ByteRange::Inclusive(*offset, offset + *length as u64 - 1))
+        .collect();
+    let found = store.read_ranges(bucket, key, &wanted, &GetOptions::default())?;
+    for ((offset, length), range) in asked.zip(found) {
+        if range.len() != *length {
+            let detail = format!("{length} bytes at {offset} end behind the object");
+            let error = Error::new(ErrorKind::InvalidRange, detail);
+            return Err(error.during("get", store.lane(), bucket.as_str(), key.as_str()));
+        }
+        bytes.extend_from_slice(&range);
+    }
+    Ok(())
+}
+
+/// Reads a list; empty lines and what follows a `#` do not count.
+/// Errors: `InvalidArgument` with the number of the line, `Io`.
+pub fn read_ranges(path: &Path, context: &Context) -> Result<Vec<(u64, usize)>> {
+    let failed = |error| file_error("reading", path.display(), error);
+    let input: Box<dyn Read> = match path.to_str() {
+        Some("-") => context.take_input()?,
+        _ => Box::new(File::open(path).map_err(failed)?),
+    };
+    let mut ranges = Vec::new();
+    for (number, line) in BufReader::new(input).lines().enumerate() {
+        let line = line.map_err(failed)?;
+        let text = line.split('#').next().unwrap_or_default().trim();
+        if !text.is_empty() {
+            ranges.push(parse(text).ok_or_else(|| unreadable(path, number + 1, text))?);
+        }
+    }
+    Ok(ranges)
+}
+
+fn parse(text: &str) -> Option<(u64, usize)> {
+    let (offset, length) = text.split_once(char::is_whitespace)?;
+    let (offset, length): (u64, usize) = (offset.parse().ok()?, length.trim_start().parse().ok()?);
+    offset.checked_add(length as u64)?;
+    Some((offset, length))
+}
+
+fn unreadable(path: &Path, line: usize, text: &str) -> Error {
+    let detail = format!(
+        "line {line} of {} is {text:?}; write an offset and a length in bytes, as in: 4096 1000",
+        path.display()
+    );
+    Error::new(ErrorKind::InvalidArgument, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_pairs() {
+        assert_eq!(parse("0 10"), Some((0, 10)));
+        assert_eq!(parse("7 \t0"), Some((7, 0)));
+        for bad in ["7", "a 1", "1 b", "-1 2", "1 2 3", "18446744073709551615 1"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

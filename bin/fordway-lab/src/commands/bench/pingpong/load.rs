@@ -1,0 +1,285 @@
+//! The load on ping: one message at a time, of the next size. Sizes are drawn by chance, and yet all over the range. What is
+//! varied: connections, load, processors, windows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fordway_http::Response;
+use fordway_load::pingpong::RETRIES;
+use fordway_measure::{Connections, Shuffle, bytes_text};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::rest::{Answer, Channel, Failure, Traffic};
+
+use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
+use crate::commands::pingpong::Caller;
+
+/// One combination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) policy: PolicyArg,
+    pub(super) concurrency: u16,
+    /// Processors for each side; `None` for all.
+    pub(super) cores: Option<u16>,
+    /// Index into the windows that were asked for.
+    pub(super) window: usize,
+    /// TCP's first receive window, bytes; `None` for the kernel's.
+    pub(super) tcp_rmem_bytes: Option<u64>,
+}
+
+impl Point {
+    /// How tables call it; what is not varied and not asked for is left out, but never the connections.
+    pub(super) fn label(&self) -> String {
+        let policy = match self.policy {
+            PolicyArg::PerRequest => "per-request",
+            PolicyArg::Kept => "kept",
+        };
+        let cores = self.cores.map(|cores| format!(" cores={cores}")).unwrap_or_default();
+        let window = self.tcp_rmem_bytes.map(|bytes| format!(" tcp_rmem={bytes}")).unwrap_or_default();
+        format!("{policy} c={}{cores}{window}", self.concurrency)
+    }
+}
+
+/// The windows that were asked for, or the kernel's.
+pub(super) fn windows(args: &PingpongBenchArgs) -> Vec<Option<u64>> {
+    match args.tcp_rmem.is_empty() {
+        true => vec![None],
+        false => args.tcp_rmem.iter().copied().map(Some).collect(),
+    }
+}
+
+/// All combinations. Errors: `InvalidArgument` for what cannot be.
+pub(super) fn points(args: &PingpongBenchArgs, cores: usize) -> Result<Vec<Point>> {
+    let refused = |detail: String| Err(Error::new(ErrorKind::InvalidArgument, detail));
+    if let Some(too_many) = args.cores.iter().find(|wanted| usize::from(**wanted) > cores) {
+        return refused(format!("--cores {too_many} is more than the {cores} that there are"));
+    }
+    if let Some(small) = args.tcp_rmem.iter().find(|bytes| **bytes < 4096) {
+        return refused(format!("--tcp-rmem {} is too small; the least is 4 KiB", bytes_text(*small)));
+    }
+    let cores: Vec<Option<u16>> = match args.cores.is_empty() {
+        true => vec![None],
+        false => args.cores.iter().copied().map(Some).collect(),
+    };
+    let mut points = Vec::new();
+    for (window, tcp_rmem_bytes) in windows(args).into_iter().enumerate() {
+        for &cores in &cores {
+            for &concurrency in &args.concurrency {
+                for &policy in &args.connections {
+                    points.push(Point { policy, concurrency, cores, window, tcp_rmem_bytes });
+                }
+            }
+        }
+    }
+    match u8::try_from(points.len()) {
+        Ok(_) => Ok(points),
+        Err(_) => refused("there are more than 255 combinations; leave some out".to_owned()),
+    }
+}
+
+/// From where sizes are drawn, and how many of them in a round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    min_bytes: u64,
+    max_bytes: u64,
+    scale: ScaleArg,
+    pub(super) points: u64,
+    repetitions: u64,
+}
+
+impl Range {
+    /// Errors: `InvalidArgument` for a range that is none.
+    pub(super) fn new(args: &PingpongBenchArgs) -> Result<Self> {
+        if args.min > args.max {
+            let detail = format!("--min {} is more than --max {}; swap them", args.min, args.max);
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let all = (args.max - args.min).saturating_add(1);
+        let points = match args.coverage {
+            Some(share) => (share * all as f64 / f64::from(args.rounds)).ceil().max(1.0) as u64,
+            None => u64::from(args.points),
+        };
+        Ok(Range {
+            min_bytes: args.min,
+            max_bytes: args.max,
+            scale: args.scale,
+            points,
+            repetitions: u64::from(args.repetitions),
+        })
+    }
+
+    /// The messages of a block in random order: the range is cut into as many equal parts as there are points, and
+    /// from each one size is drawn. Equal seeds draw the same.
+    pub(super) fn draw(&self, seed: u64) -> Vec<u64> {
+        let mut random = Shuffle::new(seed);
+        let mut all = Vec::with_capacity((self.points * self.repetitions) as usize);
+        for part in 0..self.points {
+            // 2^24 steps within a part are finer than any size.
+            let within = random.below(1 << 24) as f64 / f64::from(1 << 24);
+            let size_bytes = self.at((part as f64 + within) / self.points as f64);
+            all.extend((0..self.repetitions).map(|_| size_bytes));
+        }
+        random.shuffle(&mut all);
+        all
+    }
+
+    /// The size at a share of the way from the smallest to the largest.
+    fn at(&self, share: f64) -> u64 {
+        let (min, max) = (self.min_bytes as f64, self.max_bytes as f64);
+        let size = match self.scale {
+            ScaleArg::Linear => min + share * (max + 1.0 - min),
+            // A message of 0 bytes has no logarithm: all are counted as one more.
+            ScaleArg::Log => ((min + 1.0).ln() + share * ((max + 2.0).ln() - (min + 1.0).ln())).exp() - 1.0,
+        };
+        (size.floor() as u64).clamp(self.min_bytes, self.max_bytes)
+    }
+}
+
+/// The most of an answer that is kept as the reason of a failure.
+const REASON_BYTES_MAX: usize = 500;
+
+/// The sizes of a block, of which each thread takes the next, over and over.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    all: Vec<u64>,
+    next: AtomicUsize,
+}
+
+impl Sizes {
+    pub(super) fn new(all: Vec<u64>) -> Self {
+        Sizes { all, next: AtomicUsize::new(0) }
+    }
+
+    /// How many messages are all of them.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn next(&self) -> u64 {
+        self.all[self.next.fetch_add(1, Ordering::Relaxed) % self.all.len()]
+    }
+}
+
+/// One thread's way to ping.
+pub(super) struct Siege {
+    caller: Caller,
+    sizes: Arc<Sizes>,
+    keep: bool,
+    room: Vec<u8>,
+    is_due: bool,
+    connections: u64,
+}
+
+/// What a message came to.
+struct Received {
+    first_byte: Instant,
+    retries: u32,
+    /// The reason where it is no success.
+    failure: Option<Failure>,
+}
+
+impl Siege {
+    pub(super) fn new(address: &str, sizes: Arc<Sizes>, keep: bool, timeout: Duration) -> Result<Self> {
+        let caller = Caller::new(&format!("http://{address}"), "ping", timeout)?;
+        Ok(Siege { caller, sizes, keep, room: Vec::new(), is_due: false, connections: 0 })
+    }
+
+    fn receive(&mut self, bytes: u64) -> Result<Received> {
+        let mut response = self.caller.ask(bytes, self.keep).map_err(|failure| failure.error)?;
+        let first_byte = Instant::now();
+        self.connections += u64::from(response.is_first());
+        let retries = response.header(RETRIES).and_then(|text| text.parse().ok()).unwrap_or_default();
+        if response.status() != 200 {
+            let failure = refused(&mut response);
+            return Ok(Received { first_byte, retries, failure: Some(failure) });
+        }
+        if response.body_bytes() != Some(bytes) {
+            let detail = format!("the answer says it has {:?} bytes, not {bytes}", response.body_bytes());
+            return Err(Error::new(ErrorKind::BadResponse, detail));
+        }
+        let room = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.room.resize(room.max(self.room.len()), 0);
+        response.read_into(&mut self.room[..room])?;
+        Ok(Received { first_byte, retries, failure: None })
+    }
+}
+
+/// What ping said to a message that it has not.
+fn refused(response: &mut Response) -> Failure {
+    let kind = format!("status {}", response.status());
+    let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    Failure { detail: if said.is_empty() { kind.clone() } else { said }, kind: kind.into() }
+}
+
+impl Channel for Siege {
+    fn slots(&self) -> usize {
+        1
+    }
+
+    fn start(&mut self, _slot: usize) {
+        self.is_due = true;
+    }
+
+    /// Does the whole exchange: nothing else is under way in this thread.
+    fn wait(&mut self, _limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+        if !std::mem::take(&mut self.is_due) {
+            return Ok(());
+        }
+        let bytes = self.sizes.next();
+        let started = Instant::now();
+        let received = self.receive(bytes);
+        let ended = Instant::now();
+        let (first_byte, retries, failure) = match received {
+            Ok(Received { first_byte, retries, failure }) => (Some(first_byte), retries, failure),
+            Err(error) => {
+                let failure = Failure { kind: error.kind().name().into(), detail: error.to_string() };
+                (None, 0, Some(failure))
+            }
+        };
+        // A failure keeps the size that was asked for: what fails is of interest by size, too.
+        answers.push(Answer { slot: 0, started, first_byte, ended, body_bytes: bytes, retries, failure });
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { connections: self.connections, ..Traffic::default() }
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(min_bytes: u64, max_bytes: u64, scale: ScaleArg) -> Range {
+        Range { min_bytes, max_bytes, scale, points: 1000, repetitions: 2 }
+    }
+
+    #[test]
+    fn draws_repeat_and_reach_all_over_the_range() {
+        for scale in [ScaleArg::Log, ScaleArg::Linear] {
+            let range = range(0, 500_000, scale);
+            let drawn = range.draw(7);
+            assert_eq!(drawn, range.draw(7));
+            assert_ne!(drawn, range.draw(8));
+            assert_eq!(drawn.len(), 2000);
+            let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+            assert!(*least < 600 && *most > 490_000 && *most <= 500_000, "{least} to {most}");
+        }
+        let small = range(0, 500_000, ScaleArg::Log).draw(1).iter().filter(|size| **size < 706).count();
+        assert!((990..=1010).contains(&small), "half of the logarithms: {small}");
+    }
+
+    #[test]
+    fn a_range_of_one_size_is_that_size() {
+        for (size, scale) in [(0, ScaleArg::Log), (1, ScaleArg::Log), (1, ScaleArg::Linear)] {
+            assert!(range(size, size, scale).draw(3).iter().all(|drawn| *drawn == size));
+        }
+        let both: std::collections::BTreeSet<u64> = range(0, 1, ScaleArg::Log).draw(3).into_iter().collect();
+        assert_eq!(both.into_iter().collect::<Vec<_>>(), [0, 1]);
+    }
+}

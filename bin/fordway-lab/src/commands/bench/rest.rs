@@ -1,0 +1,415 @@
+//! `bench rest`: HTTP load on one server, at each combination that lists of options make. The HTTP paths of the client are
+//! channels of the workload.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_client::s3::{Credentials, S3Config, Signer};
+use fordway_command::{Context, Exit};
+use fordway_http::{Timeouts, TlsRoots};
+#[cfg(feature = "http3")]
+use fordway_load::Http3;
+use fordway_load::{Finished, Http1, Http2, Load, Method, RequestPlan, Requests};
+use fordway_measure::{
+    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, load_table, rate_text,
+};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_workload::rest::{
+    self, Answer, Arrivals, Block, Channel, Failure, LaneBlocks, Place, Plan, Settings, Traffic,
+};
+use serde_json::json;
+
+use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
+
+pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+    let seed = match args.seed {
+        Some(seed) => seed,
+        None => {
+            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
+        }
+    };
+    let started = (jiff::Timestamp::now(), Instant::now());
+    let machine = Machine::observe(&[]);
+    let points = points(args)?;
+    pin_server(args)?;
+    let all = points.iter().map(|point| requests(args, global, point)).collect::<Result<Vec<_>>>()?;
+    context.output.start_counting();
+    let rows = measure(args, &points, &all, (seed, machine.cpus), context);
+    context.output.end_progress();
+    let run = describe(args, &points, rows?, machine, seed, started)?;
+    report(args, run, context)
+}
+
+/// Measures all points, the HTTP versions of each in turn. The table's rows.
+fn measure(
+    args: &RestArgs,
+    points: &[Point],
+    requests: &[Arc<Requests>],
+    (seed, cpus): (u64, usize),
+    context: &Context,
+) -> Result<Vec<LaneBlocks>> {
+    let clock = Clock::start();
+    let mut rows = Vec::new();
+    let mut number = 0;
+    for (phase, point) in points.iter().enumerate() {
+        let settings = |http: &HttpArg| settings(args, point, *http, cpus);
+        let mut of_point: Vec<LaneBlocks> = args
+            .http
+            .iter()
+            .map(|http| LaneBlocks { settings: settings(http), blocks: Vec::new() })
+            .collect();
+        for round in 0..args.rounds {
+            for (lane, http) in args.http.iter().enumerate() {
+                context.interrupt.check()?;
+                let place = Place { lane: lane as u8, phase: phase as u8, round, block: number };
+                let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
+                of_point[lane].blocks.push(block);
+            }
+            number += 1;
+        }
+        rows.extend(of_point);
+    }
+    Ok(rows)
+}
+
+fn block(
+    args: &RestArgs,
+    point: &Point,
+    http: HttpArg,
+    requests: &Arc<Requests>,
+    (seed, place, clock): (u64, Place, Clock),
+    context: &Context,
+) -> Result<Block> {
+    let threads = point.threads as usize;
+    let plan = Plan {
+        arrivals: arrivals(args),
+        duration: args.duration,
+        requests: args.requests,
+        warm_up: args.warm_up,
+        threads,
+        seed: seed.wrapping_add(u64::from(place.block)),
+        client_cpus: args.pin_client.clone(),
+        server_pid: args.server_pid,
+        keep_operations: args.run.is_some(),
+    };
+    let connect = |thread: usize| {
+        let connections = point.connections as usize;
+        // The first threads take what does not divide evenly.
+        let share = connections / threads + usize::from(thread < connections % threads);
+        let way = Way {
+            http,
+            connections: share,
+            streams: point.streams as usize,
+            timeout: args.timeout,
+            roots: args.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File),
+        };
+        connect(&way, requests)
+    };
+    let label = format!("requests, {} {}", point.label(args), lane_name(http));
+    let mut progress = |at: rest::Progress| {
+        let rate = rate_text(at.requests as f64 / at.elapsed.as_secs_f64());
+        context
+            .output
+            .counted(at.requests, format_args!("{label}, {rate}/s over {:.0} s", at.elapsed.as_secs_f64()));
+    };
+    rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut progress)
+}
+
+fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<Requests>> {
+    let method = method(args.method);
+    let size_bytes = point.size_bytes;
+    let url = match size_bytes {
+        Some(size) => args.url.replace("{size}", &size.to_string()),
+        None => args.url.clone(),
+    };
+    let signer = if args.sign { Some(signer(global)?) } else { None };
+    Requests::new(RequestPlan { method, url, objects: args.objects, size_bytes, range: args.range, signer })
+        .map(Arc::new)
+}
+
+/// Errors: `InvalidArgument` where there is nothing to sign with.
+fn signer(global: &GlobalArgs) -> Result<Signer> {
+    let variable = |name: &str| match name {
+        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
+        "AWS_REGION" if global.region.is_some() => global.region.clone(),
+        _ => std::env::var(name).ok(),
+    };
+    let config = S3Config::resolve(None, &variable)?;
+    if config.credentials == Credentials::Anonymous {
+        let detail =
+            "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    }
+    Ok(Signer::new(config.credentials, config.region))
+}
+
+fn arrivals(args: &RestArgs) -> Arrivals {
+    match (args.rate, args.arrivals) {
+        (None, _) => Arrivals::Closed,
+        (Some(rate), ArrivalsArg::Fixed) => Arrivals::Fixed(rate),
+        (Some(rate), ArrivalsArg::Poisson) => Arrivals::Poisson(rate),
+    }
+}
+
+fn settings(args: &RestArgs, point: &Point, http: HttpArg, cpus: usize) -> Settings {
+    Settings {
+        lane: lane_name(http).to_owned(),
+        phase: point.label(args),
+        arrivals: arrivals(args),
+        uploads: args.method == MethodArg::Put,
+        connections: u64::from(point.connections),
+        streams: if http == HttpArg::Http1 { 1 } else { u64::from(point.streams) },
+        threads: u64::from(point.threads),
+        cpus,
+    }
+}
+
+fn pin_server(args: &RestArgs) -> Result<()> {
+    let Some(pid) = args.server_pid.filter(|_| !args.pin_server.is_empty()) else { return Ok(()) };
+    let failed = |error: std::io::Error| {
+        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pin_server);
+        Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+    };
+    for process in fordway_sys::descendants(pid).map_err(failed)? {
+        fordway_sys::pin_process(process, &args.pin_server).map_err(|errno| failed(errno.into()))?;
+    }
+    Ok(())
+}
+
+fn describe(
+    args: &RestArgs,
+    points: &[Point],
+    rows: Vec<LaneBlocks>,
+    machine: Machine,
+    seed: u64,
+    started: (jiff::Timestamp, Instant),
+) -> Result<(Run, fordway_measure::Records)> {
+    let lanes = args.http.len();
+    let (mut summaries, mut warnings) = (Vec::new(), Vec::new());
+    for of_point in rows.chunks(lanes) {
+        for (lane, row) in of_point.iter().enumerate() {
+            let summary = rest::summarise(row, (lane > 0).then(|| &of_point[0]), seed);
+            warnings.extend(rest::warnings(row, &summary));
+            summaries.push(summary);
+        }
+    }
+    let lane = |http: &HttpArg| Lane {
+        name: lane_name(*http).to_owned(),
+        description: format!("requests over {} to {}", lane_name(*http), args.url),
+    };
+    let run = Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "rest".into(),
+        started: started.0.to_string(),
+        elapsed_ns: started.1.elapsed().as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine,
+        parameters: parameters(args, seed),
+        lanes: args.http.iter().map(lane).collect(),
+        phases: points.iter().map(|point| point.label(args)).collect(),
+        summaries,
+        scores: Vec::new(),
+        warnings,
+    };
+    Ok((run, rest::records(rows)))
+}
+
+fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json::Value> {
+    let parameters = json!({
+        "url": args.url,
+        "method": method(args.method).name(),
+        "objects": args.objects,
+        "rounds": args.rounds,
+        "duration_ns": args.duration.as_nanos() as u64,
+        "requests": args.requests,
+        "warm_up_ns": args.warm_up.as_nanos() as u64,
+        "timeout_ns": args.timeout.as_nanos() as u64,
+        "range": args.range.map(fordway_wire::range::format_range),
+        "signed": args.sign,
+        "seed": seed,
+        "pin_client": args.pin_client,
+        "pin_server": args.pin_server,
+    });
+    match parameters {
+        serde_json::Value::Object(map) => map,
+        _ => serde_json::Map::new(),
+    }
+}
+
+fn report(
+    args: &RestArgs,
+    (run, records): (Run, fordway_measure::Records),
+    context: &Context,
+) -> Result<Exit> {
+    for summary in &run.summaries {
+        context.output.row(summary)?;
+    }
+    context.output.text(&load_table(&run))?;
+    for warning in &run.warnings {
+        context.output.note(&format!("warning: {warning}"));
+    }
+    if let Some(dir) = &args.run {
+        run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+        context.output.text(&format!("run: {}", dir.display()))?;
+    }
+    let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);
+    let failed = run.summaries.iter().any(|summary| summary.errors > 0);
+    Ok(match (nothing_succeeded, failed) {
+        (true, _) => Exit::Unavailable,
+        (false, true) => Exit::Failure,
+        (false, false) => Exit::Ok,
+    })
+}
+
+/// What PUT sends if nothing is said.
+const DEFAULT_PUT_BYTES: u64 = 1024;
+
+/// One combination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Point {
+    size_bytes: Option<u64>,
+    connections: u32,
+    streams: u32,
+    threads: u32,
+}
+
+impl Point {
+    /// How tables call it.
+    fn label(&self, args: &RestArgs) -> String {
+        let size = self.size_bytes.map_or(String::new(), |bytes| format!(" {}", bytes_text(bytes)));
+        let streams = if self.streams > 1 { format!(" x {} streams", self.streams) } else { String::new() };
+        let method = method(args.method).name();
+        format!("{method}{size} c={}{streams} t={}", self.connections, self.threads)
+    }
+}
+
+/// All combinations, sizes first. Errors: `InvalidArgument` for those that cannot be.
+fn points(args: &RestArgs) -> Result<Vec<Point>> {
+    let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
+    if args.url.contains("{size}") && args.size.is_empty() {
+        return refused("the URL has {size}, but there is no --size; name the sizes");
+    }
+    if args.duration.is_zero() {
+        return refused("a --duration of 0 measures nothing; write one such as 10s");
+    }
+    let sizes: Vec<Option<u64>> = match (args.method, args.size.is_empty()) {
+        (MethodArg::Put, true) => vec![Some(DEFAULT_PUT_BYTES)],
+        (_, true) => vec![None],
+        (_, false) => args.size.iter().copied().map(Some).collect(),
+    };
+    let mut points = Vec::new();
+    for size_bytes in sizes {
+        for &connections in &args.connections {
+            for &streams in &args.streams {
+                for &threads in &args.threads {
+                    if threads > connections {
+                        return refused("there are more --threads than --connections; raise --connections");
+                    }
+                    points.push(Point { size_bytes, connections, streams, threads });
+                }
+            }
+        }
+    }
+    match u8::try_from(points.len()) {
+        Ok(_) => Ok(points),
+        Err(_) => refused("a sweep has at most 255 combinations; leave some out"),
+    }
+}
+
+const fn method(method: MethodArg) -> Method {
+    match method {
+        MethodArg::Get => Method::Get,
+        MethodArg::Put => Method::Put,
+        MethodArg::Head => Method::Head,
+    }
+}
+
+const fn lane_name(http: HttpArg) -> &'static str {
+    match http {
+        HttpArg::Http1 => "http/1.1",
+        HttpArg::Http2 => "http/2",
+        #[cfg(feature = "http3")]
+        HttpArg::Http3 => "http/3",
+    }
+}
+
+/// How many connections a thread has, and how they behave.
+#[derive(Clone)]
+struct Way {
+    http: HttpArg,
+    connections: usize,
+    streams: usize,
+    timeout: Duration,
+    roots: TlsRoots,
+}
+
+/// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+fn connect(way: &Way, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
+    let timeouts = Timeouts { first_byte: way.timeout, progress: way.timeout, ..Timeouts::default() };
+    let (requests, roots) = (requests.clone(), way.roots.clone());
+    let load: Box<dyn Load> = match way.http {
+        HttpArg::Http1 => Box::new(Http1::connect(requests, way.connections, timeouts, roots)?),
+        HttpArg::Http2 => {
+            Box::new(Http2::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+        }
+        #[cfg(feature = "http3")]
+        HttpArg::Http3 => {
+            Box::new(Http3::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+        }
+    };
+    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(way.connections * way.streams) }))
+}
+
+struct HttpChannel {
+    load: Box<dyn Load>,
+    finished: Vec<Finished>,
+}
+
+impl Channel for HttpChannel {
+    fn slots(&self) -> usize {
+        self.load.slots()
+    }
+
+    fn start(&mut self, slot: usize) {
+        self.load.start(slot);
+    }
+
+    fn wait(&mut self, limit: Duration, answers: &mut Vec<Answer>) -> Result<()> {
+        self.load.wait(limit, &mut self.finished)?;
+        answers.extend(self.finished.drain(..).map(answer));
+        Ok(())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.load.traffic()
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let all = self.load.tcp();
+        let mut rtts: Vec<u64> = all.iter().map(|info| u64::from(info.rtt_us)).collect();
+        rtts.sort_unstable();
+        Some(Connections {
+            count: all.len() as u64,
+            rtt_us: *rtts.get(rtts.len() / 2)?,
+            rtt_max_us: *rtts.last()?,
+            retransmits: all.iter().map(|info| u64::from(info.retransmits)).sum(),
+            mss_bytes: u64::from(all.iter().map(|info| info.mss_bytes).min()?),
+        })
+    }
+}
+
+fn answer(finished: Finished) -> Answer {
+    let failure =
+        |problem: fordway_load::Problem| Failure { kind: problem.label(), detail: problem.to_string() };
+    Answer {
+        slot: finished.slot,
+        started: finished.started,
+        first_byte: finished.first_byte,
+        ended: finished.ended,
+        body_bytes: finished.body_bytes,
+        retries: 0,
+        failure: finished.problem.map(failure),
+    }
+}

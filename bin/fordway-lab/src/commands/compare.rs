@@ -1,0 +1,415 @@
+//! `compare`: what S3 costs on this machine, by every lane there is, each with what it needs. It works in a temporary
+//! directory on the file system that is to be measured.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fordway_command::{Context, Exit, file_error};
+use fordway_http::Version;
+use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
+use fordway_workload::compare::{Outcome, Phase, Plan, Progress, run as compare};
+use fordway_workload::summary::{Capacity, summarise};
+use fordway_workload::{DelayLog, DelayTarget, PosixTarget, StoreTarget, Sync, Target, Tree, TreeLimits};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::args::{CompareArgs, LaneArg};
+use crate::commands::gateway::GatewayProcess;
+
+pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<Exit> {
+    let seed = match args.seed {
+        Some(seed) => seed,
+        None => {
+            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
+        }
+    };
+    let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
+    let tree = Tree::read(&args.dir, &limits)?;
+    let place = Place::new(&args.dir, args.root.as_deref())?;
+    let plan = Plan {
+        rounds: args.rounds,
+        warm_up: args.warm_up,
+        seed,
+        threads: usize::from(args.threads),
+        range_bytes: args.range_size.max(1),
+    };
+    let started = (jiff::Timestamp::now(), Instant::now());
+    // Looked at before the work, which would show in the load average.
+    let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
+    let lanes = Lanes::open(args, place.path())?;
+    introduce(args, &tree, &place, &plan, context);
+    let outcome = measure(&plan, &tree, &lanes, context);
+    let injected = lanes.mean_slept_ns();
+    let names = lanes.descriptions();
+    lanes.close()?;
+    let outcome = outcome.inspect_err(|_| {
+        context.output.note(&format!("the temporary directory {} was removed", place.path().display()));
+    })?;
+    let run = describe(args, &plan, &tree, &outcome, machine, names, started);
+    place.remove()?;
+    run.write(&args.out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+    report(args, &run, &outcome, injected, context)
+}
+
+fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, context: &Context) {
+    context.output.note(&format!(
+        "{} files, {} of {}, in {}; {} rounds after {} to warm up, {} thread{}, seed {}",
+        tree.items.len(),
+        bytes_text(tree.bytes),
+        args.dir.display(),
+        place.path().display(),
+        plan.rounds,
+        plan.warm_up,
+        plan.threads,
+        if plan.threads == 1 { "" } else { "s" },
+        plan.seed,
+    ));
+}
+
+fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &Context) -> Result<Outcome> {
+    context.output.start_steps();
+    let mut progress = |at: Progress| {
+        context.output.steps(at.done, at.total, format_args!("round {} {}", at.round + 1, at.phase.name()));
+    };
+    let outcome = compare(plan, tree, lanes.targets(), context.interrupt.flag(), &mut progress);
+    context.output.end_progress();
+    outcome
+}
+
+fn describe(
+    args: &CompareArgs,
+    plan: &Plan,
+    tree: &Tree,
+    outcome: &Outcome,
+    machine: Machine,
+    lanes: Vec<Lane>,
+    started: (jiff::Timestamp, Instant),
+) -> Run {
+    let capacity = Capacity { threads: plan.threads, cpus: machine.cpus };
+    let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    let mut warnings = tree.warnings.clone();
+    warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
+    warnings.extend(doubts(&machine, plan));
+    Run {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION,
+        fordway_version: env!("CARGO_PKG_VERSION").into(),
+        kind: "compare".into(),
+        started: started.0.to_string(),
+        elapsed_ns: started.1.elapsed().as_nanos() as u64,
+        command: std::env::args().collect(),
+        machine,
+        parameters: parameters(args, plan, tree),
+        lanes,
+        phases: Phase::ALL.iter().map(|phase| phase.name().to_owned()).collect(),
+        summaries,
+        scores: Vec::new(),
+        warnings,
+    }
+}
+
+fn parameters(args: &CompareArgs, plan: &Plan, tree: &Tree) -> serde_json::Map<String, serde_json::Value> {
+    let durability: fordway_posix::Durability = args.durability.into();
+    let parameters = json!({
+        "source": args.dir.display().to_string(),
+        "files": tree.items.len(),
+        "bytes": tree.bytes,
+        "rounds": plan.rounds,
+        "warm_up_rounds": plan.warm_up,
+        "threads": plan.threads,
+        "seed": plan.seed,
+        "range_bytes_max": plan.range_bytes,
+        "etag_policy": ETagPolicy::from(args.etag).name(),
+        "durability": durability.name(),
+    });
+    match parameters {
+        serde_json::Value::Object(map) => map,
+        _ => serde_json::Map::new(),
+    }
+}
+
+/// Why a result may be doubted, and what helps.
+fn doubts(machine: &Machine, plan: &Plan) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if let Some(load) = machine.load_1min.filter(|load| *load > 0.5 * machine.cpus as f64) {
+        doubts.push(format!(
+            "the load average was {load} on {} processors before the start: other work makes times longer and \
+             intervals wider; run it again when the machine is idle",
+            machine.cpus
+        ));
+    }
+    if machine.cpu_governor.as_deref().is_some_and(|governor| governor != "performance") {
+        doubts.push(
+            "the processors change their frequency; `cpupower frequency-set -g performance` steadies them"
+                .into(),
+        );
+    }
+    if plan.rounds < 5 {
+        doubts.push(
+            "fewer than 5 rounds: lists have too few blocks for a narrow interval; raise --rounds".into(),
+        );
+    }
+    doubts
+}
+
+fn report(
+    args: &CompareArgs,
+    run: &Run,
+    outcome: &Outcome,
+    injected_ns: Option<f64>,
+    context: &Context,
+) -> Result<Exit> {
+    for summary in &run.summaries {
+        context.output.row(summary)?;
+    }
+    context.output.text(&table(run))?;
+    for warning in &run.warnings {
+        context.output.note(&format!("warning: {warning}"));
+    }
+    if let Some(injected_ns) = injected_ns {
+        context.output.text(&instrument(run, outcome, injected_ns))?;
+    }
+    context.output.text(&format!("run: {}", args.out.display()))?;
+    if !args.no_report {
+        super::write_page(&args.out, context)?;
+    }
+    let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
+    Ok(if failed { Exit::Corrupt } else { Exit::Ok })
+}
+
+/// Holds the delay that was logged against the one in the records of the last lane.
+fn instrument(run: &Run, outcome: &Outcome, injected_ns: f64) -> String {
+    let mean_ns = |lane: usize| {
+        let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
+        let (count, sum) = of_lane.fold((0u64, 0u64), |(count, sum), op| (count + 1, sum + op.duration_ns));
+        sum as f64 / count as f64
+    };
+    let recovered_ns = mean_ns(run.lanes.len() - 1) - mean_ns(0);
+    format!(
+        "instrument: {:.1} µs a call were injected and logged, {:.1} µs recovered ({:+.1} %)",
+        injected_ns / 1e3,
+        recovered_ns / 1e3,
+        100.0 * (recovered_ns / injected_ns - 1.0)
+    )
+}
+
+/// The delay that `--check-instrument` injects.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// All lanes, open.
+struct Lanes {
+    targets: Vec<Box<dyn Target>>,
+    delays: Option<DelayLog>,
+    /// Those that were started, by the lane they are for.
+    gateways: Vec<(LaneArg, GatewayProcess)>,
+}
+
+impl Lanes {
+    /// Opens the lanes that `args` ask for in the empty directory `place`.
+    fn open(args: &CompareArgs, place: &Path) -> Result<Self> {
+        let mut lanes = Lanes { targets: Vec::new(), delays: None, gateways: Vec::new() };
+        let mut asked: Vec<LaneArg> = Vec::new();
+        for lane in &args.lanes {
+            if !asked.contains(lane) {
+                asked.push(*lane);
+            }
+        }
+        let root = place.join("s3");
+        std::fs::create_dir(&root).map_err(|error| file_error("making", root.display(), error))?;
+        for lane in &asked {
+            let target = lanes.target(*lane, lane_name(*lane), args, place, &root)?;
+            lanes.targets.push(target);
+        }
+        if let (true, Some(first)) = (args.check_instrument, asked.first()) {
+            let within = lanes.target(*first, "instrument-check", args, place, &root)?;
+            let delayed = DelayTarget::new(within, DELAY);
+            lanes.delays = Some(delayed.log());
+            lanes.targets.push(Box::new(delayed));
+        }
+        Ok(lanes)
+    }
+
+    fn target(
+        &mut self,
+        lane: LaneArg,
+        place_name: &str,
+        args: &CompareArgs,
+        place: &Path,
+        root: &Path,
+    ) -> Result<Box<dyn Target>> {
+        let durability: Durability = args.durability.into();
+        let bucket = Bucket::new(place_name)?;
+        match lane {
+            LaneArg::Posix => Ok(Box::new(PosixTarget::new(&place.join(place_name), waits_for(durability))?)),
+            LaneArg::Embedded => {
+                let config =
+                    PosixConfig { etag_policy: args.etag.into(), durability, ..PosixConfig::default() };
+                let store = PosixStore::open(root, config)?;
+                let lane = described(lane, "S3 semantics as POSIX calls in this process: no server, no copy");
+                Ok(Box::new(StoreTarget::new(lane, Arc::new(store), bucket, None)?))
+            }
+            LaneArg::Node => {
+                let gateway = self.gateway(lane, args, root)?;
+                let lane = described(
+                    lane,
+                    "messages over a Unix socket to a gateway process on the same directory, descriptors of large files",
+                );
+                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+            }
+            LaneArg::Http | LaneArg::Https | LaneArg::Http2 => {
+                let gateway = self.gateway(lane, args, root)?;
+                let protocol = match lane {
+                    LaneArg::Https => "HTTP/1.1 and TLS",
+                    LaneArg::Http2 => "HTTP/2",
+                    _ => "HTTP/1.1",
+                };
+                let description =
+                    format!("S3 REST over {protocol} on loopback to a gateway process on the same directory");
+                let lane = described(lane, &description);
+                Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
+            }
+        }
+    }
+
+    /// The gateway of `lane`, started when it is first asked for.
+    fn gateway(&mut self, lane: LaneArg, args: &CompareArgs, root: &Path) -> Result<&GatewayProcess> {
+        let known = self.gateways.iter().position(|(of, _)| *of == lane);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let (etag, durability) = (args.etag.into(), args.durability.into());
+                let gateway = match lane {
+                    LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
+                    LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
+                    LaneArg::Http2 => GatewayProcess::start(root, etag, durability)?.asked_in(Version::Http2),
+                    _ => GatewayProcess::start(root, etag, durability)?,
+                };
+                self.gateways.push((lane, gateway));
+                self.gateways.len() - 1
+            }
+        };
+        Ok(&self.gateways[at].1)
+    }
+
+    fn targets(&self) -> &[Box<dyn Target>] {
+        &self.targets
+    }
+
+    fn descriptions(&self) -> Vec<Lane> {
+        self.targets.iter().map(|target| target.lane().clone()).collect()
+    }
+
+    /// The mean of the injected delays, where there were any.
+    fn mean_slept_ns(&self) -> Option<f64> {
+        self.delays.as_ref().and_then(DelayLog::mean_ns)
+    }
+
+    /// Removes what the lanes made, buckets first, and ends the gateways.
+    fn close(self) -> Result<()> {
+        for target in &self.targets {
+            target.clean_up()?;
+        }
+        self.gateways.into_iter().try_for_each(|(_, gateway)| gateway.stop())
+    }
+}
+
+fn waits_for(durability: Durability) -> Sync {
+    match durability {
+        Durability::None => Sync::Nothing,
+        Durability::Data => Sync::Content,
+        Durability::Full => Sync::ContentAndName,
+    }
+}
+
+fn lane_name(lane: LaneArg) -> &'static str {
+    match lane {
+        LaneArg::Posix => "posix",
+        LaneArg::Embedded => "embedded",
+        LaneArg::Node => "node",
+        LaneArg::Http => "http",
+        LaneArg::Https => "https",
+        LaneArg::Http2 => "http2",
+    }
+}
+
+fn described(lane: LaneArg, description: &str) -> Lane {
+    Lane { name: lane_name(lane).to_owned(), description: description.to_owned() }
+}
+
+/// A temporary directory that is gone when this is.
+struct Place(TempDir);
+
+impl Place {
+    /// A new directory in `root`, or else in the first directory on the file system of `dir` that
+    /// may be written to: the usual temporary ones, the current one, then `dir`'s parents.
+    /// Errors: `InvalidArgument` if there is none.
+    fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
+        if let Some(root) = root {
+            return make_in(root).map(Place).map_err(|error| {
+                Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("--root {} cannot be written to", root.display()),
+                )
+                .caused_by(error)
+            });
+        }
+        let device = std::fs::metadata(dir).map(|meta| meta.dev()).ok();
+        let is_on_it =
+            |path: &PathBuf| device.is_some() && std::fs::metadata(path).ok().map(|m| m.dev()) == device;
+        let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let usual = [std::env::temp_dir(), "/var/tmp".into(), std::env::current_dir().unwrap_or_default()];
+        let parents = full.ancestors().skip(1).map(Path::to_owned);
+        let mut candidates = usual.into_iter().chain(parents).filter(is_on_it);
+        candidates.find_map(|path| make_in(&path).ok()).map(Place).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "no directory on the file system of {} can be written to; name one with --root",
+                    dir.display()
+                ),
+            )
+        })
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Removes the directory with all in it. Errors: `Io`.
+    fn remove(self) -> Result<()> {
+        let path = self.path().to_owned();
+        self.0.close().map_err(|error| {
+            Error::new(
+                ErrorKind::Io,
+                format!("the temporary directory {} could not be removed", path.display()),
+            )
+            .caused_by(error)
+        })
+    }
+}
+
+fn make_in(path: &Path) -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("fordway-compare-").tempdir_in(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_on_the_same_file_system_and_goes_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(dir.path(), None).unwrap();
+        let path = place.path().to_owned();
+        let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+        assert_eq!(device(&path), device(dir.path()));
+        place.remove().unwrap();
+        assert!(!path.exists());
+        let wrong = Place::new(dir.path(), Some(Path::new("/does/not/exist"))).err().expect("no such root");
+        assert!(wrong.to_string().contains("--root /does/not/exist"), "{wrong}");
+    }
+}

@@ -1,0 +1,543 @@
+//! What is put around content on its way, without sockets: frames of HTTP/2, where the client's library and the gateway's
+//! talk through a pipe in memory; TLS, sealing on one side and opening on the other; frames of the node lane.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fordway_store::{Bucket, ETag, ErrorKind, Expected, GetOptions, Key, PutOptions, PutResult, Result};
+use fordway_wire::node::{self, Committed, Flags, Header, Inbox, ReadDone, Reply, Sent, take_reply};
+use fordway_workload::ledger::Rung;
+use h2::client::SendRequest;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::runtime::{Builder, Runtime};
+
+use super::request::{S3Request, fields};
+use super::{Contents, Operation, failed, same};
+
+/// What the gateway reads of a file, and hands on, at a time.
+pub(in crate::commands::ledger) const PIECE_BYTES: usize = 64 << 10;
+/// What the gateway keeps of an answer that is not taken yet; so much is in the pipe too.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// The client's windows and frames.
+const WINDOW_BYTES: u32 = 8 << 20;
+const FRAME_BYTES_MAX: u32 = 256 << 10;
+/// Never reached; the client has such a limit, and it costs time to set.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Writing and reading the frames of a request and its answer, content included, by both libraries. The heads
+/// are compressed with what both sides remember of those before.
+pub(in crate::commands::ledger) struct Http2Frames {
+    runtime: Runtime,
+    send: SendRequest<Bytes>,
+    request: S3Request,
+    asked: Vec<(HeaderName, HeaderValue)>,
+    answer: Arc<Mutex<Answer>>,
+    contents: Contents,
+    received: Vec<u8>,
+    /// Bytes that went through the pipe, there and back.
+    asked_bytes: Arc<AtomicU64>,
+    answered_bytes: Arc<AtomicU64>,
+}
+
+/// What the server answers.
+#[derive(Clone, Default)]
+struct Answer {
+    headers: HeaderMap,
+    content: Bytes,
+}
+
+impl Http2Frames {
+    pub(in crate::commands::ledger) fn new(request: &S3Request, contents: &Contents) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_time().build().map_err(failed)?;
+        let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
+        let (near, far) = (Counted::new(near), Counted::new(far));
+        let (asked_bytes, answered_bytes) = (near.written.clone(), far.written.clone());
+        let answer = Arc::new(Mutex::new(Answer::default()));
+        runtime.spawn(serve(far, answer.clone()));
+        let send = runtime.block_on(connect(near))?;
+        let (request, contents) = (request.clone(), contents.clone());
+        let (asked, received) = (Vec::new(), Vec::new());
+        Ok(Http2Frames {
+            runtime,
+            send,
+            request,
+            asked,
+            answer,
+            contents,
+            received,
+            asked_bytes,
+            answered_bytes,
+        })
+    }
+
+    /// The lengths of the request and of the answer with its content, in bytes, heads being compressed.
+    pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
+        self.prepare(size_bytes)?;
+        // From the second time on both sides remember the heads.
+        self.run()?;
+        let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
+        self.run()?;
+        let after = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
+        Ok(((after[0] - before[0]) as usize, (after[1] - before[1]) as usize))
+    }
+
+    /// Has both sides move until `work` is done, with the limit that the client has.
+    fn drive<T>(&self, work: impl Future<Output = Result<T, h2::Error>>) -> Result<T> {
+        let limited = async { tokio::time::timeout(TIMEOUT, work).await };
+        self.runtime.block_on(limited).map_err(failed)?.map_err(failed)
+    }
+}
+
+impl Rung for Http2Frames {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        let heads = self.request.heads(size_bytes)?;
+        let is_carried = |(name, _): &(String, String)| name != "connection" && name != "host";
+        let header = |(name, value): (String, String)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(failed)?;
+            Ok((name, HeaderValue::try_from(value).map_err(failed)?))
+        };
+        let asked = fields(&heads.asked).into_iter().filter(is_carried).map(header);
+        self.asked = asked.collect::<Result<_>>()?;
+        let headers = fields(&heads.answered).into_iter().filter(is_carried).map(header);
+        let headers = headers.collect::<Result<HeaderMap>>()?;
+        let content = self.contents.share(size_bytes);
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Answer { headers, content };
+        self.received.resize(size_bytes as usize, 0);
+        Ok(())
+    }
+
+    /// Three times, as the client: it sends the request, waits for the head, and takes the content.
+    fn run(&mut self) -> Result<()> {
+        let mut request = Request::builder().uri("http://127.0.0.1:9000/ledger/object");
+        for (name, value) in &self.asked {
+            request = request.header(name, value);
+        }
+        let request = request.body(()).map_err(failed)?;
+        let send = self.send.clone();
+        let (answer, _) = self.drive(async { send.ready().await?.send_request(request, true) })?;
+        let mut content = self.drive(answer)?.into_body();
+        let mut received = std::mem::take(&mut self.received);
+        received.clear();
+        self.drive(async {
+            while let Some(piece) = content.data().await {
+                let piece = piece?;
+                content.flow_control().release_capacity(piece.len())?;
+                received.extend_from_slice(&piece);
+            }
+            Ok(())
+        })?;
+        self.received = received;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.received, self.contents.of(self.received.len() as u64))
+    }
+}
+
+/// The client's side of a connection.
+async fn connect(pipe: Counted) -> Result<SendRequest<Bytes>> {
+    let (send, connection) = h2::client::Builder::new()
+        .initial_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .enable_push(false)
+        .handshake(pipe)
+        .await
+        .map_err(failed)?;
+    tokio::spawn(async move {
+        // Requests on it learn of its end by themselves.
+        let _ = connection.await;
+    });
+    Ok(send)
+}
+
+/// The gateway's side.
+async fn serve(pipe: Counted, answer: Arc<Mutex<Answer>>) {
+    let service = service_fn(move |_: Request<Incoming>| {
+        let Answer { headers, content } = answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut response = Response::new(Pieces(content));
+        *response.headers_mut() = headers;
+        async { Ok::<_, Infallible>(response) }
+    });
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).max_send_buf_size(SEND_BUFFER_BYTES);
+    // The client learns of its end by itself.
+    let _ = builder.serve_connection(TokioIo::new(pipe), service).await;
+}
+
+/// Content that comes in pieces, as files do.
+struct Pieces(Bytes);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let count = self.0.len().min(PIECE_BYTES);
+        Poll::Ready((count > 0).then(|| Ok(Frame::data(self.0.split_to(count)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
+/// The pipe alone: as many bytes through it as a request and its answer have, one end after the other.
+pub(in crate::commands::ledger) struct Pipe {
+    runtime: Runtime,
+    near: DuplexStream,
+    far: DuplexStream,
+    frames: Http2Frames,
+    lengths: (usize, usize),
+    room: Vec<u8>,
+}
+
+impl Pipe {
+    /// For the messages of `frames`.
+    pub(in crate::commands::ledger) fn new(frames: Http2Frames) -> Result<Self> {
+        let runtime = Builder::new_current_thread().build().map_err(failed)?;
+        let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
+        Ok(Pipe { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
+    }
+}
+
+impl Rung for Pipe {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.lengths = self.frames.lengths(size_bytes)?;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Pipe { runtime, near, far, frames, lengths: (asked, answered), room } = self;
+        let content = &frames.received;
+        let done = runtime.block_on(async {
+            far.write_all(&room[..*asked]).await?;
+            near.read_exact(&mut room[..*asked]).await?;
+            let mut left = *answered;
+            for piece in content.chunks(PIECE_BYTES) {
+                far.write_all(piece).await?;
+                near.read_exact(&mut room[..piece.len()]).await?;
+                left -= piece.len();
+            }
+            far.write_all(&room[..left]).await?;
+            near.read_exact(&mut room[..left]).await.map(drop)
+        });
+        done.map_err(failed)
+    }
+}
+
+/// An end of the pipe that counts what is written to it.
+struct Counted {
+    pipe: DuplexStream,
+    written: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn new(pipe: DuplexStream) -> Self {
+        Counted { pipe, written: Arc::default() }
+    }
+
+    fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = &written {
+            self.written.fetch_add(*count as u64, Ordering::Relaxed);
+        }
+        written
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_read(context, room)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.pipe).poll_write(context, data);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.pipe).poll_write_vectored(context, pieces);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.pipe.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(context)
+    }
+}
+
+/// Content is handed to TLS in pieces of this size, as the gateway does.
+const TLS_PIECE_BYTES: usize = 256 << 10;
+
+/// Two ends of a session that has shaken hands.
+pub(in crate::commands::ledger) struct Tls {
+    client: ClientConnection,
+    server: ServerConnection,
+    contents: Contents,
+    sealed: Vec<u8>,
+    opened: Vec<u8>,
+}
+
+impl Tls {
+    pub(in crate::commands::ledger) fn new(contents: &Contents) -> Result<Self> {
+        let (client, server) = ends()?;
+        let contents = contents.clone();
+        let mut tls = Tls { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
+        while tls.client.is_handshaking() || tls.server.is_handshaking() {
+            tls.shake_hands()?;
+        }
+        // What is left are tickets for later sessions.
+        tls.shake_hands()?;
+        tls.server.set_buffer_limit(None);
+        Ok(tls)
+    }
+
+    fn shake_hands(&mut self) -> Result<()> {
+        let mut flight = Vec::new();
+        while self.client.wants_write() {
+            self.client.write_tls(&mut flight).map_err(failed)?;
+        }
+        let mut rest = flight.as_slice();
+        while !rest.is_empty() {
+            self.server.read_tls(&mut rest).map_err(failed)?;
+            self.server.process_new_packets().map_err(failed)?;
+        }
+        flight.clear();
+        while self.server.wants_write() {
+            self.server.write_tls(&mut flight).map_err(failed)?;
+        }
+        let mut rest = flight.as_slice();
+        while !rest.is_empty() {
+            self.client.read_tls(&mut rest).map_err(failed)?;
+            self.client.process_new_packets().map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn ends() -> Result<(ClientConnection, ServerConnection)> {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).map_err(failed)?;
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).map_err(failed)?;
+    let client = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .map_err(failed)?;
+    let name = ServerName::try_from("127.0.0.1").map_err(failed)?;
+    let client = ClientConnection::new(Arc::new(client), name).map_err(failed)?;
+    Ok((client, ServerConnection::new(Arc::new(server)).map_err(failed)?))
+}
+
+impl Rung for Tls {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.opened.resize(size_bytes as usize, 0);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let mut done = 0;
+        for piece in self.contents.of(self.opened.len() as u64).chunks(TLS_PIECE_BYTES) {
+            self.sealed.clear();
+            self.server.writer().write_all(piece).map_err(failed)?;
+            while self.server.wants_write() {
+                self.server.write_tls(&mut self.sealed).map_err(failed)?;
+            }
+            let mut rest = self.sealed.as_slice();
+            while !rest.is_empty() {
+                self.client.read_tls(&mut rest).map_err(failed)?;
+                let ready = self.client.process_new_packets().map_err(failed)?.plaintext_bytes_to_read();
+                self.client.reader().read_exact(&mut self.opened[done..done + ready]).map_err(failed)?;
+                done += ready;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.opened, self.contents.of(self.opened.len() as u64))
+    }
+}
+
+/// Content that is put goes in one message up to this size; more is written to a file of the gateway's.
+pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
+
+/// Writing and reading the frames of an operation by the node lane: what both sides do but for the socket
+/// and the content.
+pub(in crate::commands::ledger) struct NodeFrames {
+    operation: Operation,
+    bucket: Bucket,
+    key: Key,
+    read: GetOptions,
+    write: PutOptions,
+    expected: Expected,
+    made: Committed,
+    size_bytes: u64,
+    out: Vec<u8>,
+    inbox: Inbox,
+}
+
+impl NodeFrames {
+    pub(in crate::commands::ledger) fn new(operation: Operation, bucket: &Bucket) -> Result<Self> {
+        let etag = ETag::opaque(u128::MAX);
+        let made = PutResult { etag, modified: UNIX_EPOCH, checksum: None, version: None };
+        Ok(NodeFrames {
+            operation,
+            bucket: bucket.clone(),
+            key: Key::new(operation.name(0))?,
+            read: GetOptions::default(),
+            write: PutOptions::default(),
+            expected: Expected::default(),
+            made: Committed { made, has_spare: true },
+            size_bytes: 0,
+            out: Vec::new(),
+            inbox: Inbox::default(),
+        })
+    }
+
+    /// The lengths of the request and of the reply without their bodies, in bytes.
+    pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
+        self.prepare(size_bytes)?;
+        self.put_request();
+        let request_bytes = self.out.len();
+        self.put_reply();
+        Ok((request_bytes, self.out.len()))
+    }
+
+    fn is_whole(&self) -> bool {
+        self.size_bytes <= WHOLE_BYTES_MAX
+    }
+
+    fn put_request(&mut self) {
+        self.out.clear();
+        let (bucket, key) = (Cow::Borrowed(&self.bucket), Cow::Borrowed(&self.key));
+        let options = Cow::Borrowed(&self.write);
+        let request = match self.operation {
+            Operation::Get => {
+                node::Request::Read { bucket, key, options: Cow::Borrowed(&self.read), is_large: false }
+            }
+            Operation::Put if self.is_whole() => {
+                node::Request::Put { bucket, key, options, expected: Cow::Borrowed(&self.expected) }
+            }
+            Operation::Put => {
+                node::Request::PutSpare { bucket, key, options, filled: self.size_bytes, core: 0 }
+            }
+        };
+        request.put(&mut self.out, 1, 0);
+    }
+
+    fn put_reply(&mut self) {
+        self.out.clear();
+        let flags = Flags::default();
+        match self.operation {
+            Operation::Get => {
+                let sent = Sent::Descriptor(0, self.size_bytes);
+                let answer = ReadDone { size: self.size_bytes, sent };
+                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+            }
+            Operation::Put if self.is_whole() => {
+                Reply { id: 1, flags, answer: Ok(&self.made.made), body_bytes: 0 }.put(&mut self.out);
+            }
+            Operation::Put => {
+                let answer = Some(self.made.clone());
+                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+            }
+        }
+    }
+
+    /// What was written, as it is read.
+    fn arrive(&mut self) -> Result<Header> {
+        let room = self.inbox.room();
+        room[..self.out.len()].copy_from_slice(&self.out);
+        self.inbox.filled(self.out.len());
+        self.inbox.next_header()?.ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    fn take_request(&mut self) -> Result<()> {
+        let header = self.arrive()?;
+        let frame = self.inbox.frame(&header).ok_or(ErrorKind::Internal)?;
+        black_box(node::Request::take(header.code, frame.fields)?);
+        self.inbox.consume(header.frame_bytes());
+        Ok(())
+    }
+
+    fn take_reply(&mut self) -> Result<()> {
+        let header = self.arrive()?;
+        let frame = self.inbox.frame(&header).ok_or(ErrorKind::Internal)?;
+        match self.operation {
+            Operation::Get => drop(black_box(take_reply::<ReadDone>(&frame)?)),
+            Operation::Put if self.is_whole() => drop(black_box(take_reply::<PutResult>(&frame)?)),
+            Operation::Put => drop(black_box(take_reply::<Option<Committed>>(&frame)?)),
+        }
+        self.inbox.consume(header.frame_bytes());
+        Ok(())
+    }
+}
+
+impl Rung for NodeFrames {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.key = Key::new(self.operation.name(size_bytes))?;
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.put_request();
+        self.take_request()?;
+        self.put_reply();
+        self.take_reply()
+    }
+}

@@ -1,0 +1,422 @@
+//! What is done to files by system calls alone, to read one or to make a new object's; and by a store, on any lane.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_command::file_error;
+use fordway_netlab::Namespace;
+use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
+use fordway_sys::{
+    Errno, Mode, create_unnamed, link_unnamed, read_cached, read_into_spare, remove_file, set_modified, stat,
+    stat_in, write_all_at,
+};
+use fordway_workload::ledger::Rung;
+
+use super::framing::PIECE_BYTES;
+use super::{Contents, Operation, same};
+
+/// Where the objects of all sizes are, as files.
+#[derive(Clone)]
+pub(in crate::commands::ledger) struct Files(PathBuf, Contents);
+
+impl Files {
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &Contents) -> Self {
+        Files(dir.to_owned(), contents.clone())
+    }
+
+    /// The file with `size_bytes` of content.
+    pub(in crate::commands::ledger) fn path(&self, size_bytes: u64) -> PathBuf {
+        self.0.join(name_of_size(size_bytes))
+    }
+}
+
+/// The key of the object with `size_bytes` of content.
+pub(in crate::commands::ledger) fn name_of_size(size_bytes: u64) -> String {
+    format!("object-{size_bytes}")
+}
+
+fn opened(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| file_error("opening", path.display(), error))
+}
+
+/// Opening a file by its absolute path, its size, and closing it.
+pub(in crate::commands::ledger) struct Open {
+    pub(in crate::commands::ledger) files: Files,
+    path: PathBuf,
+}
+
+impl Open {
+    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+        Open { files: files.clone(), path: PathBuf::new() }
+    }
+}
+
+impl Rung for Open {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.path = self.files.path(size_bytes);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let size = opened(&self.path)?.metadata().map(|meta| meta.len());
+        black_box(size.map_err(|error| file_error("looking at", self.path.display(), error))?);
+        Ok(())
+    }
+}
+
+/// Reading the whole of a file that is open and in memory.
+pub(in crate::commands::ledger) struct Pread {
+    files: Files,
+    file: Option<File>,
+    buffer: Vec<u8>,
+    size_bytes: u64,
+}
+
+impl Pread {
+    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+        Pread { files: files.clone(), file: None, buffer: Vec::new(), size_bytes: 0 }
+    }
+}
+
+impl Rung for Pread {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.file = Some(opened(&self.files.path(size_bytes))?);
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        self.buffer.clear();
+        read_into_spare(file, &mut self.buffer, 0, self.size_bytes as usize)
+            .map_err(|error| file_error("reading", "a file", error.into()))?;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.buffer, self.files.1.of(self.size_bytes))
+    }
+}
+
+/// Reading the whole of a file that is open and in memory in pieces, as a gateway does that hands each on.
+pub(in crate::commands::ledger) struct PreadPieces {
+    files: Files,
+    file: Option<File>,
+    /// In turn, as long as others are on their way.
+    buffers: [Vec<u8>; 4],
+    size_bytes: u64,
+}
+
+impl PreadPieces {
+    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+        PreadPieces { files: files.clone(), file: None, buffers: Default::default(), size_bytes: 0 }
+    }
+}
+
+impl Rung for PreadPieces {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.file = Some(opened(&self.files.path(size_bytes))?);
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let failed = |errno: Errno| file_error("reading", "a file", errno.into());
+        for offset in (0..self.size_bytes).step_by(PIECE_BYTES) {
+            self.buffers.rotate_left(1);
+            let (buffer, len) = (&mut self.buffers[0], PIECE_BYTES.min((self.size_bytes - offset) as usize));
+            buffer.clear();
+            match read_cached(file, buffer, offset, len) {
+                Err(Errno::AGAIN) => read_into_spare(file, buffer, offset, len).map_err(failed)?,
+                read => read.map_err(failed)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// The last piece stands for all.
+    fn check(&self) -> Result<()> {
+        let content = self.files.1.of(self.size_bytes);
+        same(&self.buffers[0], content.chunks(PIECE_BYTES).last().unwrap_or_default())
+    }
+}
+
+/// The whole of what a careful program does to read a file by its absolute path.
+pub(in crate::commands::ledger) struct PosixGet {
+    files: Files,
+    path: PathBuf,
+    buffer: Vec<u8>,
+    size_bytes: u64,
+}
+
+impl PosixGet {
+    pub(in crate::commands::ledger) fn new(files: &Files) -> Self {
+        PosixGet { files: files.clone(), path: PathBuf::new(), buffer: Vec::new(), size_bytes: 0 }
+    }
+}
+
+impl Rung for PosixGet {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.path = self.files.path(size_bytes);
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let file = opened(&self.path)?;
+        let size = file.metadata().map_err(|e| file_error("looking at", self.path.display(), e))?.len();
+        self.buffer.clear();
+        read_into_spare(&file, &mut self.buffer, 0, size as usize)
+            .map_err(|error| file_error("reading", self.path.display(), error.into()))?;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.buffer, self.files.1.of(self.size_bytes))
+    }
+}
+
+const NAME: &str = "file";
+const MODE: Mode = Mode::from_raw_mode(0o644);
+
+fn errno(errno: Errno) -> Error {
+    file_error("writing", "a new file", errno.into())
+}
+
+fn opened_dir(dir: &Path) -> Result<File> {
+    File::open(dir).map_err(|error| file_error("opening", dir.display(), error))
+}
+
+/// Making an empty file that is seen only once it is whole: by the calls that the store makes beside the write.
+pub(in crate::commands::ledger) struct Publish {
+    dir: File,
+}
+
+impl Publish {
+    /// In the directory `dir`, which is made.
+    pub(in crate::commands::ledger) fn new(dir: &Path) -> Result<Self> {
+        std::fs::create_dir(dir).map_err(|error| file_error("making", dir.display(), error))?;
+        Ok(Publish { dir: opened_dir(dir)? })
+    }
+}
+
+impl Rung for Publish {
+    fn prepare(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn before(&mut self) -> Result<()> {
+        match remove_file(&self.dir, NAME) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed.map_err(errno),
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let file = create_unnamed(&self.dir, MODE).map_err(errno)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        set_modified(&file, now.as_nanos() as i64).map_err(errno)?;
+        stat(&file).map_err(errno)?;
+        link_unnamed(&file, &self.dir, NAME).map_err(errno)
+    }
+
+    fn check(&self) -> Result<()> {
+        stat_in(&self.dir, NAME).map(drop).map_err(errno)
+    }
+}
+
+/// Writing content to a new file. The one before is given back first, so that its memory is used again.
+pub(in crate::commands::ledger) struct Write {
+    dir: File,
+    file: Option<OwnedFd>,
+    contents: Contents,
+    size_bytes: u64,
+}
+
+impl Write {
+    /// To files that never have a name, in the file system of `dir`.
+    pub(in crate::commands::ledger) fn new(dir: &Path, contents: &Contents) -> Result<Self> {
+        Ok(Write { dir: opened_dir(dir)?, file: None, contents: contents.clone(), size_bytes: 0 })
+    }
+}
+
+impl Rung for Write {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+
+    fn before(&mut self) -> Result<()> {
+        self.file = None;
+        self.file = Some(create_unnamed(&self.dir, MODE).map_err(errno)?);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        write_all_at(file, self.contents.of(self.size_bytes), 0).map_err(errno)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Some(file) = &self.file else { return Err(ErrorKind::Internal.into()) };
+        match stat(file).map_err(errno)?.size {
+            size if size == self.size_bytes => Ok(()),
+            size => {
+                let why = format!("{size} bytes were written of {}", self.size_bytes);
+                Err(Error::new(ErrorKind::IncompleteBody, why))
+            }
+        }
+    }
+}
+
+/// A store and the object at hand.
+#[derive(Clone)]
+pub(in crate::commands::ledger) struct Objects {
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    key: Key,
+    size_bytes: u64,
+    contents: Contents,
+}
+
+impl Objects {
+    pub(in crate::commands::ledger) fn new(
+        store: Arc<dyn Store>,
+        bucket: &Bucket,
+        contents: &Contents,
+    ) -> Result<Self> {
+        let (key, contents) = (Key::new(name_of_size(0))?, contents.clone());
+        Ok(Objects { store, bucket: bucket.clone(), key, size_bytes: 0, contents })
+    }
+
+    fn take(&mut self, operation: Operation, size_bytes: u64) -> Result<()> {
+        self.key = Key::new(operation.name(size_bytes))?;
+        self.size_bytes = size_bytes;
+        Ok(())
+    }
+}
+
+/// Reading a whole object into memory that was used before.
+pub(in crate::commands::ledger) struct Get {
+    objects: Objects,
+    buffer: Vec<u8>,
+    server_pid: Option<u32>,
+    /// Where it is asked from, if not from where this process is.
+    network: Option<Namespace>,
+}
+
+impl Get {
+    pub(in crate::commands::ledger) fn new(objects: Objects, server_pid: Option<u32>) -> Self {
+        Get { objects, buffer: Vec::new(), server_pid, network: None }
+    }
+
+    /// The same by connections that begin in another network.
+    pub(in crate::commands::ledger) fn from(self, network: &Namespace) -> Self {
+        Get { network: Some(network.clone()), ..self }
+    }
+}
+
+impl Rung for Get {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.objects.take(Operation::Get, size_bytes)?;
+        // A connection stays in the network where it was made, no matter which thread uses it.
+        let Some(network) = self.network.clone() else { return Ok(()) };
+        network.run(|| self.run())?
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Objects { store, bucket, key, .. } = &self.objects;
+        store.read(bucket, key, &GetOptions::default(), &mut self.buffer).map(drop)
+    }
+
+    fn check(&self) -> Result<()> {
+        same(&self.buffer, self.objects.contents.of(self.objects.size_bytes))
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        self.server_pid
+    }
+}
+
+/// Opening an object and describing it, without its content: what a gateway does before it sends.
+pub(in crate::commands::ledger) struct Describe(pub(in crate::commands::ledger) Objects);
+
+impl Rung for Describe {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.0.take(Operation::Get, size_bytes)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let object = self.0.store.get(&self.0.bucket, &self.0.key, &GetOptions::default())?;
+        black_box(object.content.len());
+        Ok(())
+    }
+}
+
+/// Writing an object that is not there yet, in one call.
+pub(in crate::commands::ledger) struct Put {
+    objects: Objects,
+    /// The same objects as the writer of their files sees them, by the size from which on that is not
+    /// the store itself. The writer removes what it put: memory that was given back on another
+    /// processor than the one that takes it again is slow to write to.
+    written_here: Option<(u64, Arc<dyn Store>)>,
+    options: PutOptions,
+    server_pid: Option<u32>,
+}
+
+impl Put {
+    /// A put in this process, or by a gateway that writes the files itself.
+    pub(in crate::commands::ledger) fn new(
+        objects: Objects,
+        options: PutOptions,
+        server_pid: Option<u32>,
+    ) -> Self {
+        Put { objects, written_here: None, options, server_pid }
+    }
+
+    /// The same where the gateway has this process write content over `bytes` to its files.
+    pub(in crate::commands::ledger) fn written_here_over(self, bytes: u64, embedded: &Objects) -> Self {
+        Put { written_here: Some((bytes + 1, embedded.store.clone())), ..self }
+    }
+
+    /// The store of the object's writer.
+    fn writer(&self) -> &dyn Store {
+        let here =
+            self.written_here.as_ref().filter(|(from_bytes, _)| self.objects.size_bytes >= *from_bytes);
+        here.map_or(&*self.objects.store, |(_, store)| &**store)
+    }
+}
+
+impl Rung for Put {
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.objects.take(Operation::Put, size_bytes)
+    }
+
+    fn before(&mut self) -> Result<()> {
+        match self.writer().delete(&self.objects.bucket, &self.objects.key, &DeleteOptions::default()) {
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(()),
+            deleted => deleted.map(drop),
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Objects { store, bucket, key, size_bytes, contents } = &self.objects;
+        store.put(bucket, key, contents.of(*size_bytes), &self.options).map(drop)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Objects { bucket, key, size_bytes, contents, .. } = &self.objects;
+        let mut stored = Vec::new();
+        self.writer().read(bucket, key, &GetOptions::default(), &mut stored)?;
+        same(&stored, contents.of(*size_bytes))
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        self.server_pid
+    }
+}

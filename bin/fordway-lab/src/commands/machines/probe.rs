@@ -1,0 +1,366 @@
+//! What `machines probe` measures by itself: a disk, through its file system; the processor's clock and its memory; the
+//! network, which is the loopback interface unless there is a peer.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fordway_command::file_error;
+use fordway_http::{Exchange, HttpClient, Origin, Replay, Timeouts, TlsRoots, Version};
+use fordway_measure::{FileSystem, Machine, bytes_text, median};
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{drop_cached, reference_cycles, tcp_info};
+use fordway_wire::size_text::parse_bytes;
+use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
+
+use super::Quantity;
+
+const DISK_FILE_BYTES: u64 = 256 << 20;
+const DISK_PIECE_BYTES: usize = 1 << 20;
+
+/// Errors: from writing to `dir`.
+pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<Quantity>> {
+    let names = ["disk_write", "disk_read"];
+    let Some(dir) = dir else {
+        return Ok(names.map(|name| Quantity::unknown(name, "MB/s", "name a directory with --disk")).into());
+    };
+    let (written, read) = measure_disk(dir).map_err(|error| file_error("measuring", dir.display(), error))?;
+    let kind = FileSystem::of("disk", dir).map_or("a file system".to_owned(), |found| found.kind);
+    let place = format!("256 MiB in pieces of 1 MiB in {} ({kind})", dir.display());
+    let rate = |elapsed: Duration| DISK_FILE_BYTES as f64 / elapsed.as_micros().max(1) as f64;
+    let mut found =
+        vec![Quantity::new(names[0], rate(written), "MB/s", format!("{place}, fdatasync included"))];
+    found.push(match kind.as_str() {
+        "tmpfs" | "ramfs" => Quantity::unknown(names[1], "MB/s", "tmpfs has no disk to read from"),
+        _ => {
+            Quantity::new(names[1], rate(read), "MB/s", format!("{place}, after the page cache was dropped"))
+        }
+    });
+    Ok(found)
+}
+
+/// How long writing a file and reading it again take. It is gone afterwards.
+fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
+    let file = tempfile::Builder::new().prefix("fordway-probe-").tempfile_in(dir)?;
+    let mut piece = vec![0; DISK_PIECE_BYTES];
+    let mut random = fordway_measure::Shuffle::new(1);
+    // Disks and file systems that leave out or compress zeros exist.
+    piece.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&random.next_u64().to_le_bytes()));
+    let since = Instant::now();
+    for _ in 0..DISK_FILE_BYTES / DISK_PIECE_BYTES as u64 {
+        file.as_file().write_all(&piece)?;
+    }
+    file.as_file().sync_data()?;
+    let written = since.elapsed();
+    drop_cached(file.as_file())?;
+    let (since, mut again) = (Instant::now(), std::fs::File::open(file.path())?);
+    while again.read(&mut piece)? > 0 {}
+    Ok((written, since.elapsed()))
+}
+
+/// How long the counter is checked against the clock: errors are then below one in a million.
+const CALIBRATION: Duration = Duration::from_millis(100);
+/// Each of the two buffers of a thread: more than caches hold.
+const BUFFER_BYTES: usize = 128 << 20;
+/// Copies of which the fastest counts, as STREAM has it.
+const COPIES: usize = 5;
+
+/// R: the clock at which reference cycles count.
+pub(super) fn reference_clock() -> Quantity {
+    let (name, unit) = ("R", "MHz");
+    let (Some(before), since) = (reference_cycles(), Instant::now()) else {
+        return Quantity::unknown(name, unit, "this processor's counter does not count reference cycles");
+    };
+    std::thread::sleep(CALIBRATION);
+    let (after, elapsed) = (reference_cycles().unwrap_or_default(), since.elapsed());
+    let mhz = after.wrapping_sub(before) as f64 / elapsed.as_nanos() as f64 * 1e3;
+    Quantity::new(name, mhz, unit, "time-stamp counter held against the monotonic clock for 100 ms")
+}
+
+/// Bytes read and written per second by copies in memory: by one thread, and by one on each processor.
+pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<Quantity> {
+    let one = "mem_tp";
+    let all = "mem_tp_all";
+    let threads = machine.cpus;
+    let wanted = 2 * (BUFFER_BYTES * threads) as u64;
+    if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
+        let why = format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
+        return [one, all].map(|name| Quantity::unknown(name, "MB/s", &*why)).into();
+    }
+    let how = |who: &str| {
+        let size = bytes_text(BUFFER_BYTES as u64);
+        format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}")
+    };
+    vec![
+        Quantity::new(one, copy_mb_per_s(1), "MB/s", how("one thread")),
+        Quantity::new(all, copy_mb_per_s(threads), "MB/s", how(&format!("{threads} threads at once"))),
+    ]
+}
+
+/// The fastest round of copies by `threads` at once.
+fn copy_mb_per_s(threads: usize) -> f64 {
+    let fastest = fastest_round(threads, COPIES, || {
+        let (from, mut to) = (vec![1u8; BUFFER_BYTES], vec![2u8; BUFFER_BYTES]);
+        move || {
+            to.copy_from_slice(black_box(&from));
+            black_box(&to);
+        }
+    });
+    (2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64
+}
+
+/// How long the fastest round takes in which `threads` at once do what `make` makes for each of them. A round
+/// ends with its last thread.
+pub(super) fn fastest_round<W: FnMut()>(
+    threads: usize,
+    rounds: usize,
+    make: impl Fn() -> W + Sync,
+) -> Duration {
+    let barrier = std::sync::Barrier::new(threads);
+    let measure = || {
+        let mut work = make();
+        let mut round = || {
+            barrier.wait();
+            let since = Instant::now();
+            work();
+            barrier.wait();
+            since.elapsed()
+        };
+        (0..rounds).map(|_| round()).collect::<Vec<_>>()
+    };
+    let times = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|times| times.unwrap_or_else(|e| std::panic::resume_unwind(e))).collect::<Vec<_>>()
+    });
+    let slowest = |round: usize| times.iter().map(|of_thread| of_thread[round]).max();
+    (0..rounds).filter_map(slowest).min().unwrap_or_default()
+}
+
+/// STREAM's rule: each array has at least four times the bytes of the last-level caches.
+const TIMES_CACHE: u64 = 4;
+/// Each array has at least this, also where caches are small or unknown: shorter rounds are all start and end.
+const ARRAY_BYTES_MIN: u64 = 64 << 20;
+/// Rounds of which the fastest counts, as STREAM has it.
+const ROUNDS: usize = 10;
+const Q: f64 = 3.0;
+const CPUS: &str = "/sys/devices/system/cpu";
+
+/// How much work a triad is.
+pub(super) struct Triad {
+    array_bytes: u64,
+    cache_bytes: Option<u64>,
+    threads: usize,
+}
+
+impl Triad {
+    /// What this machine needs. Errors: `InvalidArgument` if that is more than a quarter of its memory.
+    pub(super) fn of(machine: &Machine) -> Result<Self> {
+        let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
+        let array_bytes = (TIMES_CACHE * cache_bytes.unwrap_or(0)).max(ARRAY_BYTES_MIN);
+        let wanted = 3 * array_bytes;
+        if machine.memory_bytes.is_none_or(|memory| wanted > memory / 4) {
+            let why =
+                format!("it takes {} of memory, more than a quarter of what there is", bytes_text(wanted));
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok(Triad { array_bytes, cache_bytes, threads: machine.cpus })
+    }
+
+    pub(super) fn how(&self) -> String {
+        let cache = match self.cache_bytes {
+            Some(bytes) => format!("last-level cache {}", bytes_text(bytes)),
+            None => "the kernel does not tell the size of the cache".to_owned(),
+        };
+        let (threads, array) = (self.threads, bytes_text(self.array_bytes));
+        format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
+    }
+
+    /// MB/s read and written.
+    pub(super) fn mb_per_s(&self) -> f64 {
+        let length = (self.array_bytes / 8) as usize / self.threads;
+        let fastest = fastest_round(self.threads, ROUNDS, || {
+            // By the thread that uses them, so that they lie in its part of the memory.
+            let (mut a, b, c) = (vec![1.0f64; length], vec![2.0; length], vec![0.5; length]);
+            move || {
+                let (b, c) = (black_box(&b), black_box(&c));
+                a.iter_mut().zip(b).zip(c).for_each(|((a, b), c)| *a = b + Q * c);
+                black_box(&a);
+            }
+        });
+        (3 * 8 * length * self.threads) as f64 / fastest.as_micros().max(1) as f64
+    }
+}
+
+/// The sum of all caches of the last level; `None` if the kernel does not say.
+fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
+    let mut caches = BTreeSet::new();
+    for cpu in fs::read_dir(cpus).ok()?.flatten() {
+        for cache in fs::read_dir(cpu.path().join("cache")).into_iter().flatten().flatten() {
+            let read = |name| fs::read_to_string(cache.path().join(name)).map(|text| text.trim().to_owned());
+            let (Ok(level), Ok(size), Ok(shared)) = (read("level"), read("size"), read("shared_cpu_list"))
+            else {
+                continue;
+            };
+            // The kernel writes 32768K.
+            let size = parse_bytes(&size.replace('K', "KiB").replace('M', "MiB")).ok();
+            caches.insert((level.parse::<u8>().ok()?, shared, size?));
+        }
+    }
+    let last = caches.iter().map(|(level, ..)| *level).max()?;
+    Some(caches.iter().filter(|(level, ..)| *level == last).map(|(.., size)| size).sum())
+}
+
+/// Connections whose round trip is asked for.
+const CONNECTIONS: usize = 11;
+/// The most that is moved, and for how long.
+const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
+const TRANSFER_PIECE_BYTES: usize = 1 << 20;
+/// Less says more of the start of a connection than of its bandwidth.
+const TRANSFER_BYTES_MIN: u64 = 1 << 20;
+
+/// Errors: `Unavailable` if nobody is at `peer`; `InvalidArgument` if it is no place.
+pub(super) fn network(peer: Option<&str>) -> Result<Vec<Quantity>> {
+    let Some(peer) = peer else { return loopback() };
+    if !peer.contains("://") {
+        let mut quantities = connection(peer, peer)?;
+        let why = "a place without a URL serves nothing to fetch; name an object with --peer http://...";
+        quantities.push(Quantity::unknown("eBW", "MB/s", why));
+        return Ok(quantities);
+    }
+    let (origin, path) = Origin::parse(peer)?;
+    let mut quantities = connection(&format!("{}:{}", origin.host, origin.port), &origin.to_string())?;
+    quantities.push(download(&origin, &path)?);
+    Ok(quantities)
+}
+
+fn unreachable(peer: &str, error: std::io::Error) -> Error {
+    let why = format!("no connection to {peer}; check the host and that the port is open");
+    Error::new(ErrorKind::Unavailable, why).caused_by(error)
+}
+
+/// What the kernel knows of connections to `place` (host and port).
+fn connection(place: &str, peer: &str) -> Result<Vec<Quantity>> {
+    let (mut rtts_us, mut mss, mut mtu) = (Vec::new(), None, None);
+    for _ in 0..CONNECTIONS {
+        let stream = TcpStream::connect(place).map_err(|error| unreachable(peer, error))?;
+        let info = tcp_info(&stream).map_err(|errno| unreachable(peer, errno.into()))?;
+        rtts_us.push(f64::from(info.rtt_us));
+        mss = Some(info.mss_bytes);
+        let is_v4 = stream.peer_addr().is_ok_and(|address| address.is_ipv4());
+        mtu = if is_v4 { ip_mtu(&stream).ok() } else { ipv6_mtu(&stream).ok() };
+    }
+    let rtt = median(&rtts_us).unwrap_or_default();
+    let how = format!("TCP_INFO after the handshake, median of {CONNECTIONS} connections to {peer}");
+    let size = |name, value: Option<u32>, how: &str| match value {
+        Some(bytes) => Quantity::new(name, f64::from(bytes), "B", format!("{how}, to {peer}")),
+        None => Quantity::unknown(name, "B", "the kernel does not tell"),
+    };
+    Ok(vec![
+        Quantity::new("rtt", rtt, "us", how),
+        size("mtu", mtu, "IP_MTU, the path's as far as the kernel knows it"),
+        size("mss", mss, "TCP_INFO after the handshake"),
+    ])
+}
+
+/// How fast one connection brings an object.
+fn download(origin: &Origin, path: &str) -> Result<Quantity> {
+    let client = HttpClient::new(Version::Http1, Timeouts::default(), TlsRoots::System);
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
+    let write_head = |out: &mut Vec<u8>| out.extend_from_slice(head.as_bytes());
+    let exchange =
+        Exchange { origin, method: "GET", write_head: &write_head, body: &[], replay: Replay::Safe };
+    let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
+    let unknown = |why: String| Ok(Quantity::unknown("eBW", "MB/s", why));
+    if response.status() != 200 {
+        return unknown(format!("{origin}{path} was answered with status {}", response.status()));
+    }
+    let Some(length) = response.body_bytes().filter(|length| *length >= TRANSFER_BYTES_MIN) else {
+        return unknown(format!("{origin}{path} is no object of a known size of at least 1 MiB"));
+    };
+    let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; TRANSFER_PIECE_BYTES]);
+    while done < length.min(TRANSFER_BYTES_MAX) && since.elapsed() < TRANSFER_TIME_MAX {
+        let wanted = (length - done).min(TRANSFER_PIECE_BYTES as u64) as usize;
+        response.read_into(&mut piece[..wanted])?;
+        done += wanted as u64;
+    }
+    let how = format!("{} of {origin}{path} on one connection, after its head", bytes_text(done));
+    Ok(Quantity::new("eBW", done as f64 / since.elapsed().as_micros() as f64, "MB/s", how))
+}
+
+/// Round trip and bandwidth of the loopback interface.
+fn loopback() -> Result<Vec<Quantity>> {
+    let failed = |error| file_error("measuring", "the loopback interface", error);
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    // Connections wait in the listener's queue, which is long enough: nobody needs to take them.
+    let mut quantities = connection(&address.to_string(), "127.0.0.1")?;
+    for _ in 0..CONNECTIONS {
+        listener.accept().map_err(failed)?;
+    }
+    let (done, elapsed) = std::thread::scope(|scope| -> std::io::Result<(u64, Duration)> {
+        let sender = scope.spawn(|| send(TcpStream::connect(address)?));
+        let (mut stream, _) = listener.accept()?;
+        let (since, mut done, mut piece) = (Instant::now(), 0, vec![0; TRANSFER_PIECE_BYTES]);
+        loop {
+            match stream.read(&mut piece)? {
+                0 => break,
+                count => done += count as u64,
+            }
+        }
+        let elapsed = since.elapsed();
+        sender.join().unwrap_or_else(|e| std::panic::resume_unwind(e))?;
+        Ok((done, elapsed))
+    })
+    .map_err(failed)?;
+    let how = format!("{} over one connection on 127.0.0.1, thread to thread", bytes_text(done));
+    quantities.push(Quantity::new("eBW", done as f64 / elapsed.as_micros() as f64, "MB/s", how));
+    Ok(quantities)
+}
+
+fn send(mut stream: TcpStream) -> std::io::Result<()> {
+    let (since, mut left, piece) = (Instant::now(), TRANSFER_BYTES_MAX, vec![1; TRANSFER_PIECE_BYTES]);
+    while left > 0 && since.elapsed() < TRANSFER_TIME_MAX {
+        stream.write_all(&piece)?;
+        left -= TRANSFER_PIECE_BYTES as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sockets of two processors: what processors share counts once.
+    #[test]
+    fn caches_of_the_last_level_are_added() {
+        let dir = tempfile::tempdir().unwrap();
+        for (cpu, socket) in [(0, "0-1"), (1, "0-1"), (2, "2-3"), (3, "2-3")] {
+            let own = cpu.to_string();
+            for (index, level, size, shared) in [(0, "1", "48K", own.as_str()), (3, "3", "32768K", socket)] {
+                let cache = dir.path().join(format!("cpu{cpu}/cache/index{index}"));
+                fs::create_dir_all(&cache).unwrap();
+                for (name, text) in [("level", level), ("size", size), ("shared_cpu_list", shared)] {
+                    fs::write(cache.join(name), format!("{text}\n")).unwrap();
+                }
+            }
+        }
+        assert_eq!(last_level_cache_bytes(dir.path()), Some(64 << 20));
+        assert_eq!(last_level_cache_bytes(&dir.path().join("cpu0")), None);
+        assert_eq!(last_level_cache_bytes(&dir.path().join("missing")), None);
+    }
+
+    #[test]
+    fn a_machine_without_the_memory_is_told() {
+        let small = Machine { cpus: 1, memory_bytes: Some(1 << 20), ..Machine::default() };
+        let error = Triad::of(&small).err().expect("it was measured");
+        assert!(error.to_string().contains("more than a quarter"), "{error}");
+        let triad = Triad { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
+        assert!(triad.mb_per_s() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
+    }
+}

@@ -1,0 +1,236 @@
+//! `pingpong`: one end of a ping-pong, or of the tunnel between. Ping answers with what pong answers, and pong out of memory.
+//! A [`Caller`] asks for messages by their size: the load asks ping, ping asks pong.
+
+use std::fmt;
+use std::time::Duration;
+
+use fordway_command::program::stop_when_asked;
+use fordway_command::{Context, Exit};
+use fordway_http::{Exchange, Failure, HttpClient, Origin, Replay, Response, Timeouts, TlsRoots, Version};
+use fordway_load::pingpong::{Content, Played, Player, Server, Wanted};
+use fordway_netlab::tunnel::Tunnel;
+use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::args::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
+
+pub(super) fn run(args: &PingpongArgs, context: &Context) -> Result<Exit> {
+    match &args.action {
+        PingpongAction::Pong(args) => serve(&args.end, Memory::new(args)?, context),
+        PingpongAction::Ping(args) => serve(&args.end, Asker::new(args)?, context),
+        PingpongAction::Tunnel(args) => tunnel(args, context),
+    }
+}
+
+/// Answers until a signal, or the end of the input where that was asked for.
+fn serve(args: &EndArgs, player: impl Player, context: &Context) -> Result<Exit> {
+    let server = Server::bind(&args.listen)?;
+    let ready = Ready { endpoint: format!("http://{}", server.address()) };
+    server.start(player, usize::from(args.workers))?;
+    context.output.record(&ready)?;
+    context.output.flush()?;
+    let (stop, stopped) = std::sync::mpsc::channel();
+    // A second reason to stop finds nobody who waits.
+    let stop = move || _ = stop.send(());
+    stop_when_asked(stop, &context.interrupt, args.until_eof)?;
+    // It ends also where nobody is left who could send.
+    let _ = stopped.recv();
+    Ok(Exit::Ok)
+}
+
+fn tunnel(args: &TunnelArgs, context: &Context) -> Result<Exit> {
+    let tunnel = Tunnel::new(&args.device, &args.listen, &args.peer)?;
+    std::thread::spawn(move || {
+        if let Err(error) = tunnel.run() {
+            tracing::error!(%error, "the tunnel has ended");
+        }
+    });
+    let (stop, stopped) = std::sync::mpsc::channel();
+    stop_when_asked(move || _ = stop.send(()), &context.interrupt, false)?;
+    let _ = stopped.recv();
+    Ok(Exit::Ok)
+}
+
+/// What is printed when connections are taken.
+#[derive(Serialize)]
+struct Ready {
+    endpoint: String,
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fordway: answering at {}", self.endpoint)
+    }
+}
+
+/// The largest message, which is held in memory by each connection.
+const MESSAGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Asks pong for each message, as often as it must.
+struct Asker {
+    caller: Caller,
+    retries: u32,
+}
+
+impl Asker {
+    fn new(args: &PingArgs) -> Result<Self> {
+        Ok(Asker { caller: Caller::new(&args.pong, "pong", args.timeout)?, retries: args.retries })
+    }
+
+    /// A message of pong's, whole, in `room`. Errors: what went wrong, after one try.
+    fn ask(&self, wanted: &Wanted, room: &mut Vec<u8>) -> Result<()> {
+        let mut response =
+            self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;
+        let status = response.status();
+        if status != 200 {
+            return Err(Error::new(ErrorKind::BadResponse, format!("pong answers with status {status}")));
+        }
+        if wanted.bytes > MESSAGE_BYTES_MAX {
+            return Err(Error::new(ErrorKind::EntityTooLarge, "a message has at most 1 GiB"));
+        }
+        let wanted_bytes = wanted.bytes as usize;
+        if response.body_bytes() == Some(wanted.bytes) {
+            room.resize(wanted_bytes, 0);
+            return response.read_into(room);
+        }
+        *room = response.read_rest(wanted_bytes)?;
+        match room.len() == wanted_bytes {
+            true => Ok(()),
+            false => {
+                let detail = format!("pong answers with {} bytes, not {wanted_bytes}", room.len());
+                Err(Error::new(ErrorKind::BadResponse, detail))
+            }
+        }
+    }
+}
+
+impl Player for Asker {
+    fn play<'b>(&self, wanted: &Wanted, room: &'b mut Vec<u8>) -> Played<'b> {
+        let mut retries = 0;
+        loop {
+            match self.ask(wanted, room) {
+                Ok(()) => return Played { status: 200, content: Content::Bytes(room), retries },
+                Err(_) if retries < self.retries => retries += 1,
+                Err(error) => {
+                    *room = format!("ping has nothing from pong: {error}\n").into_bytes();
+                    return Played { status: 502, content: Content::Bytes(room), retries };
+                }
+            }
+        }
+    }
+}
+
+/// Answers with any number of bytes, perhaps after a delay.
+struct Memory {
+    delay: Duration,
+    /// The smallest answer that waits.
+    from_bytes: u64,
+}
+
+impl Memory {
+    fn new(args: &PongArgs) -> Result<Self> {
+        let from_bytes = match args.delay_from_windows {
+            Some(windows) => windows.saturating_mul(first_window_bytes()?),
+            None => args.delay_from,
+        };
+        Ok(Memory { delay: args.delay.unwrap_or_default(), from_bytes })
+    }
+}
+
+/// The receive window that TCP begins with, in this network.
+fn first_window_bytes() -> Result<u64> {
+    let path = "/proc/sys/net/ipv4/tcp_rmem";
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::new(ErrorKind::NotImplemented, format!("reading {path}")).caused_by(error))?;
+    let window = text.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok());
+    window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} says {text:?}")))
+}
+
+impl Player for Memory {
+    fn play<'b>(&self, wanted: &Wanted, _room: &'b mut Vec<u8>) -> Played<'b> {
+        if !self.delay.is_zero() && wanted.bytes >= self.from_bytes {
+            std::thread::sleep(self.delay);
+        }
+        Played { status: 200, content: Content::Any(wanted.bytes), retries: 0 }
+    }
+}
+
+/// What stands for the size in a URL.
+const SIZE: &str = "{size}";
+
+/// Asks one server for messages, on connections that are kept or on new ones.
+pub(super) struct Caller {
+    /// Where nothing is kept, nothing can be used again: a client for each policy.
+    kept: HttpClient,
+    fresh: HttpClient,
+    origin: Origin,
+    authority: String,
+    /// What is before the size in a path, and what is behind it.
+    path: (String, String),
+}
+
+impl Caller {
+    /// `url` has `{size}` where the size goes; without it, `/NAME/SIZE` is appended. An answer may take `timeout`.
+    /// Errors: `InvalidArgument` for what is no URL.
+    pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
+        let url = match url.contains(SIZE) {
+            true => url.to_owned(),
+            false => format!("{}/{name}/{SIZE}", url.trim_end_matches('/')),
+        };
+        let start = url.find("://").map_or(0, |at| at + 3);
+        let (base, path) = url.split_at(url[start..].find('/').map_or(url.len(), |at| start + at));
+        let (origin, _) = Origin::parse(base)?;
+        let fits = path.bytes().all(|byte| byte.is_ascii_graphic());
+        let Some((before, behind)) = path.split_once(SIZE).filter(|_| fits) else {
+            let detail = format!("{url:?} cannot be asked for; write it as http://host:port/path/{{size}}");
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        };
+        let timeouts = Timeouts { first_byte: timeout, progress: timeout, ..Timeouts::default() };
+        let client = || HttpClient::new(Version::Http1, timeouts, TlsRoots::System);
+        let authority = origin.authority();
+        let path = (before.to_owned(), behind.to_owned());
+        Ok(Caller { kept: client(), fresh: client(), origin, authority, path })
+    }
+
+    /// Asks for a message of `bytes`. A kept connection that turns out to be closed is a failure too.
+    pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<Response, Failure> {
+        let close = if keep { "" } else { "connection: close\r\n" };
+        let write_head = |head: &mut Vec<u8>| {
+            let (before, behind) = &self.path;
+            let text = format!(
+                "GET {before}{bytes}{behind} HTTP/1.1\r\nhost: {}\r\nuser-agent: fordway\r\n{close}\r\n",
+                self.authority
+            );
+            head.extend_from_slice(text.as_bytes());
+        };
+        let exchange = Exchange {
+            origin: &self.origin,
+            method: "GET",
+            write_head: &write_head,
+            body: &[],
+            replay: Replay::IfUnsent,
+        };
+        if keep { self.kept.send(&exchange) } else { self.fresh.send(&exchange) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(url: &str) -> (String, String) {
+        Caller::new(url, "pong", Duration::from_secs(1)).unwrap().path
+    }
+
+    #[test]
+    fn the_size_goes_where_the_url_says() {
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(path("http://h:1"), pair("/pong/", ""));
+        assert_eq!(path("http://h:1/base/"), pair("/base/pong/", ""));
+        assert_eq!(path("http://h/r?bytes={size}&x=1"), pair("/r?bytes=", "&x=1"));
+        for bad in ["h:1", "ftp://h", "http://h{size}", "http://h/a b"] {
+            let refused = Caller::new(bad, "pong", Duration::from_secs(1)).err().expect(bad);
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
+        }
+    }
+}

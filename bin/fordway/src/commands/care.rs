@@ -1,0 +1,197 @@
+//! `gc`: what interrupted work left behind, removed. `fsck`: what lies on disk, checked against what is stored about it.
+
+use std::fmt;
+
+use fordway_command::units::human_bytes;
+use fordway_command::{Context, Exit};
+use fordway_posix::{
+    Finding, FsckEvent, FsckOptions, FsckSummary, Garbage, GcEvent, GcOptions, PosixConfig, PosixStore,
+};
+use fordway_store::Result;
+use serde::Serialize;
+
+use super::report;
+use crate::args::{FsckArgs, GcArgs};
+
+pub(super) fn gc(args: &GcArgs, context: &Context) -> Result<Exit> {
+    let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    let options = GcOptions {
+        buckets: args.directory.buckets.clone(),
+        staged_age: args.older_than,
+        upload_age: args.uploads_older_than,
+        empty_dir_age: args.older_than,
+        dry_run: args.dry_run,
+    };
+    let mut first_failure = Exit::Ok;
+    context.output.start_counting();
+    let collected = store.collect_garbage(&options, &mut |event| {
+        context.interrupt.check()?;
+        match event {
+            GcEvent::Progress { entries } => context.output.counted(entries, "entries"),
+            GcEvent::Removed(garbage) => context.output.event(&Removed::new(&garbage, args.dry_run))?,
+            GcEvent::Failed(error) => {
+                let exit = report(context, error)?;
+                first_failure = if first_failure == Exit::Ok { exit } else { first_failure };
+            }
+        }
+        Ok(())
+    });
+    context.output.end_progress();
+    let summary = collected?;
+    context.output.event(&GcTotals {
+        kind: "summary",
+        dry_run: args.dry_run,
+        entries: summary.entries,
+        removed: summary.removed,
+        freed_bytes: summary.freed_bytes,
+        failed: summary.failed,
+    })?;
+    Ok(first_failure)
+}
+
+#[derive(Serialize)]
+struct Removed<'r> {
+    kind: &'static str,
+    path: &'r str,
+    size_bytes: u64,
+    dry_run: bool,
+}
+
+impl<'r> Removed<'r> {
+    fn new(garbage: &'r Garbage, dry_run: bool) -> Self {
+        let Garbage { kind, path, size_bytes } = garbage;
+        Removed { kind: kind.name(), path, size_bytes: *size_bytes, dry_run }
+    }
+}
+
+impl fmt::Display for Removed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}remove {}: {}", prefix(self.dry_run), self.kind, self.path)?;
+        if self.size_bytes > 0 { write!(f, " ({})", human_bytes(self.size_bytes)) } else { Ok(()) }
+    }
+}
+
+#[derive(Serialize)]
+struct GcTotals {
+    kind: &'static str,
+    dry_run: bool,
+    entries: u64,
+    removed: u64,
+    freed_bytes: u64,
+    failed: u64,
+}
+
+impl fmt::Display for GcTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let freed = human_bytes(self.freed_bytes);
+        let (prefix, removed) = (prefix(self.dry_run), self.removed);
+        write!(f, "{prefix}removed {removed} of {} entries, {freed} freed", self.entries)?;
+        if self.failed > 0 { write!(f, ", {} failed", self.failed) } else { Ok(()) }
+    }
+}
+
+fn prefix(dry_run: bool) -> &'static str {
+    if dry_run { "(dry run) " } else { "" }
+}
+
+pub(super) fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
+    let store = PosixStore::open(&args.directory.root, PosixConfig::default())?;
+    if args.migrate {
+        store.migrate(&args.directory.buckets, &mut |migrated| {
+            context.interrupt.check()?;
+            context.output.event(&Done { kind: "migrated", path: &migrated.path, done: migrated.done })
+        })?;
+    }
+    let options = FsckOptions { buckets: args.directory.buckets.clone(), read: args.read };
+    context.output.start_counting();
+    let checked = store.check(&options, &mut |event| {
+        context.interrupt.check()?;
+        match event {
+            FsckEvent::Progress(done) => {
+                let read = if args.read { human_bytes(done.read_bytes) } else { String::new() };
+                context.output.counted(done.files, format_args!("files {read}"));
+                Ok(())
+            }
+            FsckEvent::Found(finding) => context.output.beside_progress(&Line::new(&finding)),
+        }
+    });
+    context.output.end_progress();
+    let summary = checked?;
+    context.output.event(&FsckTotals::new(&summary))?;
+    // Damage comes first: what could not be read may be right, what is corrupt is not.
+    Ok(match summary {
+        FsckSummary { corrupt: 1.., .. } => Exit::Corrupt,
+        FsckSummary { unreadable: 1.., .. } => Exit::Failure,
+        _ => Exit::Ok,
+    })
+}
+
+#[derive(Serialize)]
+struct Done<'d> {
+    kind: &'static str,
+    path: &'d str,
+    done: &'static str,
+}
+
+impl fmt::Display for Done<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "migrated: {}: {}", self.path.escape_debug(), self.done)
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'l> {
+    severity: &'static str,
+    kind: &'static str,
+    path: &'l str,
+    detail: &'l str,
+    next: &'static str,
+}
+
+impl<'l> Line<'l> {
+    fn new(finding: &'l Finding) -> Self {
+        let Finding { kind, path, detail } = finding;
+        Line { severity: kind.severity().name(), kind: kind.name(), path, detail, next: kind.advice() }
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A name may hold line breaks, and a finding is one line.
+        write!(f, "{}: {}: {}", self.severity, self.kind, self.path.escape_debug())?;
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        write!(f, "; {}", self.next)
+    }
+}
+
+#[derive(Serialize)]
+struct FsckTotals {
+    kind: &'static str,
+    files: u64,
+    size_bytes: u64,
+    read_files: u64,
+    read_bytes: u64,
+    corrupt: u64,
+    unreadable: u64,
+    notes: u64,
+}
+
+impl FsckTotals {
+    fn new(done: &FsckSummary) -> Self {
+        let &FsckSummary { files, size_bytes, read_files, read_bytes, corrupt, unreadable, notes, .. } = done;
+        FsckTotals { kind: "summary", files, size_bytes, read_files, read_bytes, corrupt, unreadable, notes }
+    }
+}
+
+impl fmt::Display for FsckTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FsckTotals { files, corrupt, unreadable, notes, .. } = self;
+        write!(f, "checked {files} files ({})", human_bytes(self.size_bytes))?;
+        if self.read_files > 0 {
+            write!(f, ", read {} of them ({})", self.read_files, human_bytes(self.read_bytes))?;
+        }
+        write!(f, ": {corrupt} corrupt, {unreadable} unreadable, {notes} notes")
+    }
+}

@@ -1,0 +1,306 @@
+//! Commands that make and remove: buckets (`mb`, `rb`), objects (`rm`), collections of WebDAV servers and the markers that
+//! stand for directories in buckets (`mkdir`); and what a bucket or an object is told to keep (`versioning`, `tag`).
+
+use std::fmt;
+
+use fordway_command::{Address, Context, Exit};
+use fordway_store::{
+    Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
+    Versioning, VersionsQuery,
+};
+use serde::Serialize;
+
+use super::Source;
+use super::cp::from_item;
+use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
+use crate::transfer::{self, Action, Settings, plan};
+use crate::wildcard::Filters;
+use crate::{dav, web};
+
+/// A bucket that was made or removed.
+#[derive(Serialize)]
+pub(super) struct BucketEvent<'e> {
+    pub(super) operation: &'static str,
+    pub(super) bucket: &'e str,
+    pub(super) dry_run: bool,
+}
+
+impl fmt::Display for BucketEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dry = if self.dry_run { "(dryrun) " } else { "" };
+        write!(f, "{dry}{}: {}", self.operation, self.bucket)
+    }
+}
+
+pub(super) fn mb(args: &MbArgs, context: &Context) -> Result<Exit> {
+    super::for_each(context, &args.buckets, |text| {
+        let bucket = Address::parse(text)?.into_bucket()?;
+        context.store()?.create_bucket(&bucket)?;
+        let event = BucketEvent { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
+        context.output.event(&event).map(|()| Exit::Ok)
+    })
+}
+
+pub(super) fn rb(args: &RbArgs, context: &Context) -> Result<Exit> {
+    super::for_each(context, &args.buckets, |text| {
+        let bucket = Address::parse(text)?.into_bucket()?;
+        if args.force {
+            let emptied = empty(args, context, &bucket)?;
+            if emptied != Exit::Ok {
+                return Ok(emptied);
+            }
+        }
+        let store = context.store()?;
+        match args.dry_run {
+            true => store.head_bucket(&bucket).map(drop)?,
+            false => store.delete_bucket(&bucket)?,
+        }
+        let event =
+            BucketEvent { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
+        context.output.event(&event).map(|()| Exit::Ok)
+    })
+}
+
+fn empty(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
+    let removed = match context.store()?.versioning(bucket)? {
+        Versioning::Unversioned => remove_objects(args, context, bucket)?,
+        Versioning::Enabled | Versioning::Suspended => remove_all(context, bucket, args.dry_run)?,
+    };
+    if !args.dry_run {
+        abort_uploads(&*context.store()?, bucket)?;
+    }
+    Ok(removed)
+}
+
+fn remove_objects(args: &RbArgs, context: &Context, bucket: &Bucket) -> Result<Exit> {
+    let root = Address::S3(bucket.clone(), String::new());
+    let items = plan::items(context, &root)?;
+    let removals = items.map(|item| item.map(|item| Action::Remove(from_item(&root, &item))));
+    transfer::run(context, &Settings::removal(args.dry_run, args.jobs), removals)
+}
+
+/// Services refuse to remove a bucket in which uploads are unfinished.
+fn abort_uploads(store: &dyn Store, bucket: &Bucket) -> Result<()> {
+    let mut query = UploadsQuery::default();
+    loop {
+        let page = store.list_uploads(bucket, &query)?;
+        for upload in &page.uploads {
+            store.abort_upload(bucket, &fordway_store::Key::new(upload.key.clone())?, &upload.upload)?;
+        }
+        let last = page.uploads.last().filter(|_| page.truncated);
+        let Some(last) = last else { return Ok(()) };
+        query.key_after = Some(last.key.clone());
+        query.upload_after = Some(last.upload.as_str().to_owned());
+    }
+}
+
+pub(super) fn rm(args: &RmArgs, context: &Context) -> Result<Exit> {
+    let mut sources = Vec::new();
+    let (web, others): (Vec<_>, Vec<_>) = args.addresses.iter().partition(|text| web::is_address(text));
+    if !web.is_empty() {
+        if !others.is_empty() || args.version_id.is_some() {
+            let why = "addresses of web servers are removed by themselves, and without --version-id";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        return super::for_each(context, web, |text| dav::remove(text, args, context));
+    }
+    for text in &args.addresses {
+        // Local files have `rm` already, and a slip of the pen must not remove one.
+        Address::parse(text)?.into_s3()?;
+        sources.push(Source::find(text, args.recursive, args.raw)?);
+    }
+    if let Some(version) = &args.version_id {
+        let (bucket, key) = only_object(&sources)?;
+        return remove(context, (&bucket, &key), version, args.dry_run);
+    }
+    let settings = Settings::removal(args.dry_run, args.jobs);
+    let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
+    transfer::run(context, &settings, removals)
+}
+
+/// What one address asks to remove; an address that cannot be listed is one failure of several.
+fn removals<'a>(
+    context: &Context,
+    source: Source,
+    filters: &'a Filters,
+) -> Box<dyn Iterator<Item = Result<Action>> + 'a> {
+    let root = source.root();
+    match (source.items(context), source) {
+        (Err(error), _) => Box::new(std::iter::once(Err(error))),
+        (Ok(None), Source::One(place)) => Box::new(std::iter::once(Ok(Action::Remove(place)))),
+        (Ok(None), _) => Box::new(std::iter::empty()),
+        (Ok(Some(items)), _) => Box::new(items.filter_map(move |item| match item {
+            Ok(item) => filters.admit(&item.relative).then(|| Ok(Action::Remove(from_item(&root, &item)))),
+            Err(error) => Some(Err(error)),
+        })),
+    }
+}
+
+/// A version that was removed.
+#[derive(Serialize)]
+struct Removed<'r> {
+    operation: &'static str,
+    source: &'r str,
+    version_id: &'r str,
+    dry_run: bool,
+}
+
+impl fmt::Display for Removed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dry = if self.dry_run { "(dryrun) " } else { "" };
+        write!(f, "{dry}delete: {} (version {})", self.source, self.version_id)
+    }
+}
+
+/// The one object that a version is named of. Errors: `InvalidArgument` if the sources are not one.
+pub(super) fn only_object(sources: &[Source]) -> Result<(Bucket, Key)> {
+    match sources {
+        [Source::One(place @ Address::S3(..))] => place.clone().into_object(),
+        _ => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "--version-id needs exactly one object, named in full (add --raw to take * and ? literally)",
+        )),
+    }
+}
+
+/// Removes a version for good, and tells of it.
+pub(super) fn remove(
+    context: &Context,
+    (bucket, key): (&Bucket, &Key),
+    version: &VersionId,
+    dry_run: bool,
+) -> Result<Exit> {
+    if !dry_run {
+        let options = DeleteOptions { version: Some(version.clone()), ..Default::default() };
+        context.store()?.delete(bucket, key, &options)?;
+    }
+    let source = format!("s3://{bucket}/{key}");
+    let removed = Removed { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
+    context.output.event(&removed).map(|()| Exit::Ok)
+}
+
+/// Removes all versions and delete markers of a bucket.
+pub(super) fn remove_all(context: &Context, bucket: &Bucket, dry_run: bool) -> Result<Exit> {
+    let mut query = VersionsQuery::default();
+    let mut first_failure = Exit::Ok;
+    loop {
+        let page = context.store()?.list_versions(bucket, &query)?;
+        let exit = super::for_each(context, &page.versions, |found| {
+            remove(context, (bucket, &Key::new(found.key.as_str())?), &found.version, dry_run)
+        })?;
+        if first_failure == Exit::Ok {
+            first_failure = exit;
+        }
+        let Some((key, version)) = page.next else { return Ok(first_failure) };
+        (query.key_after, query.version_after) = (Some(key), version);
+    }
+}
+
+/// A marker that was made.
+#[derive(Serialize)]
+struct Made {
+    operation: &'static str,
+    source: String,
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.operation, self.source)
+    }
+}
+
+pub(super) fn mkdir(args: &MkdirArgs, context: &Context) -> Result<Exit> {
+    super::for_each(context, &args.addresses, |text| {
+        if web::is_address(text) {
+            return dav::make(text, args.parents, context).map(|()| Exit::Ok);
+        }
+        let place = Address::parse(text)?;
+        if matches!(place, Address::Local(_)) {
+            let why = format!("{text} is a path of this machine; use the `mkdir` of the system");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let (bucket, key) = place.into_directory().into_s3()?;
+        if key.is_empty() {
+            let why = format!("s3://{bucket} is a bucket; make it with `fordway mb`");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let source = format!("s3://{bucket}/{key}");
+        context.store()?.put(&bucket, &Key::new(key)?, &[], &PutOptions::default())?;
+        context.output.event(&Made { operation: "make_prefix", source }).map(|()| Exit::Ok)
+    })
+}
+
+/// A bucket and its versioning.
+#[derive(Serialize)]
+struct VersioningRecord<'r> {
+    bucket: &'r str,
+    versioning: &'static str,
+}
+
+impl fmt::Display for VersioningRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s3://{}: {}", self.bucket, self.versioning)
+    }
+}
+
+pub(super) fn versioning(args: &VersioningArgs, context: &Context) -> Result<Exit> {
+    let bucket = Address::parse(&args.bucket)?.into_bucket()?;
+    let store = context.store()?;
+    let wanted = args.change.map(|change| match change {
+        VersioningChange::Enable => Versioning::Enabled,
+        VersioningChange::Suspend => Versioning::Suspended,
+    });
+    let versioning = match wanted {
+        Some(wanted) => store.set_versioning(&bucket, wanted).map(|()| wanted)?,
+        None => store.versioning(&bucket)?,
+    };
+    let versioning = match versioning {
+        Versioning::Unversioned => "unversioned",
+        Versioning::Enabled => "enabled",
+        Versioning::Suspended => "suspended",
+    };
+    context.output.record(&VersioningRecord { bucket: bucket.as_str(), versioning }).map(|()| Exit::Ok)
+}
+
+/// An object's tags, one per line.
+#[derive(Serialize)]
+struct TagRecord<'r> {
+    bucket: &'r str,
+    key: &'r str,
+    tags: &'r Tags,
+}
+
+impl fmt::Display for TagRecord<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+pub(super) fn tag(args: &TagArgs, context: &Context) -> Result<Exit> {
+    let (bucket, key) = Address::parse(&args.address)?.into_object()?;
+    let (store, version) = (context.store()?, args.version_id.as_ref());
+    if args.remove || !args.tags.is_empty() {
+        store.set_tags(&bucket, &key, version, &distinct(&args.tags)?)?;
+        return Ok(Exit::Ok);
+    }
+    let tags = store.tags(&bucket, &key, version)?;
+    let record = TagRecord { bucket: bucket.as_str(), key: key.as_str(), tags: &tags };
+    match tags.is_empty() {
+        // A person reads nothing where there is nothing; a program still reads a record.
+        true => context.output.row(&record)?,
+        false => context.output.record(&record)?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// Errors: `InvalidTag` for a name that is given twice.
+fn distinct(listed: &[(String, String)]) -> Result<Tags> {
+    let mut tags = Tags::new();
+    for (name, value) in listed {
+        if tags.insert(name.clone(), value.clone()).is_some() {
+            return Err(Error::new(ErrorKind::InvalidTag, format!("{name:?} is given twice")));
+        }
+    }
+    Ok(tags)
+}

@@ -1,0 +1,379 @@
+//! `ls`: buckets, objects and directories, in the columns of `aws s3 ls`; all versions and delete markers with `--versions`;
+//! and what a web server that speaks WebDAV lists.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fordway_command::units::{local_time, show_bytes, utc_time};
+use fordway_command::{Address, Context, Exit, file_error};
+use fordway_http::webdav::{Resource, without_query};
+use fordway_store::{
+    Bucket, Entry, Error, ErrorKind, ListQuery, ObjectSummary, Result, VersionSummary, VersionsQuery,
+};
+use serde::Serialize;
+
+use crate::args::LsArgs;
+use crate::transfer::plan::{self, Item};
+use crate::wildcard::{Pattern, has_wildcard, literal_prefix};
+use crate::{dav, web};
+
+/// One line of a listing.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line {
+    Bucket {
+        name: String,
+        created: String,
+        #[serde(skip)]
+        shown_time: String,
+    },
+    Prefix {
+        key: String,
+        #[serde(skip)]
+        shown: String,
+    },
+    Version(Version),
+    Object {
+        key: String,
+        size_bytes: u64,
+        modified: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        etag: Option<String>,
+        #[serde(skip)]
+        shown: String,
+    },
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Line::Bucket { name, shown_time, .. } => write!(f, "{shown_time} {name}"),
+            Line::Prefix { shown, .. } => write!(f, "{:>30} {shown}", "PRE"),
+            Line::Version(version) => version.fmt(f),
+            Line::Object { shown, .. } => f.write_str(shown),
+        }
+    }
+}
+
+/// Prints lines and counts what they hold.
+struct Lister<'c> {
+    context: &'c Context,
+    human: bool,
+    lines: u64,
+    objects: u64,
+    total_bytes: u64,
+}
+
+pub(super) fn run(args: &LsArgs, context: &Context) -> Result<Exit> {
+    let mut lister = Lister { context, human: args.human_readable, lines: 0, objects: 0, total_bytes: 0 };
+    if args.versions && !matches!(args.address.as_deref().map(Address::parse), Some(Ok(Address::S3(..)))) {
+        let why = "--versions needs a bucket: s3://BUCKET[/PREFIX]";
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    if let Some(url) = args.address.as_deref().filter(|text| web::is_address(text)) {
+        return lister.web(url, args);
+    }
+    let asked_for_something = match Address::parse(args.address.as_deref().unwrap_or("s3://"))? {
+        Address::Service => lister.buckets().map(|()| false)?,
+        Address::S3(bucket, key) => {
+            let asked = !key.is_empty();
+            match args.versions {
+                true => lister.versions(&bucket, &key, args).map(|()| asked)?,
+                false => lister.bucket(&bucket, &key, args).map(|()| asked)?,
+            }
+        }
+        Address::Local(path) => lister.directory(&path, args.recursive).map(|()| false)?,
+        stdio @ Address::Stdio => stdio.into_s3().map(|_| false)?,
+    };
+    if args.summarize {
+        lister.summary()?;
+    }
+    // As with aws: a prefix that nothing has is a failure, an empty bucket is not.
+    Ok(if asked_for_something && lister.lines == 0 { Exit::Failure } else { Exit::Ok })
+}
+
+impl Lister<'_> {
+    fn buckets(&mut self) -> Result<()> {
+        for bucket in self.context.store()?.list_buckets()? {
+            self.print(&Line::Bucket {
+                name: bucket.name.to_string(),
+                created: utc_time(bucket.created),
+                shown_time: local_time(bucket.created),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn bucket(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
+        let wildcard = (!args.raw && has_wildcard(key)).then(|| Pattern::of_address(key));
+        let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
+        let whole_keys = args.recursive || wildcard.is_some();
+        let delimiter = (!whole_keys).then(|| "/".to_owned());
+        let query = ListQuery { delimiter, ..ListQuery::prefix(prefix) };
+        for entry in plan::objects(self.context.store()?, bucket.clone(), query) {
+            match entry? {
+                Entry::CommonPrefix(key) => {
+                    let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
+                    self.print(&Line::Prefix { key, shown })?;
+                }
+                Entry::Object(object) if wildcard.as_ref().is_none_or(|w| w.matches(&object.key)) => {
+                    let shown = if whole_keys { &object.key } else { last_segment(&object.key) };
+                    self.object(&object, shown)?;
+                }
+                Entry::Object(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, object: &ObjectSummary, name: &str) -> Result<()> {
+        let etag = Some(object.etag.to_string());
+        self.content(&object.key, name, object.size, object.modified, etag)
+    }
+
+    fn directory(&mut self, path: &Path, recursive: bool) -> Result<()> {
+        if recursive {
+            for item in plan::items(self.context, &Address::Local(path.to_owned()))? {
+                let Item { relative, size, modified } = item?;
+                self.content(&relative, &relative, size, modified, None)?;
+            }
+            return Ok(());
+        }
+        let failed = |error| file_error("reading", path.display(), error);
+        if !path.metadata().map_err(failed)?.is_dir() {
+            return self.file(path);
+        }
+        let mut paths = Vec::new();
+        for entry in path.read_dir().map_err(failed)? {
+            paths.push(entry.map_err(failed)?.path());
+        }
+        paths.sort();
+        paths.iter().try_for_each(|path| self.file(path))
+    }
+
+    /// A file or directory by its own name.
+    fn file(&mut self, path: &Path) -> Result<()> {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        // A link that leads nowhere is shown as what it is.
+        let about = path.metadata().or_else(|_| path.symlink_metadata());
+        let about = about.map_err(|error| file_error("reading", path.display(), error))?;
+        if about.is_dir() {
+            let shown = name + "/";
+            return self.print(&Line::Prefix { key: shown.clone(), shown });
+        }
+        self.content(&name, &name, about.len(), about.modified().unwrap_or(UNIX_EPOCH), None)
+    }
+
+    fn content(
+        &mut self,
+        key: &str,
+        name: &str,
+        size_bytes: u64,
+        modified: SystemTime,
+        etag: Option<String>,
+    ) -> Result<()> {
+        self.objects += 1;
+        self.total_bytes += size_bytes;
+        let shown = format!("{} {:>10} {name}", local_time(modified), show_bytes(size_bytes, self.human));
+        self.print(&Line::Object {
+            key: key.to_owned(),
+            size_bytes,
+            modified: utc_time(modified),
+            etag,
+            shown,
+        })
+    }
+
+    fn print(&mut self, line: &Line) -> Result<()> {
+        self.context.interrupt.check()?;
+        self.lines += 1;
+        self.context.output.record(line)
+    }
+
+    fn summary(&self) -> Result<()> {
+        self.context.output.text("")?;
+        self.context.output.record(&Summary {
+            r#type: "summary",
+            objects: self.objects,
+            size_bytes: self.total_bytes,
+            shown: show_bytes(self.total_bytes, self.human),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct Summary {
+    r#type: &'static str,
+    objects: u64,
+    size_bytes: u64,
+    #[serde(skip)]
+    shown: String,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Total Objects: {}\n   Total Size: {}", self.objects, self.shown)
+    }
+}
+
+fn last_segment(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}
+
+/// A version, or a delete marker, which has neither size nor tag.
+#[derive(Serialize)]
+struct Version {
+    key: String,
+    version_id: String,
+    is_latest: bool,
+    is_delete_marker: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+    modified: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+    #[serde(skip)]
+    shown: String,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Lister<'_> {
+    fn versions(&mut self, bucket: &Bucket, key: &str, args: &LsArgs) -> Result<()> {
+        let wildcard = (!args.raw && has_wildcard(key)).then(|| Pattern::of_address(key));
+        let prefix = if wildcard.is_some() { literal_prefix(key) } else { key };
+        let whole_keys = args.recursive || wildcard.is_some();
+        let delimiter = (!whole_keys).then(|| "/".to_owned());
+        let mut query = VersionsQuery { prefix: prefix.to_owned(), delimiter, ..Default::default() };
+        let store = self.context.store()?;
+        loop {
+            let page = store.list_versions(bucket, &query)?;
+            let mut prefixes = page.prefixes.into_iter().peekable();
+            for version in page.versions {
+                while let Some(prefix) = prefixes.next_if(|prefix| *prefix < version.key) {
+                    self.prefix(prefix)?;
+                }
+                if wildcard.as_ref().is_none_or(|wildcard| wildcard.matches(&version.key)) {
+                    self.version(version, whole_keys)?;
+                }
+            }
+            prefixes.try_for_each(|prefix| self.prefix(prefix))?;
+            let Some((key, version)) = page.next else { return Ok(()) };
+            (query.key_after, query.version_after) = (Some(key), version);
+        }
+    }
+
+    fn prefix(&mut self, key: String) -> Result<()> {
+        let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
+        self.print(&Line::Prefix { key, shown })
+    }
+
+    fn version(&mut self, found: VersionSummary, whole_keys: bool) -> Result<()> {
+        let (size_bytes, etag) = found.content.map(|(size, etag)| (size, etag.to_string())).unzip();
+        let size = size_bytes.map_or("deleted".to_owned(), |size| show_bytes(size, self.human));
+        let name = if whole_keys { &found.key } else { last_segment(&found.key) };
+        let latest = if found.is_latest { " (latest)" } else { "" };
+        let shown = format!("{} {size:>10} {name} {}{latest}", local_time(found.modified), found.version);
+        self.objects += 1;
+        self.total_bytes += size_bytes.unwrap_or(0);
+        self.print(&Line::Version(Version {
+            version_id: found.version.to_string(),
+            is_latest: found.is_latest,
+            is_delete_marker: size_bytes.is_none(),
+            size_bytes,
+            modified: utc_time(found.modified),
+            etag,
+            key: found.key,
+            shown,
+        }))
+    }
+}
+
+/// One line; the fields are the same as for objects and prefixes. What the server does not tell is null.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum WebDavLine<'l> {
+    Prefix {
+        key: String,
+        url: &'l str,
+    },
+    Object {
+        key: &'l str,
+        url: &'l str,
+        size_bytes: Option<u64>,
+        modified: Option<String>,
+        etag: Option<&'l str>,
+        #[serde(skip)]
+        shown: String,
+    },
+}
+
+impl fmt::Display for WebDavLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WebDavLine::Prefix { key, .. } => write!(f, "{:>30} {key}", "PRE"),
+            WebDavLine::Object { shown, .. } => f.write_str(shown),
+        }
+    }
+}
+
+impl Lister<'_> {
+    /// A collection, all files below it, or a file. What cannot be listed is reported, and the rest shown.
+    fn web(&mut self, address: &str, args: &LsArgs) -> Result<Exit> {
+        let (dav, url) = (dav::client(self.context), web::http_url(address));
+        let mut exit = Exit::Ok;
+        if args.recursive {
+            for found in dav.walk(&url) {
+                match found {
+                    Ok(resource) if resource.is_collection => {}
+                    Ok(resource) => self.resource(&resource)?,
+                    Err(error) if exit == Exit::Ok => exit = super::report(self.context, error)?,
+                    Err(error) => drop(super::report(self.context, error)?),
+                }
+            }
+        } else {
+            let listing = dav.list(&url)?;
+            if !listing.itself.is_collection {
+                let relative = last_segment(without_query(&url)).to_owned();
+                self.resource(&Resource { relative, ..listing.itself })?;
+            }
+            listing.members.iter().try_for_each(|member| self.resource(member))?;
+            for (href, status) in listing.failed {
+                let kind = fordway_wire::s3_error::from_s3(status, "");
+                let detail = format!("the server cannot describe {href} (HTTP status {status})");
+                exit = super::report(self.context, fordway_store::Error::new(kind, detail))?;
+            }
+        }
+        if args.summarize {
+            self.summary()?;
+        }
+        Ok(exit)
+    }
+
+    fn resource(&mut self, resource: &Resource) -> Result<()> {
+        self.context.interrupt.check()?;
+        self.lines += 1;
+        let url = without_query(&resource.url);
+        let Resource { relative, size_bytes, modified, etag, is_collection, .. } = resource;
+        if *is_collection {
+            return self.context.output.record(&WebDavLine::Prefix { key: format!("{relative}/"), url });
+        }
+        self.objects += 1;
+        self.total_bytes += size_bytes.unwrap_or(0);
+        let time = modified.map_or_else(|| "-".to_owned(), local_time);
+        let size = size_bytes.map_or_else(|| "-".to_owned(), |bytes| show_bytes(bytes, self.human));
+        self.context.output.record(&WebDavLine::Object {
+            key: relative,
+            url,
+            size_bytes: *size_bytes,
+            modified: modified.map(utc_time),
+            etag: etag.as_deref(),
+            shown: format!("{time:>19} {size:>10} {relative}"),
+        })
+    }
+}

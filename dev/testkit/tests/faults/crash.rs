@@ -1,0 +1,108 @@
+//! `kill -9` before every single file-system call of every operation that changes something. What
+//! is found afterwards is what was there before or what was to be there, whole, and the store works.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fordway_sys::fault::{self, Fault};
+use fordway_testkit::scenario::{SCENARIOS, Scenario, Snapshot, snapshot, versions, works};
+
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
+
+/// Names the directory in which a child process runs one scenario and dies.
+const CHILD: &str = "FORDWAY_TEST_CRASH";
+const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
+const SIGKILL: i32 = 9;
+/// Fewer calls than this, in any scenario, and the faults would not be where we think they are.
+const LEAST_CALLS: usize = 6;
+/// More calls than this, and it does not end.
+const MOST_CALLS: usize = 1000;
+
+#[test]
+fn dies_at_every_call_in_the_usual_way() {
+    dies_at_every_call(&USUAL);
+}
+
+#[test]
+fn dies_at_every_call_with_full_durability() {
+    dies_at_every_call(&DURABLE);
+}
+
+#[test]
+fn dies_at_every_call_on_an_old_kernel() {
+    dies_at_every_call(&OLD_KERNEL);
+}
+
+#[test]
+fn dies_at_every_call_without_attributes() {
+    dies_at_every_call(&NO_ATTRIBUTES);
+}
+
+#[allow(clippy::print_stdout)]
+fn dies_at_every_call(way: &Way) {
+    for scenario in way.scenarios() {
+        let (before, after) = way.reference(scenario);
+        let survived_at = (1..MOST_CALLS).find(|at| !dies_at(way, scenario, *at, &before, &after));
+        let calls = survived_at.expect("the operation never ended") - 1;
+        println!("{}, {}: killed before each of {calls} calls", way.name, scenario.name);
+        assert!(calls >= LEAST_CALLS, "{}: {calls} calls", scenario.name);
+    }
+}
+
+/// Whether the scenario has a call number `at` to die at; panics if what is left is wrong.
+fn dies_at(way: &Way, scenario: &Scenario, at: usize, before: &Snapshot, after: &Snapshot) -> bool {
+    let dir = way.prepared(scenario);
+    let died = run_child(way, scenario, at, dir.path());
+    let place = format!("{}, {}, killed before call {at}", way.name, scenario.name);
+    let checked = std::panic::catch_unwind(|| {
+        way.within(|| check(way, scenario, dir.path(), before, after, !died));
+    });
+    assert!(checked.is_ok(), "{place}");
+    died
+}
+
+/// Runs the scenario in a process of its own; says whether that died at the call.
+fn run_child(way: &Way, scenario: &Scenario, at: usize, dir: &Path) -> bool {
+    let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
+    let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "crash::the_process_that_dies", "--nocapture"]);
+    child.env(CHILD, format!("{way} {number} {at} {}", dir.display())).stdout(Stdio::null());
+    let status = child.status().unwrap();
+    assert!(status.success() || status.signal() == Some(SIGKILL), "{status}");
+    !status.success()
+}
+
+#[test]
+#[ignore = "run by the other tests, as a process of its own"]
+fn the_process_that_dies() {
+    let Ok(task) = std::env::var(CHILD) else { return };
+    let [way, number, at, dir] = task.splitn(4, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
+    let (way, scenario) = (WAYS[way.parse::<usize>().unwrap()], &SCENARIOS[number.parse::<usize>().unwrap()]);
+    let store = way.open(Path::new(dir));
+    let plan = way.plan(Some((at.parse().unwrap(), Fault::Kill)));
+    let (done, _) = fault::run(plan, || (scenario.act)(&store));
+    assert_eq!(done.err().map(|error| error.kind()), scenario.refused);
+}
+
+/// What another process finds after the crash.
+fn check(way: &Way, scenario: &Scenario, dir: &Path, before: &Snapshot, after: &Snapshot, completed: bool) {
+    let store = way.open(dir);
+    let mut shown = snapshot(&store);
+    assert!(shown == *after || (!completed && shown == *before), "it shows {:?}", shown.keys());
+    assert_eq!(strays(dir, &shown), [] as [&Path; 0]);
+    if scenario.keeps_versions && !scenario.name.starts_with("delete the latest") {
+        let kept = versions(&store);
+        let lost = before.iter().find(|(name, seen)| !kept.contains(&((*name).clone(), seen.body.clone())));
+        assert!(lost.is_none(), "lost: {:?}", lost.map(|(name, _)| name));
+    }
+    if shown == *before {
+        let again = (scenario.act)(&store);
+        assert_eq!(again.map_err(|error| error.kind()).err(), scenario.refused);
+        shown = snapshot(&store);
+        assert!(shown == *after, "tried again, it shows {:?}", shown.keys());
+    }
+    works(&store, &shown);
+    assert_eq!(strays(dir, &Snapshot::new()), [] as [&Path; 0]);
+}

@@ -1,0 +1,155 @@
+//! Every file-system call of every operation that changes something fails once, in every way that
+//! matters. The operation says so, or does without; nothing is half-done and nothing is left over.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::ErrorKind;
+use fordway_sys::Errno;
+use fordway_sys::fault::{self, Fault};
+use fordway_testkit::conformance::{Fixture, cases_written, run_all};
+use fordway_testkit::scenario::{Scenario, Snapshot, bucket, snapshot, works};
+
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
+
+/// What a call may fail with, and the kind of error that the caller is to see. Each call fails with
+/// one of them, the next call with the next; in a soak, each with all.
+const FAILURES: &[(Errno, ErrorKind)] = &[
+    (Errno::NOSPC, ErrorKind::NoSpace),
+    (Errno::DQUOT, ErrorKind::QuotaExceeded),
+    (Errno::IO, ErrorKind::Io),
+    (Errno::ACCESS, ErrorKind::AccessDenied),
+    (Errno::ROFS, ErrorKind::ReadOnly),
+    (Errno::MFILE, ErrorKind::TooManyOpenFiles),
+];
+
+/// Calls that a signal may interrupt, and that are then made again.
+const INTERRUPTIBLE: &[&str] = &["pread", "pwrite", "copy_file_range", "fcntl"];
+
+/// One failure to be put into one scenario.
+struct Case<'c> {
+    way: &'c Way,
+    scenario: &'c Scenario,
+    before: &'c Snapshot,
+    after: &'c Snapshot,
+    at: usize,
+    errno: Errno,
+}
+
+#[test]
+fn every_call_fails_in_the_usual_way() {
+    every_call_fails(&USUAL);
+}
+
+#[test]
+fn every_call_fails_with_full_durability() {
+    every_call_fails(&DURABLE);
+}
+
+#[test]
+fn every_call_fails_without_attributes() {
+    every_call_fails(&NO_ATTRIBUTES);
+}
+
+#[test]
+fn every_call_fails_on_an_old_kernel() {
+    every_call_fails(&OLD_KERNEL);
+}
+
+#[allow(clippy::print_stdout)]
+fn every_call_fails(way: &Way) {
+    for scenario in way.scenarios() {
+        let (before, after) = way.reference(scenario);
+        let calls = calls_of(way, scenario);
+        for (at, name) in (1..).zip(&calls) {
+            // No error is of this kind: an interrupted call must be made again.
+            let interrupted = INTERRUPTIBLE.contains(name).then_some((Errno::INTR, ErrorKind::Interrupted));
+            let is_soak = std::env::var_os("FORDWAY_SOAK").is_some();
+            let chosen = FAILURES.iter().enumerate().filter(|(i, _)| is_soak || at % FAILURES.len() == *i);
+            for (errno, kind) in chosen.map(|(_, failure)| *failure).chain(interrupted) {
+                let case = Case { way, scenario, before: &before, after: &after, at, errno };
+                let checked = std::panic::catch_unwind(|| case.run(kind));
+                assert!(checked.is_ok(), "{}, {}: call {at}, {name}: {errno}", way.name, scenario.name);
+            }
+        }
+        println!("{}, {}: each of {} calls failed", way.name, scenario.name, calls.len());
+    }
+}
+
+fn calls_of(way: &Way, scenario: &Scenario) -> Vec<&'static str> {
+    let dir = way.prepared(scenario);
+    let store = way.open(dir.path());
+    fault::run(way.plan(None), || (scenario.act)(&store)).1
+}
+
+impl Case<'_> {
+    fn run(&self, kind: ErrorKind) {
+        let dir = self.way.prepared(self.scenario);
+        let store = self.way.open(dir.path());
+        let plan = self.way.plan(Some((self.at, Fault::Fail(self.errno))));
+        let (done, calls) = fault::run(plan, || (self.scenario.act)(&store));
+        drop(store);
+        // Not always the call that it was in the run before: what is remembered for some time is
+        // looked up now and then.
+        let call = calls.get(self.at - 1).copied().unwrap_or_default();
+        let kind = match self.errno {
+            Errno::INTR if !INTERRUPTIBLE.contains(&call) => ErrorKind::Io,
+            _ => kind,
+        };
+        assert_eq!(descriptors_below(dir.path()), BTreeSet::new());
+        // A name that may not be removed stays until the next collection of garbage.
+        if call != "unlinkat" {
+            let staged = dir.path().join(bucket().as_str()).join(fordway_posix::PRIVATE_DIR).join("tmp");
+            assert_eq!(files(&staged), [] as [&Path; 0]);
+        }
+        let shown = self.way.within(|| snapshot(&self.way.open(dir.path())));
+        match done {
+            Ok(()) => assert!(self.scenario.refused.is_none() && shown == *self.after, "it is not done"),
+            Err(error) => {
+                assert!(error.kind() == kind || Some(error.kind()) == self.scenario.refused, "{error}");
+                assert!(error.to_string().contains("s3://bucket"), "{error}");
+                assert!(shown == *self.before || shown == *self.after, "it shows {:?}", shown.keys());
+            }
+        }
+        assert_eq!(strays(dir.path(), &shown), [] as [&Path; 0]);
+        self.way.within(|| works(&self.way.open(dir.path()), &shown));
+    }
+}
+
+/// What the descriptors of this process that lead below `dir` are open on.
+fn descriptors_below(dir: &Path) -> BTreeSet<String> {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.starts_with(dir)).map(|target| target.display().to_string()).collect()
+}
+
+/// The whole suite, where no file has attributes.
+#[test]
+fn the_suite_passes_without_attributes() {
+    let with_md5 = || {
+        let dir = tempfile::tempdir().unwrap();
+        Fixture::new(NO_ATTRIBUTES.open(dir.path()), dir)
+    };
+    let with_fast_tags = || {
+        let dir = tempfile::tempdir().unwrap();
+        Fixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
+    };
+    for open in [&with_md5 as &dyn Fn() -> Fixture, &with_fast_tags] {
+        let (cases, calls) = fault::run(NO_ATTRIBUTES.plan(None), || run_all(open));
+        assert_eq!(cases, cases_written());
+        assert!(calls.contains(&"fsetxattr"));
+    }
+}
+
+/// The whole suite, where nothing is there that came to Linux late.
+#[test]
+fn the_suite_passes_on_an_old_kernel() {
+    let open = || {
+        let dir = tempfile::tempdir().unwrap();
+        Fixture::new(OLD_KERNEL.open(dir.path()), dir)
+    };
+    let (cases, calls) = fault::run(OLD_KERNEL.plan(None), || run_all(&open));
+    assert_eq!(cases, cases_written());
+    assert!(calls.contains(&"lgetxattr") && calls.contains(&"open_tmpfile"));
+}

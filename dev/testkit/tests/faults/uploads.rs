@@ -1,0 +1,214 @@
+//! Multipart uploads of which something goes wrong at their end: a completion that dies, fails, or is sent
+//! twice at once. Parts state their sizes, as over HTTP, so they lie in place and the object is their file.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use fordway_posix::{Durability, PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, CompleteOptions, CompletedPart, Conditions, ETag, ErrorKind, Expected, GetOptions, Key,
+    MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, PutResult, Result,
+    UploadId, UploadsQuery, Versioning, VersionsQuery,
+};
+use fordway_sys::Errno;
+use fordway_sys::fault::{self, Fault, Plan};
+
+const PART_BYTES: usize = MIN_PART_BYTES as usize;
+/// Names the directory, the call to die at, and the upload, for a process of its own.
+const CHILD: &str = "FORDWAY_TEST_COMPLETE";
+/// More calls than a completion makes.
+const MOST_CALLS: usize = 200;
+
+fn bucket() -> Bucket {
+    Bucket::new("bucket").unwrap()
+}
+
+fn key() -> Key {
+    Key::new("dir/k").unwrap()
+}
+
+fn open(dir: &Path) -> PosixStore {
+    open_with(dir, Durability::None)
+}
+
+fn open_with(dir: &Path, durability: Durability) -> PosixStore {
+    PosixStore::open(dir, PosixConfig { durability, ..PosixConfig::default() }).unwrap()
+}
+
+fn start(store: &PosixStore) -> UploadId {
+    store.create_upload(&bucket(), &key(), &PutOptions::default()).unwrap()
+}
+
+fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> Result<CompletedPart> {
+    let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
+    let mut writer = store.part_writer(&bucket(), &key(), upload, number, &options)?;
+    writer.write(&vec![number as u8; PART_BYTES])?;
+    Ok(CompletedPart::new(number, writer.commit(&Expected::default())?.etag))
+}
+
+/// What is at the key when an upload is completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    Old,
+}
+
+const OLD: &[u8] = b"old";
+
+fn complete(
+    store: &PosixStore,
+    before: Before,
+    upload: &UploadId,
+    parts: &[CompletedPart],
+) -> Result<PutResult> {
+    let options = match before {
+        Before::Nothing => CompleteOptions::conditions(Conditions::create_only()),
+        Before::Old => CompleteOptions::default(),
+    };
+    store.complete_upload(&bucket(), &key(), upload, parts, &options)
+}
+
+/// A bucket with an upload of two parts.
+fn prepared(dir: &Path, before: Before) -> (PosixStore, UploadId, Vec<CompletedPart>) {
+    let store = open(dir);
+    store.create_bucket(&bucket()).unwrap();
+    if before == Before::Old {
+        store.put(&bucket(), &key(), OLD, &PutOptions::default()).unwrap();
+    }
+    let upload = start(&store);
+    let parts = (1..=2).map(|number| put_part(&store, &upload, number).unwrap()).collect();
+    (store, upload, parts)
+}
+
+fn body(store: &PosixStore) -> Option<Vec<u8>> {
+    let found = store.get(&bucket(), &key(), &GetOptions::default());
+    found.ok().map(|object| object.content.into_vec().unwrap())
+}
+
+fn whole() -> Vec<u8> {
+    [vec![1; PART_BYTES], vec![2; PART_BYTES]].concat()
+}
+
+/// Whatever a completion came to, a client that goes on with the upload never writes into the object.
+fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[CompletedPart], place: &str) {
+    let store = open(dir);
+    let shown = body(&store);
+    let old = (before == Before::Old).then(|| OLD.to_vec());
+    assert!(shown == old || shown == Some(whole()), "{place}: torn");
+    let again = complete(&store, before, upload, parts);
+    match put_part(&store, upload, 3) {
+        Ok(_) => assert!(again.is_err(), "{place}: a part came after the end"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSuchUpload, "{place}"),
+    }
+    assert!(body(&store) == Some(whole()), "{place}: torn afterwards");
+    let again = again.unwrap_or_else(|error| panic!("{place}: sent again: {error}"));
+    let info = store.head(&bucket(), &key(), &GetOptions::default()).unwrap();
+    assert_eq!(again.etag, info.etag, "{place}");
+    let uploads = store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads;
+    assert!(uploads.is_empty(), "{place}: {uploads:?}");
+}
+
+/// The process is killed before every single call of the completion.
+#[test]
+fn a_completion_that_dies_can_be_sent_again() {
+    for before in [Before::Nothing, Before::Old] {
+        let calls = (1..MOST_CALLS).take_while(|at| dies_at(before, *at)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{before:?}: {calls} calls");
+    }
+}
+
+fn dies_at(before: Before, at: usize) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, upload, parts) = prepared(dir.path(), before);
+    drop(store);
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
+        .args(["--ignored", "--exact", "uploads::the_process_that_dies", "--nocapture"])
+        .stdout(Stdio::null());
+    let tags: Vec<&str> = parts.iter().map(|part| part.etag.as_str()).collect();
+    let is_old = u8::from(before == Before::Old);
+    let task = format!("{is_old} {at} {} {} {}", upload.as_str(), tags.join(","), dir.path().display());
+    let died = !child.env(CHILD, task).status().unwrap().success();
+    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, killed before call {at}"));
+    died
+}
+
+#[test]
+#[ignore = "run by another test, as a process of its own"]
+fn the_process_that_dies() {
+    let Ok(task) = std::env::var(CHILD) else { return };
+    let [is_old, at, upload, tags, dir] = task.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{task}")
+    };
+    let before = if is_old == "1" { Before::Old } else { Before::Nothing };
+    let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
+    let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
+    let plan = Plan { nth: Some((at.parse().unwrap(), Fault::Kill)), ..Plan::default() };
+    fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
+}
+
+/// Every single call of the completion fails, and everything is to be on stable storage.
+#[test]
+fn a_completion_that_fails_leaves_no_way_into_the_object() {
+    for before in [Before::Nothing, Before::Old] {
+        let calls = (1..MOST_CALLS).take_while(|at| fails_at(before, *at)).count();
+        assert!((10..MOST_CALLS - 1).contains(&calls), "{before:?}: {calls} calls");
+    }
+}
+
+fn fails_at(before: Before, at: usize) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, upload, parts) = prepared(dir.path(), before);
+    let store = open_with(dir.path(), Durability::Full);
+    let plan = Plan { nth: Some((at, Fault::Fail(Errno::IO))), ..Plan::default() };
+    let (_, calls) = fault::run(plan, || complete(&store, before, &upload, &parts));
+    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, call {at} failed"));
+    calls.len() >= at
+}
+
+/// A client that does not wait for the answer: all are told the same, and there is one version.
+#[test]
+fn a_completion_that_is_sent_twice_at_once_is_one() {
+    for round in 0..60 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        store.create_bucket(&bucket()).unwrap();
+        store.set_versioning(&bucket(), Versioning::Enabled).unwrap();
+        let upload = start(&store);
+        let parts = [put_part(&store, &upload, 1).unwrap()];
+        let done: Vec<PutResult> = thread::scope(|scope| {
+            let (upload, parts, dir) = (&upload, &parts, dir.path());
+            let all = [(); 4].map(|()| {
+                scope.spawn(move || {
+                    let options = CompleteOptions::default();
+                    open(dir).complete_upload(&bucket(), &key(), upload, parts, &options)
+                })
+            });
+            all.map(|each| each.join().unwrap().unwrap_or_else(|error| panic!("round {round}: {error}")))
+                .into()
+        });
+        assert!(done.iter().all(|each| *each == done[0]), "round {round}: {done:?}");
+        let versions = store.list_versions(&bucket(), &VersionsQuery::default()).unwrap().versions;
+        assert_eq!(versions.len(), 1, "round {round}");
+        assert_eq!(Some(&versions[0].version), done[0].version.as_ref(), "round {round}");
+        assert!(store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads.is_empty());
+    }
+}
+
+/// A client that announces a part of any length, and goes away, does the parts of others no harm.
+#[test]
+fn a_length_that_nobody_sends_takes_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.create_bucket(&bucket()).unwrap();
+    for announced in [u64::MAX, 1 << 63, i64::MAX as u64 / 2] {
+        let upload = start(&store);
+        let options = PartOptions { size_hint: Some(announced), ..Default::default() };
+        drop(store.part_writer(&bucket(), &key(), &upload, 3, &options).unwrap());
+        let parts: Vec<_> = [1, 2, 3].map(|number| put_part(&store, &upload, number).unwrap()).into();
+        let done = store.complete_upload(&bucket(), &key(), &upload, &parts, &CompleteOptions::default());
+        done.unwrap_or_else(|error| panic!("{announced}: {error}"));
+        assert!(body(&store) == Some([whole(), vec![3; PART_BYTES]].concat()), "{announced}");
+    }
+}

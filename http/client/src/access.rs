@@ -1,0 +1,463 @@
+//! Credentials for web servers, and where they are found: bearer tokens (RFC 6750), as WLCG's bearer token discovery says;
+//! passwords by host, as `ftp` and `curl` keep them in `~/.netrc`; client certificates and X.509 proxies, which are PEM files
+//! of a chain and a key. Of files that hold secrets, only those are read that are ours alone.
+//!
+//! What is said here goes to the host that the caller named, never to one that a server sends us to:
+//! a [`Session`](super::vector::Session) has one set of credentials and connections of its own.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind as IoKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use super::{Origin, Proxies};
+
+/// What a session may say about who it is. Files are read when they are needed: tokens for each file
+/// that is opened, certificates for the first TLS connection.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// Tried in turn.
+    bearers: Vec<Bearer>,
+    netrc: Option<Place>,
+    /// Tried in turn.
+    certificates: Vec<CertificateFiles>,
+    goes_unprotected: bool,
+}
+
+impl Credentials {
+    /// Nothing to say.
+    pub fn none() -> Self {
+        Credentials::default()
+    }
+
+    /// Those that the environment names and those at the usual places: `BEARER_TOKEN`,
+    /// `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token
+    /// discovery); `NETRC` or `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`,
+    /// `/tmp/x509up_u$UID`. Reads no file yet.
+    pub fn discover() -> Self {
+        Credentials::resolve(&|name| std::env::var(name).ok())
+    }
+
+    /// As [`Credentials::discover`], with `variable` in the place of the environment.
+    pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let get = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let user = fordway_sys::user_id();
+        let usual_netrc = || get("HOME").map(|home| Place::Usual(Path::new(&home).join(".netrc")));
+        Credentials {
+            bearers: bearer_tokens(&get, user),
+            netrc: get("NETRC").map(|path| Place::Named(path.into())).or_else(usual_netrc),
+            certificates: certificate_files(&get, user),
+            goes_unprotected: false,
+        }
+    }
+
+    /// This bearer token before all others.
+    pub fn with_bearer_token(mut self, token: impl Into<String>) -> Self {
+        self.bearers.insert(0, Bearer::Token(token.into()));
+        self
+    }
+
+    /// This client certificate before all others: PEM files, the certificate first in its chain.
+    /// They may be the same one, as with an X.509 proxy.
+    pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
+        self
+    }
+
+    /// Sends tokens and passwords also over plain HTTP, where everybody on the way can read them.
+    /// Otherwise that is done only on this machine.
+    pub fn over_plain_http(mut self) -> Self {
+        self.goes_unprotected = true;
+        self
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_none(&self) -> bool {
+        self.bearers.is_empty() && self.netrc.is_none() && self.certificates.is_empty()
+    }
+
+    /// Whether tokens and passwords are kept from `origin`, because others could read them on the way:
+    /// a proxy is one of them, where there is no TLS.
+    pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &Proxies) -> bool {
+        let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
+        !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
+    }
+
+    /// The value of `Authorization` for `origin`: the password that netrc has for its host, else the
+    /// first token that is found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for what was named and
+    /// cannot be used, and for secrets that others can read.
+    pub(super) fn authorization(&self, origin: &Origin, proxies: &Proxies) -> Result<Option<String>> {
+        if self.is_withheld_from(origin, proxies) {
+            return Ok(None);
+        }
+        if let Some(place) = &self.netrc
+            && let Some(text) = place.read_text()?
+            && let Some(login) = find_login(&text, &origin.host)
+        {
+            return Ok(Some(login.basic()));
+        }
+        for bearer in &self.bearers {
+            if let Some(token) = bearer.token()? {
+                return Ok(Some(format!("Bearer {token}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Certificate and key, if there are any. Errors: as [`Credentials::authorization`].
+    pub(super) fn identity(&self) -> Result<Option<Identity>> {
+        for files in &self.certificates {
+            if let Some(identity) = files.load()? {
+                return Ok(Some(identity));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Says where secrets come from, and none of them.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("bearers", &self.bearers.len())
+            .field("netrc", &self.netrc)
+            .field("certificates", &self.certificates)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_this_machine(origin: &Origin) -> bool {
+    let address = origin.host.parse::<std::net::IpAddr>();
+    origin.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Where a token comes from.
+#[derive(Clone)]
+enum Bearer {
+    Token(String),
+    File(Place),
+}
+
+/// The places of tokens, the nearest first: what the environment names ends the search.
+fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<Bearer> {
+    if let Some(token) = get("BEARER_TOKEN") {
+        return vec![Bearer::Token(token)];
+    }
+    if let Some(path) = get("BEARER_TOKEN_FILE") {
+        return vec![Bearer::File(Place::Named(path.into()))];
+    }
+    let directories = get("XDG_RUNTIME_DIR").into_iter().chain(["/tmp".to_owned()]);
+    let usual = |directory: String| Place::Usual(Path::new(&directory).join(format!("bt_u{user}")));
+    directories.map(|directory| Bearer::File(usual(directory))).collect()
+}
+
+impl Bearer {
+    /// The token, if it is there. Errors: as [`Place::read_text`]; `InvalidArgument` for what is no token.
+    fn token(&self) -> Result<Option<String>> {
+        let (token, from) = match self {
+            Bearer::Token(token) => (token.clone(), "the bearer token".to_owned()),
+            Bearer::File(place) => match place.read_text()? {
+                Some(text) => (text, place.path().display().to_string()),
+                None => return Ok(None),
+            },
+        };
+        let token = token.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let detail = format!("{from} is no token; it has to be one word of ASCII characters");
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        Ok(Some(token.to_owned()))
+    }
+}
+
+/// A user's name and password.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Login {
+    user: String,
+    password: String,
+}
+
+impl Login {
+    /// The value of `Authorization` (RFC 7617).
+    fn basic(&self) -> String {
+        format!("Basic {}", STANDARD.encode(format!("{}:{}", self.user, self.password)))
+    }
+}
+
+/// The login of the first entry for `host`. The `default` entry is not looked at: it would tell a
+/// password to everybody.
+fn find_login(text: &str, host: &str) -> Option<Login> {
+    let mut words = netrc_words(text);
+    while let Some(word) = words.next() {
+        if word == "machine" && words.next().is_some_and(|name| name.eq_ignore_ascii_case(host)) {
+            return Some(login_entry(&mut words));
+        }
+    }
+    None
+}
+
+fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> Login {
+    let mut login = Login::default();
+    while let Some(word) = words.next() {
+        match word {
+            "login" => login.user = words.next().unwrap_or_default().to_owned(),
+            "password" => login.password = words.next().unwrap_or_default().to_owned(),
+            "account" => drop(words.next()),
+            _ => break,
+        }
+    }
+    login
+}
+
+/// All words outside comments and macros; a macro ends with an empty line.
+fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_macro = false;
+    let lines = text.lines().filter(move |line| {
+        is_macro = line.trim_start().starts_with("macdef") || (is_macro && !line.trim().is_empty());
+        !is_macro && !line.trim_start().starts_with('#')
+    });
+    lines.flat_map(str::split_whitespace)
+}
+
+/// What is shown to servers that ask for a certificate.
+pub(crate) type Identity = Arc<SingleCertAndKey>;
+
+/// Where a certificate and its key are.
+#[derive(Clone, Debug)]
+struct CertificateFiles {
+    /// The certificate, and those that lead to a known authority. A usual place has the key as well.
+    chain: PathBuf,
+    key: Place,
+}
+
+/// The places of certificates: what the environment names ends the search.
+fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<CertificateFiles> {
+    if let Some(proxy) = get("X509_USER_PROXY") {
+        return vec![CertificateFiles::named(proxy.clone().into(), proxy.into())];
+    }
+    if let Some(chain) = get("X509_USER_CERT") {
+        let key = get("X509_USER_KEY").unwrap_or_else(|| chain.clone());
+        return vec![CertificateFiles::named(chain.into(), key.into())];
+    }
+    let proxy = PathBuf::from(format!("/tmp/x509up_u{user}"));
+    vec![CertificateFiles { chain: proxy.clone(), key: Place::Usual(proxy) }]
+}
+
+impl CertificateFiles {
+    fn named(chain: PathBuf, key: PathBuf) -> Self {
+        CertificateFiles { chain, key: Place::Named(key) }
+    }
+
+    /// Reads them; `None` where a usual place has none. Errors: as [`Place::read`]; `InvalidArgument` for
+    /// what is no certificate or key.
+    fn load(&self) -> Result<Option<Identity>> {
+        let Some(secret) = self.key.read()? else { return Ok(None) };
+        let wrong = |path: &std::path::Path, what: &str| {
+            Error::new(ErrorKind::InvalidArgument, format!("{} has no {what} in PEM form", path.display()))
+        };
+        let public = if self.chain == self.key.path() {
+            secret.clone()
+        } else {
+            std::fs::read(&self.chain).map_err(|error| {
+                let detail = format!("reading {}", self.chain.display());
+                Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+            })?
+        };
+        let chain = CertificateDer::pem_slice_iter(&public)
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(|error| wrong(&self.chain, "certificate").caused_by(error))?;
+        if chain.is_empty() {
+            return Err(wrong(&self.chain, "certificate"));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&secret)
+            .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
+        let key = rustls::crypto::ring::sign::any_supported_type(&key)
+            .map_err(|error| wrong(self.key.path(), "private key that is known").caused_by(error))?;
+        // Not checked against each other: a proxy's certificate has an extension that only grid
+        // software understands, and could not be read for that.
+        Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))
+    }
+}
+
+/// More is no token, certificate or list of passwords.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Where a secret may be.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Somebody named this file: it has to be there.
+    Named(PathBuf),
+    /// Where such files usually are. It may be missing, and in `/tmp` it may be somebody else's.
+    Usual(PathBuf),
+}
+
+impl Place {
+    fn path(&self) -> &Path {
+        let (Place::Named(path) | Place::Usual(path)) = self;
+        path
+    }
+
+    /// The content; `None` where a usual place has nothing of ours. Errors: `AccessDenied` where others
+    /// could read it too or it is not ours, `InvalidArgument` where it is missing, `Io`.
+    fn read(&self) -> Result<Option<Vec<u8>>> {
+        let (path, is_named) = (self.path(), matches!(self, Place::Named(_)));
+        let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
+        // A pipe that somebody left at a usual place must not hold us up.
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = match OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
+            Ok(file) => file,
+            Err(_) if !is_named => return Ok(None),
+            Err(error) if error.kind() == IoKind::NotFound => {
+                return Err(failed(ErrorKind::InvalidArgument, error));
+            }
+            Err(error) => return Err(failed(ErrorKind::AccessDenied, error)),
+        };
+        let about = file.metadata().map_err(|error| failed(ErrorKind::Io, error))?;
+        let is_ours = about.uid() == fordway_sys::user_id() && about.is_file();
+        match () {
+            () if !is_ours && !is_named => {
+                tracing::warn!(path = %path.display(), "not used: it belongs to somebody else");
+                return Ok(None);
+            }
+            () if !is_ours => {
+                return Err(refused(path, "does not belong to you; copy it to a file that does"));
+            }
+            () if about.mode() & 0o077 != 0 => {
+                let why = format!("can be read by others; run: chmod 600 {}", path.display());
+                return Err(refused(path, &why));
+            }
+            () => {}
+        }
+        let mut content = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut content).map_err(|error| failed(ErrorKind::Io, error))?;
+        Ok(Some(content))
+    }
+
+    /// The same for what is text. Errors: as [`Place::read`]; `InvalidArgument`.
+    fn read_text(&self) -> Result<Option<String>> {
+        let Some(content) = self.read()? else { return Ok(None) };
+        let text = String::from_utf8(content).map_err(|error| {
+            let detail = format!("{} is not text", self.path().display());
+            Error::new(ErrorKind::InvalidArgument, detail).caused_by(error.utf8_error())
+        })?;
+        Ok(Some(text))
+    }
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::AccessDenied, format!("{} {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use fordway_store::ErrorKind;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn write(dir: &TempDir, name: &str, text: &str, mode: u32) -> String {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn said(variables: &[(&str, &str)], url: &str) -> Result<Option<String>> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Credentials::resolve(&variable).authorization(&Origin::parse(url).unwrap().0, &Proxies::none())
+    }
+
+    #[test]
+    fn the_nearer_token_wins() {
+        let dir = TempDir::new().unwrap();
+        let named = write(&dir, "named", " of-the-file\n", 0o600);
+        let runtime = dir.path().to_str().unwrap();
+        write(&dir, &format!("bt_u{}", fordway_sys::user_id()), "of-the-runtime", 0o400);
+        let all = [
+            ("BEARER_TOKEN", "of-the-environment"),
+            ("BEARER_TOKEN_FILE", &named),
+            ("XDG_RUNTIME_DIR", runtime),
+        ];
+        for (from, token) in [(0, "of-the-environment"), (1, "of-the-file"), (2, "of-the-runtime")] {
+            assert_eq!(said(&all[from..], "https://h").unwrap(), Some(format!("Bearer {token}")));
+        }
+    }
+
+    #[test]
+    fn a_password_for_the_host_goes_before_a_token_for_all() {
+        let dir = TempDir::new().unwrap();
+        let netrc = write(&dir, "netrc", "machine h login me password secret", 0o600);
+        let both = [("BEARER_TOKEN", "t"), ("NETRC", netrc.as_str())];
+        assert_eq!(said(&both, "https://H:8443").unwrap().as_deref(), Some("Basic bWU6c2VjcmV0"));
+        assert_eq!(said(&both, "https://other").unwrap().as_deref(), Some("Bearer t"));
+        write(&dir, ".netrc", "machine h login my password own", 0o600);
+        let home = [("HOME", dir.path().to_str().unwrap())];
+        assert_eq!(said(&home, "https://h").unwrap().as_deref(), Some("Basic bXk6b3du"));
+    }
+
+    #[test]
+    fn nothing_is_said_where_others_listen() {
+        let token = [("BEARER_TOKEN", "t")];
+        assert_eq!(said(&token, "http://h").unwrap(), None);
+        for url in ["http://127.0.0.1:80", "http://[::1]", "http://localhost", "https://h"] {
+            assert_eq!(said(&token, url).unwrap().as_deref(), Some("Bearer t"), "{url}");
+        }
+        let (origin, _) = Origin::parse("http://h").unwrap();
+        let proxies = Proxies::resolve(&|name| (name == "http_proxy").then(|| "p".to_owned()));
+        let (local, _) = Origin::parse("http://127.0.0.1").unwrap();
+        let who = Credentials::none().with_bearer_token("t");
+        assert_eq!(who.authorization(&local, &proxies).unwrap(), None, "a proxy is in between");
+        let open = Credentials::none().with_bearer_token("t").over_plain_http();
+        assert_eq!(open.authorization(&origin, &Proxies::none()).unwrap().as_deref(), Some("Bearer t"));
+        assert!(!format!("{:?}", Credentials::none().with_bearer_token("secret")).contains("secret"));
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_are_refused() {
+        let dir = TempDir::new().unwrap();
+        let readable = write(&dir, "readable", "t", 0o644);
+        let missing = dir.path().join("missing").to_str().unwrap().to_owned();
+        for name in ["BEARER_TOKEN_FILE", "NETRC"] {
+            for (path, kind) in [(&readable, ErrorKind::AccessDenied), (&missing, ErrorKind::InvalidArgument)]
+            {
+                let error = said(&[(name, path)], "https://h").unwrap_err();
+                assert_eq!(error.kind(), kind, "{error}");
+                assert!(error.to_string().contains(path.as_str()), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_cannot_end_the_header() {
+        for token in ["a b", "a\r\nx: y", "\u{e4}", " "] {
+            let error = said(&[("BEARER_TOKEN", token)], "https://h").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{token:?}");
+        }
+    }
+
+    #[test]
+    fn entries_are_found_by_host() {
+        let text = "# machine a login no password no\nmacdef init\nmachine a login macro\n\n\
+                    machine b login bob\n  password b#1 account x\nmachine a password pa login ann\n\
+                    machine a login second\ndefault login anybody password open";
+        let found = |host| find_login(text, host).map(|login| (login.user, login.password));
+        assert_eq!(found("B"), Some(("bob".into(), "b#1".into())));
+        assert_eq!(found("a"), Some(("ann".into(), "pa".into())));
+        assert_eq!(found("c"), None);
+        assert_eq!(found("ann"), None);
+    }
+}

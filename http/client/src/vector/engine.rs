@@ -1,0 +1,556 @@
+//! Carries batches out: turns what is missing into requests, keeps connections full, and goes down
+//! the ladder when a server does not follow: lists of ranges, single ranges in a pipeline, single
+//! ranges on several connections, the whole file. It decides how many connections are in use and which is the next request's,
+//! and what is done when something goes wrong on the way: a connection that ends or is silent, a place that the
+//! bytes have left, a batch that is late.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, Timespec, poll};
+
+use super::batch::Batch;
+use super::content::Refusal;
+use super::learned::Learned;
+use super::line::{Answered, Event, GATHERING_TIME, Line};
+use super::open::Begun;
+use super::redirect::Moved;
+use super::request::{BatchId, Queue, Request};
+use super::sink::Sink;
+use super::source::{Place, Source, changed};
+use crate::retry::Retries;
+#[cfg(feature = "http2")]
+use crate::vector::line::End;
+use crate::vector::redirect::HOPS_MAX;
+
+/// Batches on their way, over connections that are in use for nothing else.
+pub(super) struct Engine<S> {
+    source: Arc<Source>,
+    /// Where it is read: the source's address when last checked.
+    place: Arc<Place>,
+    server: Learned,
+    batches: BTreeMap<BatchId, Batch<S>>,
+    queue: Queue,
+    lines: Vec<Line>,
+    in_flight_bytes: u64,
+    /// Failures in a row that brought next to nothing.
+    retries: Retries,
+    /// How often it was sent elsewhere in a row without a byte.
+    moves: usize,
+    /// Whether it was asked anew where the file is, and no byte came since.
+    has_asked_again: bool,
+    delivered_at_failure: u64,
+    /// Bytes of batches that are gone.
+    delivered_before: u64,
+    not_before: Option<Instant>,
+    /// When a request failed last: others that were under way then fail with it.
+    failed_at: Option<Instant>,
+}
+
+impl<S: Sink> Engine<S> {
+    pub(super) fn new(source: Arc<Source>) -> Self {
+        let place = source.place();
+        Engine {
+            server: place.learned(),
+            retries: Retries::new(place.session.options.max_retries, None),
+            place,
+            source,
+            batches: BTreeMap::new(),
+            queue: Queue::default(),
+            lines: Vec::new(),
+            in_flight_bytes: 0,
+            moves: 0,
+            has_asked_again: false,
+            delivered_at_failure: 0,
+            delivered_before: 0,
+            not_before: None,
+            failed_at: None,
+        }
+    }
+
+    /// Takes a batch on. Nothing is sent yet.
+    pub(super) fn add(&mut self, id: BatchId, mut batch: Batch<S>) {
+        batch.until = self.place.session.until();
+        self.queue.push(id, batch.missing(&(0..u64::MAX)));
+        self.batches.insert(id, batch);
+    }
+
+    /// Takes a batch on whose first request is being answered.
+    pub(super) fn begin(&mut self, id: BatchId, mut batch: Batch<S>, begun: Begun) {
+        let Begun { mut request, connection, permit } = begun;
+        let asked_until = request.spans.last().map_or(0, |span| span.end);
+        request.batch = id;
+        batch.requests += 1;
+        batch.until = self.place.session.until();
+        self.in_flight_bytes += request.bytes;
+        self.lines.push(Line::begun(connection, permit, request));
+        self.queue.push(id, batch.missing(&(asked_until..u64::MAX)));
+        self.batches.insert(id, batch);
+    }
+
+    /// Whether a batch is here: it was added, and not taken.
+    pub(super) fn has(&self, id: BatchId) -> bool {
+        self.batches.contains_key(&id)
+    }
+
+    /// The batches that have ended, which are then forgotten.
+    pub(super) fn take_ended(&mut self) -> Vec<(BatchId, Result<S>)> {
+        let ended: Vec<_> = self.batches.extract_if(.., |_, batch| batch.is_settled()).collect();
+        self.delivered_before += ended.iter().map(|(_, batch)| batch.delivered_bytes()).sum::<u64>();
+        ended.into_iter().map(|(id, batch)| (id, batch.into_result())).collect()
+    }
+
+    /// Whether it uses no connection.
+    pub(super) fn is_idle(&self) -> bool {
+        self.batches.is_empty() && self.lines.is_empty()
+    }
+
+    /// Gives a batch up: nothing is put into its memory any more. A connection on which it is under way
+    /// is closed when its turn comes, or at once if there is nothing else to do.
+    pub(super) fn cancel(&mut self, id: BatchId) {
+        self.queue.forget(id);
+        if let Some(batch) = self.batches.remove(&id) {
+            self.delivered_before += batch.delivered_bytes();
+        }
+        if self.batches.values().all(Batch::is_settled) {
+            self.release();
+        }
+    }
+
+    /// Gives all batches up.
+    pub(super) fn cancel_all(&mut self) {
+        while let Some(id) = self.batches.keys().next().copied() {
+            self.cancel(id);
+        }
+    }
+
+    /// Takes what has arrived and sends what may be sent, without waiting; whether there may be more to do
+    /// at once.
+    pub(super) fn turn(&mut self) -> bool {
+        let goes_on = self.receive();
+        self.send();
+        if self.batches.values().all(Batch::is_settled) {
+            self.release();
+        }
+        goes_on
+    }
+
+    /// Waits until there is something to do, or too much time has passed; not beyond `limit`. Returns whether
+    /// it was `also` that has something to do.
+    pub(super) fn wait(&mut self, also: Option<PollFd<'_>>, limit: Option<Instant>) -> bool {
+        let has_also = also.is_some();
+        let gathers = self.lines.iter_mut().fold(false, |any, line| line.gather() | any);
+        let look = gathers.then(|| Instant::now() + GATHERING_TIME);
+        let deadlines = self.lines.iter().filter_map(|line| self.deadline(line));
+        let ends = self.batches.values().filter(|batch| !batch.has_ended()).filter_map(|batch| batch.until);
+        let until = deadlines.chain(self.not_before).chain(ends).chain(limit).chain(look).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut polled: Vec<PollFd<'_>> =
+            self.lines.iter().map(|line| PollFd::new(line, line.interest())).chain(also).collect();
+        // It fails only when a signal came, or for want of memory: then all is looked at again.
+        let ready = poll(&mut polled, left.as_ref()).unwrap_or(0);
+        let is_also = has_also && polled.pop().is_some_and(|also| !also.revents().is_empty());
+        drop(polled);
+        // What has arrived meanwhile is in time, however late we look; few bytes are noticed only when
+        // they are looked for.
+        if ready == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
+            self.give_up_late_lines();
+        }
+        self.end_late_batches();
+        is_also
+    }
+
+    /// Takes what has arrived on all connections; whether more than bytes came of it.
+    fn receive(&mut self) -> bool {
+        let (mut goes_on, mut index) = (false, 0);
+        while index < self.lines.len() {
+            let event = self.lines[index].advance(&mut self.batches, &self.place.version);
+            if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
+                // Known from the head on, so that nothing more is asked for without an answer.
+                self.server = self.place.learn(Learned::range_ignored);
+            }
+            match event {
+                Event::Pending => index += 1,
+                event => {
+                    goes_on = true;
+                    self.handle(index, event);
+                }
+            }
+        }
+        goes_on
+    }
+
+    fn handle(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Answered(answered) => self.answered(index, &answered),
+            Event::Refused(request, refusal) => self.refused(index, &request, refusal),
+            Event::Whole { asked } => {
+                self.server = self.place.learn(|server| server.list_refused(asked));
+                self.close(index);
+            }
+            Event::Useless => drop(self.close(index)),
+            #[cfg(feature = "http2")]
+            Event::Ended(request, end) => self.ended(index, &request, end),
+            Event::Broken(error) => self.broken(index, error),
+            Event::Forbidden(error) => {
+                let concerned = self.close(index);
+                self.fail(&concerned, error);
+            }
+            Event::Pending => {}
+        }
+    }
+
+    fn answered(&mut self, index: usize, answered: &Answered) {
+        let Answered { request, ranges, new_bytes, was_whole } = answered;
+        if *new_bytes > 0 {
+            (self.moves, self.has_asked_again) = (0, false);
+            self.retries.achieved();
+            self.source.is_begun.store(true, Ordering::Relaxed);
+        }
+        let (asked, is_short) = (request.spans.len(), self.take_back(request));
+        self.server = self.place.learn(|server| {
+            if let (Some(wait), false) = (request.waited, request.is_pipelined) {
+                server.answered(wait, request.bytes, request.sent.elapsed().saturating_sub(wait));
+            }
+            match () {
+                () if *was_whole && asked > 1 => server.list_refused(asked),
+                () if *was_whole && request.bytes < self.place.version.size_bytes => server.range_ignored(),
+                () if is_short && asked > 1 => server.list_cut(asked, *ranges),
+                () if request.is_pipelined => server.pipeline_kept(request.came_along),
+                () => {}
+            }
+        });
+        if is_short && *new_bytes == 0 {
+            let detail = "the server answered with other bytes than those asked for";
+            self.failed(Error::new(ErrorKind::BadResponse, detail), &[request.batch], None);
+        }
+        self.close_if_spent(index);
+    }
+
+    fn refused(&mut self, index: usize, request: &Request, refusal: Refusal) {
+        let (asked, list_bytes) = (request.spans.len(), request.list_bytes);
+        self.take_back(request);
+        let Refusal { status, retry_after, location, document } = refusal;
+        if let Some(moved) = Moved::of(status, location.as_deref()) {
+            return self.moved(&[request.batch], &moved);
+        }
+        let told = || self.place.refusal(status, location.as_deref(), &document);
+        match status {
+            412 => self.fail(&[request.batch], changed("the server says so")),
+            400 | 413 | 414 | 431 | 494 if asked > 1 => {
+                self.server = self.place.learn(|server| server.head_refused(asked, list_bytes));
+            }
+            416 | 501 if asked > 1 => {
+                self.server = self.place.learn(Learned::lists_refused);
+            }
+            408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
+            _ => return self.denied(index, request.batch, told()),
+        }
+        self.close_if_spent(index);
+    }
+
+    fn close_if_spent(&mut self, index: usize) {
+        if self.lines[index].is_spent() {
+            self.note_cut(index);
+            self.close(index);
+        }
+    }
+
+    /// Ends the use of a connection; what was asked for on it without effect is asked for again. Returns the
+    /// batches concerned.
+    fn close(&mut self, index: usize) -> Vec<BatchId> {
+        let place = self.place.clone();
+        let line = self.lines.swap_remove(index);
+        let keep = |connection| place.session.http.keep(place.target.origin(), connection);
+        let requests = line.close(keep);
+        for request in requests.iter().rev() {
+            self.take_back(request);
+        }
+        self.server = self.place.learned();
+        requests.iter().map(|request| request.batch).collect()
+    }
+
+    fn release(&mut self) {
+        while !self.lines.is_empty() {
+            self.close(self.lines.len() - 1);
+        }
+    }
+
+    /// Puts back what an ended request has left missing; whether that is anything.
+    fn take_back(&mut self, request: &Request) -> bool {
+        self.in_flight_bytes -= request.bytes;
+        let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
+        batch.requests -= 1;
+        if batch.has_ended() {
+            return false;
+        }
+        let missing: Vec<_> = request.spans.iter().flat_map(|span| batch.missing(span)).collect();
+        let is_short = !missing.is_empty();
+        self.queue.put_back(request.batch, missing);
+        is_short
+    }
+
+    fn delivered_bytes(&self) -> u64 {
+        self.delivered_before + self.batches.values().map(Batch::delivered_bytes).sum::<u64>()
+    }
+
+    /// Sends as much as window and server allow.
+    fn send(&mut self) {
+        if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
+            return;
+        }
+        let window_bytes = self.place.session.options.window_bytes;
+        while !self.queue.is_empty() && (self.in_flight_bytes == 0 || self.in_flight_bytes < window_bytes) {
+            match self.line_for_next() {
+                Ok(Some(index)) => self.push_next(index, window_bytes.saturating_sub(self.in_flight_bytes)),
+                Ok(None) => break,
+                Err(error) => {
+                    let concerned: Vec<_> = self.batches.keys().copied().collect();
+                    self.failed(error, &concerned, None);
+                    break;
+                }
+            }
+        }
+        let mut index = 0;
+        while index < self.lines.len() {
+            match self.lines[index].flush() {
+                Ok(()) => index += 1,
+                Err(error) => self.broken(index, error),
+            }
+        }
+    }
+
+    fn push_next(&mut self, index: usize, room_bytes: u64) {
+        let Some((request, list)) = self.queue.next(&self.server, room_bytes) else { return };
+        let target = &self.place.target;
+        let range = ("range", std::str::from_utf8(list).unwrap_or_default());
+        let condition = self.place.version.condition(target.pin());
+        let headers = [range, condition.unwrap_or_default()];
+        let headers = &headers[..1 + usize::from(condition.is_some())];
+        self.in_flight_bytes += request.bytes;
+        if let Some(batch) = self.batches.get_mut(&request.batch) {
+            batch.requests += 1;
+        }
+        self.lines[index].push(request, |head| target.write_head("GET", headers, head));
+        self.source.traffic.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<S> Drop for Engine<S> {
+    /// Connections on which nothing is under way go back to the others.
+    fn drop(&mut self) {
+        for line in self.lines.drain(..) {
+            line.close(|connection| {
+                self.place.session.http.keep(self.place.target.origin(), connection);
+            });
+        }
+    }
+}
+
+impl<S: Sink> Engine<S> {
+    /// The connection for the next request, made if need be; `None` if it has to wait for an answer.
+    /// Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
+    fn line_for_next(&mut self) -> Result<Option<usize>> {
+        let open = self.lines.iter().enumerate().filter(|(_, line)| line.is_open());
+        let count = open.clone().count();
+        let least = open.min_by_key(|(_, line)| line.depth());
+        let least = least.filter(|(_, line)| line.depth() < line.depth_max(&self.server));
+        match least.map(|(index, line)| (index, line.depth())) {
+            Some((index, 0)) => Ok(Some(index)),
+            Some((index, _)) if count >= self.lines_wanted() => Ok(Some(index)),
+            None if count > 0 && count >= self.lines_wanted() => Ok(None),
+            least => Ok(self.open()?.or(least.map(|(index, _)| index))),
+        }
+    }
+
+    /// Few connections that are kept full, before many.
+    fn lines_wanted(&self) -> usize {
+        let cap = self.place.session.options.connections_per_origin;
+        let Learned { pipelines, ranges_per_request, ignores_ranges, .. } = self.server;
+        match (pipelines, ranges_per_request) {
+            _ if ignores_ranges => 1,
+            (true, 2..) => 1,
+            (true, _) => {
+                let each = self.lines.first().map_or(1, Line::ranges_each);
+                self.queue.len().div_ceil(each).clamp(1, cap.max(1))
+            }
+            (false, _) => self.server.requests_for(self.queue.len()).clamp(1, cap.max(1)),
+        }
+    }
+
+    /// Takes a further connection into use; `None` if there are as many as there may be.
+    fn open(&mut self) -> Result<Option<usize>> {
+        let (session, origin) = (&self.place.session, self.place.target.origin());
+        let permit = match self.lines.is_empty() {
+            true => session.permit(origin)?,
+            false => match session.try_permit(origin) {
+                Some(permit) => permit,
+                None => return Ok(None),
+            },
+        };
+        let (connection, is_new) = session.connection(origin)?;
+        self.source.traffic.connections.fetch_add(u64::from(is_new), Ordering::Relaxed);
+        self.lines.push(Line::new(connection, permit));
+        Ok(Some(self.lines.len() - 1))
+    }
+}
+
+impl<S: Sink> Engine<S> {
+    /// Ends batches whose deadline has passed, and the connections on which they are under way.
+    fn end_late_batches(&mut self) {
+        let now = Instant::now();
+        let is_late = |batch: &Batch<S>| !batch.has_ended() && batch.until.is_some_and(|until| until <= now);
+        let late: Vec<_> =
+            self.batches.iter().filter(|(_, batch)| is_late(batch)).map(|(id, _)| *id).collect();
+        if late.is_empty() {
+            return;
+        }
+        let deadline = self.place.session.options.deadline.unwrap_or_default();
+        let error =
+            self.retries.last(Error::new(ErrorKind::Timeout, format!("not done within {deadline:?}")));
+        self.fail(&late, error);
+        while let Some(index) = self.lines.iter().position(|line| line.carries(&late)) {
+            self.close(index);
+        }
+    }
+
+    fn deadline(&self, line: &Line) -> Option<Instant> {
+        line.deadline(&self.place.session.options, &self.server)
+    }
+
+    fn give_up_late_lines(&mut self) {
+        let (now, timeouts) = (Instant::now(), self.place.session.options.timeouts);
+        let late_line = |engine: &Self| {
+            let is_late = |line| engine.deadline(line).is_some_and(|deadline| deadline <= now);
+            engine.lines.iter().position(is_late)
+        };
+        while let Some(index) = late_line(self) {
+            let is_left = self.lines[index].may_be_left();
+            if is_left && !self.server.has_pipelined {
+                self.server = self.place.learn(Learned::pipeline_left);
+                self.close(index);
+                continue;
+            }
+            if is_left {
+                self.place.learn(Learned::pipeline_forgotten);
+            }
+            let detail = format!("nothing arrived for {:?}", timeouts.progress.min(timeouts.first_byte));
+            self.broken(index, Error::new(ErrorKind::Timeout, detail));
+        }
+    }
+
+    /// The bytes are elsewhere: what is missing is asked for there.
+    fn moved(&mut self, concerned: &[BatchId], moved: &Moved) {
+        self.release();
+        self.moves += 1;
+        let has_bytes = self.delivered_bytes() > 0;
+        let followed = match self.moves {
+            ..=HOPS_MAX => self.source.follow(&self.place, moved, has_bytes),
+            _ => Err(Error::new(
+                ErrorKind::BadResponse,
+                "reads are redirected again and again without an answer",
+            )),
+        };
+        self.go_on_at(followed, concerned);
+    }
+
+    /// A refusal for good. Where another address had led here, that is asked again, once until bytes come.
+    fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
+        if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
+            self.fail(&[concerned], error);
+            return self.close_if_spent(index);
+        }
+        self.has_asked_again = true;
+        self.release();
+        self.go_on_at(self.source.ask_again(&self.place), &[concerned]);
+    }
+
+    fn go_on_at(&mut self, found: Result<Arc<Place>>, concerned: &[BatchId]) {
+        match found {
+            Ok(place) => {
+                self.server = place.learned();
+                self.place = place;
+            }
+            Err(error) => self.fail(concerned, error),
+        }
+    }
+
+    /// A connection ended that should not have.
+    fn broken(&mut self, index: usize, error: Error) {
+        let is_stale = self.lines[index].was_idle() && error.kind() != ErrorKind::Timeout;
+        if error.kind() == ErrorKind::PreconditionFailed {
+            let concerned = self.close(index);
+            return self.fail(&concerned, error);
+        }
+        if !is_stale {
+            self.note_cut(index);
+        }
+        let concerned = self.close(index);
+        if !is_stale && !concerned.is_empty() {
+            self.failed(error, &concerned, None);
+        }
+    }
+
+    /// Holds an end of the connection against pipelining where it came behind the first answer.
+    fn note_cut(&self, index: usize) {
+        if self.lines[index].ends_early() {
+            self.place.learn(Learned::pipeline_cut);
+        }
+    }
+
+    /// A stream ended before its answer did; the connection goes on.
+    #[cfg(feature = "http2")]
+    fn ended(&mut self, index: usize, request: &Request, end: End) {
+        self.take_back(request);
+        match end {
+            End::Whole => {
+                let asked = request.spans.len();
+                self.server = self.place.learn(|server| server.list_refused(asked));
+            }
+            End::Unneeded => {}
+            End::Failed(error) if error.kind() == ErrorKind::PreconditionFailed => {
+                self.fail(&[request.batch], error);
+            }
+            End::Failed(error) => self.failed_with(request, error, None),
+        }
+        self.close_if_spent(index);
+    }
+
+    /// Counts the failure of one request; requests that were sent before it failed count as the same failure.
+    fn failed_with(&mut self, request: &Request, error: Error, retry_after: Option<Duration>) {
+        if self.failed_at.is_none_or(|failed| failed < request.sent) {
+            self.failed_at = Some(Instant::now());
+            self.failed(error, &[request.batch], retry_after);
+        }
+    }
+
+    /// Counts a failure that may pass: all is asked for again after a while, but not for ever.
+    fn failed(&mut self, error: Error, concerned: &[BatchId], retry_after: Option<Duration>) {
+        let delivered = self.delivered_bytes();
+        let before = std::mem::replace(&mut self.delivered_at_failure, delivered);
+        self.retries.brought(delivered.saturating_sub(before));
+        let ends = || concerned.iter().map(|id| self.batches.get(id).and_then(|batch| batch.until));
+        self.retries.until = ends().all(|until| until.is_some()).then(|| ends().flatten().max()).flatten();
+        match self.retries.after(error, true, retry_after) {
+            Ok(wait) => self.not_before = Some(Instant::now() + wait),
+            Err(error) => self.fail(concerned, error),
+        }
+    }
+
+    /// Gives batches up.
+    fn fail(&mut self, concerned: &[BatchId], error: Error) {
+        let (kind, detail, tries) = (error.kind(), error.detail().to_owned(), error.tries());
+        let mut first = Some(error);
+        for id in concerned {
+            self.queue.forget(*id);
+            if let Some(batch) = self.batches.get_mut(id).filter(|batch| !batch.has_ended()) {
+                let other = || Error::new(kind, detail.clone()).after_tries(tries);
+                batch.failure = Some(first.take().unwrap_or_else(other));
+            }
+        }
+    }
+}

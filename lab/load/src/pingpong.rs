@@ -1,0 +1,302 @@
+//! A server of bodies whose size the path names, `GET /ping/1000` say: one end of a ping-pong.
+//!
+//! It is made to be the same wherever it runs, and to cost little beside the network that is measured: each
+//! of a fixed number of threads accepts a connection, answers on it until it ends, and accepts the next.
+//! So no connection waits for a thread to be made, and there are as many connections at once as threads.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fordway_store::{Error, ErrorKind, Result};
+
+/// The header that says how often the answer was asked for again on the way.
+pub const RETRIES: &str = "fordway-retries";
+/// How long a connection may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long to wait when no connection can be accepted, as where the table of open files is full.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Bytes of content that are at hand to be sent, over and over.
+const CONTENT_BYTES: usize = 1 << 20;
+
+/// What a server answers with.
+pub trait Player: Send + Sync + 'static {
+    /// The answer to one request; `room` is memory to keep its body in, used again for the next.
+    fn play<'b>(&self, wanted: &Wanted, room: &'b mut Vec<u8>) -> Played<'b>;
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Played<'b> {
+    /// Its status.
+    pub status: u16,
+    /// Its content.
+    pub content: Content<'b>,
+    /// How often others had to be asked again for it.
+    pub retries: u32,
+}
+
+/// What an answer holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'b> {
+    /// These bytes.
+    Bytes(&'b [u8]),
+    /// This many bytes that no link can compress away.
+    Any(u64),
+}
+
+impl Content<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Any(len) => *len,
+        }
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Listens at `address` (`HOST:PORT`). Errors: `InvalidArgument` for what is no address of this machine;
+    /// `Unavailable` where it is taken.
+    pub fn bind(address: &str) -> Result<Self> {
+        let failed = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::AddrInUse => ErrorKind::Unavailable,
+                _ => ErrorKind::InvalidArgument,
+            };
+            Error::new(kind, format!("listening at {address}")).caused_by(error)
+        };
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
+        let listener = TcpListener::bind(addresses.as_slice()).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Server { listener, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers with `player`, in `workers` threads that live as long as the process.
+    /// Errors: `Io` where threads cannot be started.
+    pub fn start(self, player: impl Player, workers: usize) -> Result<()> {
+        let shared = Arc::new((self.listener, player, content()));
+        for _ in 0..workers {
+            let shared = Arc::clone(&shared);
+            let work = move || work(&shared.0, &shared.1, &shared.2);
+            let thread = std::thread::Builder::new().name("pingpong".to_owned()).spawn(work);
+            thread.map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that no link can compress away (xorshift64).
+fn content() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(CONTENT_BYTES);
+    while bytes.len() < CONTENT_BYTES {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes
+}
+
+/// What one thread does for as long as it lives.
+fn work(listener: &TcpListener, player: &impl Player, content: &[u8]) {
+    let mut room = Vec::new();
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                if let Err(error) = converse(&socket, player, content, &mut room) {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// Answers the requests of one connection until it ends.
+fn converse(socket: &TcpStream, player: &impl Player, content: &[u8], room: &mut Vec<u8>) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(SILENCE_MAX))?;
+    socket.set_write_timeout(Some(SILENCE_MAX))?;
+    let mut requests = Requests::new(socket);
+    loop {
+        match requests.next()? {
+            Received::Request(wanted) => {
+                let played = player.play(&wanted, room);
+                send(socket, &played, wanted.keep_alive, content)?;
+                if !wanted.keep_alive {
+                    return Ok(());
+                }
+            }
+            Received::Refused(why) => {
+                let played = Played { status: 400, content: Content::Bytes(why.as_bytes()), retries: 0 };
+                return send(socket, &played, false, content);
+            }
+            Received::End => return Ok(()),
+        }
+    }
+}
+
+fn send(socket: &TcpStream, played: &Played, keep_alive: bool, content: &[u8]) -> io::Result<()> {
+    let reason = if played.status == 200 { "OK" } else { "Failed" };
+    let connection = if keep_alive { "" } else { "connection: close\r\n" };
+    let head = format!(
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/octet-stream\r\ncontent-length: {}\r\n\
+         {RETRIES}: {}\r\n{connection}\r\n",
+        played.status,
+        played.content.len(),
+        played.retries,
+    );
+    match played.content {
+        Content::Bytes(bytes) => Ok(fordway_sys::send_all(socket, head.as_bytes(), bytes, None)?),
+        Content::Any(len) => send_any(socket, head.as_bytes(), len, content),
+    }
+}
+
+fn send_any(socket: &TcpStream, head: &[u8], len: u64, content: &[u8]) -> io::Result<()> {
+    let first = len.min(content.len() as u64);
+    fordway_sys::send_all(socket, head, &content[..first as usize], None)?;
+    let mut left = len - first;
+    while left > 0 {
+        let next = left.min(content.len() as u64);
+        fordway_sys::send_all(socket, &content[..next as usize], &[], None)?;
+        left -= next;
+    }
+    Ok(())
+}
+
+/// The most bytes that the head of a request may have.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The most headers that it may have.
+const HEADERS_MAX: usize = 64;
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Whether another request may follow on the connection.
+    pub keep_alive: bool,
+}
+
+/// What comes next on a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Received {
+    Request(Wanted),
+    /// Something that is not answered, and why.
+    Refused(&'static str),
+    End,
+}
+
+/// The requests of one connection.
+struct Requests<'s> {
+    socket: &'s TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl<'s> Requests<'s> {
+    fn new(socket: &'s TcpStream) -> Self {
+        Requests { socket, buffer: Vec::with_capacity(1024) }
+    }
+
+    /// The next one. Errors: from the socket.
+    fn next(&mut self) -> io::Result<Received> {
+        loop {
+            if let Some((received, length)) = parse(&self.buffer) {
+                self.buffer.drain(..length);
+                return Ok(received);
+            }
+            if self.buffer.len() > HEAD_BYTES_MAX {
+                return Ok(Received::Refused("the head of the request is too long\n"));
+            }
+            let mut piece = [0; 1024];
+            match self.socket.read(&mut piece) {
+                Ok(0) => return Ok(Received::End),
+                Ok(got) => self.buffer.extend_from_slice(&piece[..got]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The request at the start of `bytes`, and how long its head is; `None` if it is not all there yet.
+fn parse(bytes: &[u8]) -> Option<(Received, usize)> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return None,
+        Err(_) => return Some((Received::Refused("this is no request of HTTP/1.1\n"), bytes.len())),
+    };
+    Some((meaning(&request), length))
+}
+
+fn meaning(request: &httparse::Request) -> Received {
+    if request.method != Some("GET") {
+        return Received::Refused("only GET is answered\n");
+    }
+    let named = |name: &'static str| {
+        request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name))
+    };
+    if named("content-length").any(|header| header.value != b"0") || named("transfer-encoding").count() > 0 {
+        return Received::Refused("a request with a body is not answered\n");
+    }
+    let path = request.path.unwrap_or_default();
+    let last = path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let Some(bytes) = Some(last).filter(|text| is_number(text)).and_then(|text| text.parse().ok()) else {
+        return Received::Refused("the path must end with a number of bytes, as /pong/1000 does\n");
+    };
+    let says_close = named("connection").any(|header| header.value.eq_ignore_ascii_case(b"close"));
+    Received::Request(Wanted { bytes, keep_alive: !says_close && request.version == Some(1) })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(request: &str) -> Received {
+        parse(request.as_bytes()).expect("a whole head").0
+    }
+
+    #[test]
+    fn the_last_part_of_the_path_is_the_size() {
+        let wanted = |bytes, keep_alive| Received::Request(Wanted { bytes, keep_alive });
+        assert_eq!(received("GET /pong/0 HTTP/1.1\r\n\r\n"), wanted(0, true));
+        assert_eq!(received("GET /a/b/500000?x=1 HTTP/1.1\r\nhost: h\r\n\r\n"), wanted(500_000, true));
+        assert_eq!(received("GET /1 HTTP/1.1\r\nConnection: Close\r\n\r\n"), wanted(1, false));
+        assert_eq!(received("GET /1 HTTP/1.0\r\n\r\n"), wanted(1, false));
+        assert_eq!(parse(b"GET /1 HTTP/1.1\r\nhost:"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_answered_is_refused() {
+        let tail = "HTTP/1.1\r\n\r\n";
+        for bad in ["GET /", "GET /x", "GET /-1", "GET /+1", "GET /99999999999999999999", "PUT /1"] {
+            assert!(matches!(received(&format!("{bad} {tail}")), Received::Refused(_)), "{bad}");
+        }
+        let body = "GET /1 HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
+        assert!(matches!(received(body), Received::Refused(_)));
+        assert!(matches!(received("\0\r\n\r\n"), Received::Refused(_)));
+    }
+}

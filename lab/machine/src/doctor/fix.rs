@@ -1,0 +1,300 @@
+//! Settings that address what was found: a job script for Slurm; for Kubernetes a gang of pods, which is a PodGroup of the
+//! scheduler plug-ins and an indexed Job.
+
+use std::fmt::Write;
+
+use super::tree::{Tree, Unseen, value_of};
+use super::{Finding, Verdict, checks};
+
+/// For whom settings are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fix {
+    /// A job script: options of `sbatch` and `srun`.
+    Slurm,
+    /// A PodGroup and a Job, as YAML.
+    Kubernetes,
+}
+
+/// How large the job is that settings are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Nodes.
+    pub nodes: u32,
+    /// Processors of each that ranks run on.
+    pub processors: usize,
+    /// Memory of each, in MiB.
+    pub memory_mib: u64,
+}
+
+impl Job {
+    /// As much of each node as the process examined has of its own, a tenth of the memory left to the system.
+    /// Errors: the file that does not say how much that is.
+    pub fn filling(tree: &Tree, nodes: u32) -> Result<Self, Unseen> {
+        let info = tree.read("proc/meminfo")?;
+        let kib =
+            value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
+        let kib = kib.ok_or_else(|| Unseen::unknown("proc/meminfo", "no MemTotal, which"))?;
+        Ok(Job { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib * 9 / 10 / 1024 })
+    }
+}
+
+impl Fix {
+    /// The settings, as a file that can be used as it is; each says which findings it is for.
+    pub fn text(self, findings: &[Finding], job: Job) -> String {
+        match self {
+            Fix::Slurm => slurm_script(findings, job),
+            Fix::Kubernetes => kubernetes_manifests(findings, job),
+        }
+    }
+}
+
+/// A setting, and the checks that it answers.
+struct Remedy<T> {
+    answers: &'static [&'static str],
+    setting: T,
+    why: &'static str,
+}
+
+impl<T> Remedy<T> {
+    /// Those of its checks that found something to be done, or could not see; empty if all is well.
+    fn reasons(&self, findings: &[Finding]) -> Vec<&'static str> {
+        let mut checks: Vec<_> = findings
+            .iter()
+            .filter(|finding| finding.verdict != Verdict::Ok && self.answers.contains(&finding.check))
+            .map(|finding| finding.check)
+            .collect();
+        checks.dedup();
+        checks
+    }
+}
+
+/// What no setting of a job changes: it is reported for the node's admin.
+fn left_over(findings: &[Finding], answered: &[&str]) -> Vec<String> {
+    let is_left =
+        |finding: &&Finding| finding.verdict == Verdict::Costs && !answered.contains(&finding.check);
+    let line = |finding: &Finding| {
+        let about = finding.about.as_deref().map(|about| format!(" ({about})")).unwrap_or_default();
+        format!("{}{about}: {}", finding.check, finding.advice.as_deref().unwrap_or_default())
+    };
+    findings.iter().filter(is_left).map(line).collect()
+}
+
+/// Options of `sbatch`.
+const BATCH: &[Remedy<&str>] = &[
+    Remedy {
+        answers: &["noise", "steal", "pressure", "exclusive", "cpu-quota", "throttling"],
+        setting: "--exclusive",
+        why: "whole nodes, shared with no other job",
+    },
+    Remedy {
+        answers: &["memory-limit", "memory-overcommit"],
+        setting: "--mem=0",
+        why: "all memory of the nodes, and no job beside that takes some",
+    },
+    Remedy { answers: &["smt"], setting: "--hint=nomultithread", why: "one rank for a core" },
+    Remedy {
+        answers: &["numa", "pinning"],
+        setting: "--distribution=block:block",
+        why: "neighbours in rank on one chip",
+    },
+    Remedy { answers: &["numa"], setting: "--mem-bind=local", why: "memory of a rank on its own NUMA node" },
+    Remedy {
+        answers: &["noise", "irq-spread"],
+        setting: "--core-spec=1",
+        why: "one core for the system and its interrupts",
+    },
+    Remedy {
+        answers: &["governor"],
+        setting: "--cpu-freq=Performance",
+        why: "processors keep their clock up",
+    },
+    Remedy {
+        answers: &["placement"],
+        setting: "--switches=1@01:00:00",
+        why: "nodes at one switch; waits an hour for that",
+    },
+];
+
+/// Options of `srun`.
+const STEP: &[Remedy<&str>] = &[Remedy {
+    answers: &["pinning", "numa", "exclusive"],
+    setting: "--cpu-bind=cores",
+    why: "each rank kept to its core",
+}];
+
+/// What Slurm does without being asked.
+const BY_ITSELF: &[&str] = &["gang", "problem-size"];
+
+fn slurm_script(findings: &[Finding], job: Job) -> String {
+    let ranks = if BATCH.iter().any(|remedy| is_system_core(remedy, findings)) {
+        job.processors.max(2) - 1
+    } else {
+        job.processors
+    };
+    let mut text = format!(
+        "#!/bin/bash\n# Made by `fordway doctor --fix slurm`. Each option says which findings it is for.\n\
+         #SBATCH --nodes={}\n#SBATCH --ntasks-per-node={ranks}\n#SBATCH --cpus-per-task=1\n",
+        job.nodes
+    );
+    for remedy in BATCH {
+        add_options(&mut text, remedy, findings, |text, setting| writeln!(text, "#SBATCH {setting}"));
+    }
+    text.push_str("# gang: Slurm starts all tasks of a job together, and needs no option for it.\n");
+    let answered: Vec<_> =
+        BATCH.iter().chain(STEP).flat_map(|remedy| remedy.answers).chain(BY_ITSELF).copied().collect();
+    for line in left_over(findings, &answered) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "# Not by an option: {line}");
+    }
+    let mut step = "srun".to_owned();
+    for remedy in STEP {
+        add_options(&mut text, remedy, findings, |_, setting| write!(step, " {setting}"));
+    }
+    text + &step + " \"$@\"\n"
+}
+
+fn is_system_core(remedy: &Remedy<&str>, findings: &[Finding]) -> bool {
+    remedy.setting.starts_with("--core-spec") && !remedy.reasons(findings).is_empty()
+}
+
+/// The reason as a comment, then the setting by `put`.
+fn add_options(
+    text: &mut String,
+    remedy: &Remedy<&str>,
+    findings: &[Finding],
+    put: impl FnOnce(&mut String, &str) -> std::fmt::Result,
+) {
+    let reasons = remedy.reasons(findings);
+    if reasons.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "# {}: {}", reasons.join(", "), remedy.why);
+    let _ = put(text, remedy.setting);
+}
+
+/// Near each other, but each with a node to itself.
+const AFFINITY: &str = "\
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels:
+          scheduling.x-k8s.io/pod-group: fordway-job
+  podAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: topology.kubernetes.io/zone
+        labelSelector:
+          matchLabels:
+            scheduling.x-k8s.io/pod-group: fordway-job";
+
+/// Lines of the pod's specification.
+const POD: &[Remedy<&str>] = &[
+    Remedy {
+        answers: &["mtu", "nic-driver"],
+        setting: "hostNetwork: true\ndnsPolicy: ClusterFirstWithHostNet",
+        why: "no bridge and no overlay between ranks",
+    },
+    Remedy {
+        answers: &["exclusive", "noise", "pressure", "steal", "placement"],
+        setting: AFFINITY,
+        why: "no two pods of the job on a node, and all in one zone if there is room",
+    },
+];
+
+/// What the kubelets of the nodes must be told; a pod cannot ask for it.
+const KUBELET: &[Remedy<&str>] = &[
+    Remedy {
+        answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],
+        setting: "cpuManagerPolicy: static",
+        why: "whole processors of Guaranteed pods are theirs alone",
+    },
+    Remedy {
+        answers: &["smt"],
+        setting: "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
+        why: "both threads of a core for one pod",
+    },
+    Remedy {
+        answers: &["numa", "pinning"],
+        setting: "topologyManagerPolicy: single-numa-node, topologyManagerScope: pod, memoryManagerPolicy: Static",
+        why: "processors, memory and devices of a pod on one NUMA node",
+    },
+    Remedy {
+        answers: &["noise", "irq-spread"],
+        setting: "reservedSystemCPUs: \"0\"",
+        why: "one processor for the system",
+    },
+];
+
+/// What the resources of the manifest answer: requests equal to limits are Guaranteed QoS.
+const BY_RESOURCES: &[&str] = &["memory-limit", "memory-overcommit", "gang", "problem-size"];
+
+fn kubernetes_manifests(findings: &[Finding], job: Job) -> String {
+    let kubelet = comments(KUBELET, findings);
+    let answered = POD.iter().chain(KUBELET).flat_map(|remedy| remedy.answers).chain(BY_RESOURCES);
+    let answered: Vec<_> = answered.copied().collect();
+    let left = left_over(findings, &answered);
+    let left = left.iter().fold(String::new(), |text, line| text + "# Not by a manifest: " + line + "\n");
+    format!(
+        "# Made by `fordway doctor --fix kubernetes`. Put in the image and the command.\n\
+         # The nodes' kubelets need:\n{kubelet}{left}{}---\n{}",
+        pod_group(job),
+        gang(findings, job)
+    )
+}
+
+fn comments(remedies: &[Remedy<&str>], findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for remedy in remedies {
+        let reasons = remedy.reasons(findings);
+        if !reasons.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "#   {}   ({}: {})", remedy.setting, reasons.join(", "), remedy.why);
+        }
+    }
+    text
+}
+
+/// All of the job or nothing: what gang scheduling is.
+fn pod_group(job: Job) -> String {
+    let Job { nodes, processors, memory_mib } = job;
+    let (all_processors, all_memory) = (processors as u64 * u64::from(nodes), memory_mib * u64::from(nodes));
+    format!(
+        "# gang: none of the pods starts before all can (scheduler-plugins, coscheduling).\n\
+         apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata:\n  name: fordway-job\nspec:\n  \
+         minMember: {nodes}\n  minResources:\n    cpu: {all_processors}\n    memory: {all_memory}Mi\n  \
+         scheduleTimeoutSeconds: 600\n"
+    )
+}
+
+fn gang(findings: &[Finding], job: Job) -> String {
+    let Job { nodes, processors, memory_mib } = job;
+    let mut pod = String::new();
+    for remedy in POD {
+        add_to_pod(&mut pod, remedy, findings);
+    }
+    let quantities = format!("cpu: {processors}\n            memory: {memory_mib}Mi");
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: fordway-job\nspec:\n  completionMode: Indexed\n  \
+         completions: {nodes}\n  parallelism: {nodes}\n  backoffLimit: 0\n  template:\n    metadata:\n      labels:\n        \
+         scheduling.x-k8s.io/pod-group: fordway-job\n    spec:\n      schedulerName: scheduler-plugins-scheduler\n      \
+         restartPolicy: Never\n{pod}      containers:\n      - name: ranks\n        image: registry.example/program:1\n        \
+         command: [\"/program\"]\n        # cpu-quota, throttling, memory: whole processors, requests equal to limits \
+         (Guaranteed QoS).\n        resources:\n          requests:\n            {quantities}\n          \
+         limits:\n            {quantities}\n"
+    )
+}
+
+fn add_to_pod(pod: &mut String, remedy: &Remedy<&str>, findings: &[Finding]) {
+    let reasons = remedy.reasons(findings);
+    if reasons.is_empty() {
+        return;
+    }
+    // Writing to a string cannot fail.
+    let _ = writeln!(pod, "      # {}: {}", reasons.join(", "), remedy.why);
+    for line in remedy.setting.lines() {
+        let _ = writeln!(pod, "      {line}");
+    }
+}

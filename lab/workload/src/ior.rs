@@ -1,0 +1,531 @@
+//! IOR's pattern: every rank writes blocks of transfers, into a file of its own or a shared one, and
+//! reads what another rank wrote. An open file is a descriptor, a prefix of fragments, or a multipart upload.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fordway_measure::{Shuffle, bytes_text};
+use fordway_store::{
+    CompleteOptions, CompletedPart, ETag, Error, ErrorKind, Expected, Key, MAX_PARTS, MIN_PART_BYTES,
+    PartOptions, PutOptions, Result, UploadId, Writer,
+};
+use fordway_sys::read_into_spare;
+use fordway_wire::size_text::parse_bytes;
+use serde::Serialize;
+
+use super::site::Pattern;
+use crate::phase::{Crew, Recorder, decoded, encoded};
+use crate::site::Means;
+use crate::target::failed;
+use crate::{PhaseResult, Site, Target};
+
+/// The most transfers of one rank in random order, whose order is held in memory.
+const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
+
+/// How IOR works.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct IorPlan {
+    /// What the other options start from
+    #[arg(long, short, value_enum, default_value_t = Mode::Easy)]
+    pub mode: Mode,
+    /// Bytes of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
+    #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
+    pub transfer_size: Option<u64>,
+    /// Bytes that a rank writes in a row; a multiple of the transfer [easy: 64 MiB, hard: 47008, rnd: 16 MiB]
+    #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
+    pub block_size: Option<u64>,
+    /// Blocks of each rank [easy, rnd: 1, hard: 1000]
+    #[arg(long, short, value_name = "N")]
+    pub segments: Option<u64>,
+    /// A file for each rank instead of a shared one; easy does so by itself
+    #[arg(long, short = 'F')]
+    pub file_per_process: bool,
+    /// Read what the next rank wrote, so that no rank reads from its own memory
+    #[arg(long, short = 'C')]
+    pub reorder: bool,
+    /// Stop writing after this many seconds; then all ranks go on to where the fastest stood
+    #[arg(long, short = 'D', value_name = "SECONDS")]
+    pub stonewall: Option<u64>,
+    /// What a file is on S3
+    #[arg(long, value_enum, default_value_t = Mapping::Fragment)]
+    pub mapping: Mapping,
+    /// Wait for stable storage before a written file counts as closed (posix alone)
+    #[arg(long, short = 'e')]
+    pub fsync: bool,
+    /// Decides random orders
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// The three shapes of IO500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Large aligned transfers, a file for each rank
+    Easy,
+    /// 47,008-byte transfers of all ranks interleaved in one file
+    Hard,
+    /// 4 KiB transfers in random order in one file
+    Rnd,
+}
+
+/// What a file is where there are only objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mapping {
+    /// Each transfer is an object, all in one bucket
+    Fragment,
+    /// Each file is a bucket, each transfer an object in it
+    Bucket,
+    /// Each file is an object, written as a multipart upload and read by ranges
+    Multipart,
+}
+
+/// The plan with every choice made.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) name: String,
+    pub(crate) transfer_bytes: u64,
+    pub(crate) block_bytes: u64,
+    pub(crate) segments: u64,
+    pub(crate) file_per_process: bool,
+    pub(crate) is_random: bool,
+    /// Readers take the data of the rank this many further on.
+    pub(crate) shift: usize,
+    pub(crate) wall: Option<Duration>,
+    pub(crate) mapping: Mapping,
+    pub(crate) fsync: bool,
+    pub(crate) seed: u64,
+}
+
+impl IorPlan {
+    /// Makes every choice. Errors: `InvalidArgument` for sizes that do not go together.
+    pub(crate) fn shape(&self) -> Result<Shape> {
+        let (transfer, block, segments) = match self.mode {
+            Mode::Easy => (2 << 20, 64 << 20, 1),
+            Mode::Hard => (47_008, 47_008, 1000),
+            Mode::Rnd => (4 << 10, 16 << 20, 1),
+        };
+        let transfer_bytes = self.transfer_size.unwrap_or(transfer);
+        // In the hard shape a block is one transfer.
+        let block = if self.mode == Mode::Hard { transfer_bytes } else { block };
+        let shape = Shape {
+            name: "ior".into(),
+            transfer_bytes,
+            block_bytes: self.block_size.unwrap_or(block),
+            segments: self.segments.unwrap_or(segments),
+            file_per_process: self.file_per_process || self.mode == Mode::Easy,
+            is_random: self.mode == Mode::Rnd,
+            shift: usize::from(self.reorder),
+            wall: self.stonewall.map(Duration::from_secs),
+            mapping: self.mapping,
+            fsync: self.fsync,
+            seed: self.seed,
+        };
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Errors: `InvalidArgument` for what cannot be done on `ranks`.
+    pub(crate) fn check(&self, ranks: usize) -> Result<()> {
+        let shape = self.shape()?;
+        match shape.mapping {
+            Mapping::Multipart => check_multipart(&shape, ranks),
+            Mapping::Fragment | Mapping::Bucket => Ok(()),
+        }
+    }
+
+    /// Writes, reads back and verifies; leaves the site to be removed.
+    pub(crate) fn run(&self, crew: &Crew, site: &Site) -> Result<Vec<PhaseResult>> {
+        let shape = self.shape()?;
+        let (write, transfers) = write(crew, site, &shape)?;
+        let read = read(crew, site, &shape, transfers)?;
+        Ok(vec![write, read])
+    }
+
+    /// Removes the buckets of files that have their own.
+    pub(crate) fn clean_up(&self, crew: &Crew, site: &Site) -> Result<()> {
+        let (shape, rank) = (self.shape()?, crew.team.rank());
+        crew.agree(Place::new(site, &shape, rank)?.remove(&shape, rank))
+    }
+}
+
+impl Shape {
+    fn check(&self) -> Result<()> {
+        let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+        let (transfer, block) = (self.transfer_bytes, self.block_bytes);
+        if transfer == 0 || block == 0 || self.segments == 0 {
+            return invalid("transfer, block and segments must each be at least 1".into());
+        }
+        if transfer > 4 << 30 {
+            return invalid(format!(
+                "a transfer of {} is held in memory whole; use at most 4 GiB",
+                bytes_text(transfer)
+            ));
+        }
+        if !block.is_multiple_of(transfer) {
+            return invalid(format!(
+                "a block of {block} bytes is no multiple of the transfer of {transfer}; change --block-size"
+            ));
+        }
+        if block.checked_mul(self.segments).is_none_or(|bytes| bytes > i64::MAX as u64 >> 16) {
+            return invalid(format!(
+                "{} blocks of {} are more than a file can hold",
+                self.segments,
+                bytes_text(block)
+            ));
+        }
+        if self.is_random && self.transfers() > MAX_RANDOM_TRANSFERS {
+            return invalid(format!(
+                "{} transfers in random order are more than {MAX_RANDOM_TRANSFERS}; use larger transfers or smaller blocks",
+                self.transfers()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Transfers of one rank.
+    fn transfers(&self) -> u64 {
+        self.block_bytes / self.transfer_bytes * self.segments
+    }
+
+    /// Where the transfer `number` of `rank` lies in its file.
+    fn offset(&self, rank: usize, ranks: usize, number: u64) -> u64 {
+        let in_block = self.block_bytes / self.transfer_bytes;
+        let (segment, within) = (number / in_block, number % in_block * self.transfer_bytes);
+        match self.file_per_process {
+            true => segment * self.block_bytes + within,
+            false => (segment * ranks as u64 + rank as u64) * self.block_bytes + within,
+        }
+    }
+
+    /// The order of the transfers of `rank`, where it is not the order of their numbers.
+    fn order(&self, rank: usize) -> Option<Vec<u32>> {
+        self.is_random.then(|| {
+            let mut order: Vec<u32> = (0..self.transfers() as u32).collect();
+            Shuffle::new(self.seed ^ ((rank as u64) << 32)).shuffle(&mut order);
+            order
+        })
+    }
+}
+
+/// Writes. Answers how many transfers each rank did.
+pub(crate) fn write(crew: &Crew, site: &Site, shape: &Shape) -> Result<(PhaseResult, u64)> {
+    let (rank, ranks) = (crew.team.rank(), crew.team.size());
+    let place = Place::new(site, shape, rank)?;
+    crew.agree(place.prepare(shape, rank))?;
+    let mut pattern = Pattern::new(shape.transfer_bytes as usize);
+    let order = shape.order(rank);
+    let name = format!("{}-write", shape.name);
+    let (mut results, transfers) = crew.phase(&[&name], site, |recorder| {
+        let mut open = Open::for_writing(crew, &place, shape)?;
+        let done = recorder.repeat(shape.transfers(), shape.wall, |recorder, turn| {
+            let offset = shape.offset(rank, ranks, nth(order.as_deref(), turn));
+            let content = pattern.stamped(rank as u64, offset);
+            recorder.operation(0, shape.transfer_bytes, || open.write(offset, content), Ok);
+        })?;
+        recorder.expect(0, open.close(crew, shape));
+        Ok(done)
+    })?;
+    Ok((results.remove(0), transfers))
+}
+
+/// Reads the first `transfers` of each rank and verifies them.
+pub(crate) fn read(crew: &Crew, site: &Site, shape: &Shape, transfers: u64) -> Result<PhaseResult> {
+    let ranks = crew.team.size();
+    let writer = (crew.team.rank() + shape.shift) % ranks;
+    let place = Place::new(site, shape, writer)?;
+    let mut pattern = Pattern::new(shape.transfer_bytes as usize);
+    let order = shape.order(writer);
+    let mut buffer = Vec::with_capacity(shape.transfer_bytes as usize);
+    let name = format!("{}-read", shape.name);
+    let work = |recorder: &mut Recorder| {
+        let open = &Open::for_reading(&place, shape)?;
+        recorder.repeat(transfers, None, |recorder, turn| {
+            let offset = shape.offset(writer, ranks, nth(order.as_deref(), turn));
+            let buffer = &mut buffer;
+            let check = |found: &Vec<u8>| match pattern.is(writer as u64, offset, found) {
+                true => Ok(()),
+                false => Err(place.wrong(offset)),
+            };
+            let bytes = shape.transfer_bytes;
+            recorder.operation(0, bytes, || open.read(offset, bytes, buffer).map(|()| &*buffer), check);
+        })
+    };
+    Ok(crew.phase(&[&name], site, work)?.0.remove(0))
+}
+
+fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
+    order.map_or(turn, |order| u64::from(order[turn as usize]))
+}
+
+/// The file of one rank, or the one all share.
+struct Place {
+    site: Site,
+    target: Box<dyn Target>,
+    /// The file's name below the site, empty where the site is the file.
+    name: String,
+}
+
+impl Place {
+    /// The file that `rank` writes.
+    fn new(site: &Site, shape: &Shape, rank: usize) -> Result<Self> {
+        let file = match shape.file_per_process {
+            true => format!("data.{rank:08}"),
+            false => "data".to_owned(),
+        };
+        let is_bucket = shape.mapping == Mapping::Bucket && matches!(site.means(), Means::Objects(..));
+        let (site, name) = match is_bucket {
+            true => (site.beside(&format!("{}-{file}", shape.name))?, String::new()),
+            false => (site.clone(), format!("{}/{file}", shape.name)),
+        };
+        Ok(Place { target: site.target(), site, name })
+    }
+
+    /// Makes what the file lies in, where it is not the site. All ranks call it.
+    fn prepare(&self, shape: &Shape, rank: usize) -> Result<()> {
+        let is_mine = shape.file_per_process || rank == 0;
+        match self.path() {
+            Some(path) => fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("making the directory of {}", path.display()))
+                    .caused_by(error)
+            }),
+            None if self.is_bucket() && is_mine => self.site.make(),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the file's bucket, where it has one. All ranks call it.
+    fn remove(&self, shape: &Shape, rank: usize) -> Result<()> {
+        let is_mine = shape.file_per_process || rank == 0;
+        if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
+    }
+
+    fn is_bucket(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Its path, where it is a file.
+    fn path(&self) -> Option<PathBuf> {
+        match self.site.means() {
+            Means::Files(dir) => Some(dir.join(&self.name)),
+            Means::Objects(..) => None,
+        }
+    }
+
+    /// The key of the whole file.
+    fn key(&self) -> Result<Key> {
+        Key::new(&*self.name)
+    }
+
+    /// The key of the transfer at `offset`, where each is an object.
+    fn fragment(&self, offset: u64) -> Result<Key> {
+        match self.is_bucket() {
+            true => Key::new(format!("{offset:016}")),
+            false => Key::new(format!("{}/{offset:016}", self.name)),
+        }
+    }
+
+    fn wrong(&self, offset: u64) -> Error {
+        let what = format!("{} at byte {offset} has other content than was written there", self.name);
+        Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", self.site.lane().name))
+    }
+}
+
+/// Parts are of at least this many bytes, where a block has as many.
+const PART_BYTES: u64 = 8 << 20;
+
+enum Open<'p> {
+    File(File, Key),
+    Fragments(&'p Place),
+    Upload(Upload<'p>),
+    Ranges(&'p Place, Key),
+}
+
+/// A multipart upload that this rank sends parts of.
+struct Upload<'p> {
+    place: &'p Place,
+    key: Key,
+    id: UploadId,
+    part_bytes: u64,
+    /// The part at work: its writer, number, and bytes so far.
+    current: Option<(Box<dyn Writer>, u16, u64)>,
+    /// What was sent: number and tag.
+    sent: Vec<(u16, String)>,
+}
+
+/// The bytes of a part: whole transfers, about 8 MiB, or the whole block if that is smaller.
+fn part_bytes(shape: &Shape) -> u64 {
+    let transfers = PART_BYTES.div_ceil(shape.transfer_bytes);
+    shape.block_bytes.min(transfers * shape.transfer_bytes)
+}
+
+/// Whether the plan fits the rules of multipart uploads. Errors: `InvalidArgument`.
+fn check_multipart(shape: &Shape, ranks: usize) -> Result<()> {
+    let invalid = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    let part = part_bytes(shape);
+    let writers = if shape.file_per_process { 1 } else { ranks as u64 };
+    let parts = shape.block_bytes.div_ceil(part) * shape.segments * writers;
+    if shape.is_random {
+        return invalid("multipart uploads have no random order; use --mapping fragment".into());
+    }
+    if !shape.block_bytes.is_multiple_of(part) {
+        return invalid(format!(
+            "a block must be a multiple of the parts of {}; change --block-size",
+            bytes_text(part)
+        ));
+    }
+    if part < MIN_PART_BYTES && parts > 1 {
+        return invalid(format!("parts of {} are below S3's 5 MiB; use larger blocks", bytes_text(part)));
+    }
+    if parts > u64::from(MAX_PARTS) {
+        return invalid(format!("{parts} parts are more than S3's {MAX_PARTS}; use larger transfers"));
+    }
+    if shape.wall.is_some() && !shape.file_per_process {
+        return invalid("a shared upload that stops early would have holes, which S3 does not know; use --file-per-process or no --stonewall".into());
+    }
+    Ok(())
+}
+
+impl<'p> Open<'p> {
+    /// Opens the file to write. All ranks call it; an error of one is an error of all.
+    fn for_writing(crew: &Crew, place: &'p Place, shape: &Shape) -> Result<Self> {
+        let opened = match (place.path(), shape.mapping) {
+            (Some(_), _) => Open::file(place, OpenOptions::new().read(true).write(true).create(true)),
+            (None, Mapping::Multipart) => return Upload::start(crew, place, shape).map(Open::Upload),
+            (None, _) => Ok(Open::Fragments(place)),
+        };
+        let (opened, outcome) = opened.map_or_else(|error| (None, Err(error)), |open| (Some(open), Ok(())));
+        crew.agree(outcome)?;
+        opened.ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// Opens the file to read.
+    fn for_reading(place: &'p Place, shape: &Shape) -> Result<Self> {
+        match (place.path(), shape.mapping) {
+            (Some(_), _) => Open::file(place, OpenOptions::new().read(true)),
+            (None, Mapping::Multipart) => Ok(Open::Ranges(place, place.key()?)),
+            (None, _) => Ok(Open::Fragments(place)),
+        }
+    }
+
+    fn file(place: &Place, options: &OpenOptions) -> Result<Self> {
+        let (path, key) = (place.path().unwrap_or_default(), place.key()?);
+        match options.open(path) {
+            Ok(file) => Ok(Open::File(file, key)),
+            Err(error) => Err(failed("open", "posix", &key, error)),
+        }
+    }
+
+    fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
+        match self {
+            Open::File(file, key) => {
+                file.write_all_at(content, offset).map_err(|error| failed("pwrite", "posix", key, error))
+            }
+            Open::Fragments(place) => place.target.put(&place.fragment(offset)?, content),
+            Open::Upload(upload) => upload.write(offset, content),
+            Open::Ranges(..) => Err(ErrorKind::MethodNotAllowed.into()),
+        }
+    }
+
+    fn read(&self, offset: u64, len: u64, buffer: &mut Vec<u8>) -> Result<()> {
+        buffer.clear();
+        match self {
+            Open::File(file, key) => {
+                let read = read_into_spare(file, buffer, offset, len as usize);
+                read.map(drop).map_err(|error| failed("pread", "posix", key, error.into()))
+            }
+            Open::Fragments(place) => place.target.get(&place.fragment(offset)?, buffer),
+            Open::Ranges(place, key) => place.target.get_range(key, offset, len, buffer),
+            Open::Upload(_) => Err(ErrorKind::MethodNotAllowed.into()),
+        }
+    }
+
+    /// Closes a file that was written. All ranks call it.
+    fn close(self, crew: &Crew, shape: &Shape) -> Result<()> {
+        match self {
+            Open::File(file, key) if shape.fsync => {
+                file.sync_all().map_err(|error: io::Error| failed("fsync", "posix", &key, error))
+            }
+            Open::Upload(upload) => upload.complete(crew, shape),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'p> Upload<'p> {
+    /// Starts the upload of a shared file on rank 0, or one on each rank.
+    fn start(crew: &Crew, place: &'p Place, shape: &Shape) -> Result<Self> {
+        let key = place.key()?;
+        let begins = shape.file_per_process || crew.is_first();
+        let begun = match place.site.means() {
+            Means::Objects(store, bucket) if begins => {
+                store.create_upload(bucket, &key, &PutOptions::default()).map(|id| id.as_str().to_owned())
+            }
+            _ => Ok(String::new()),
+        };
+        let (mut id, outcome) = begun.map_or_else(|error| (String::new(), Err(error)), |id| (id, Ok(())));
+        crew.agree(outcome)?;
+        if !shape.file_per_process {
+            id = decoded(&crew.team.broadcast(encoded(&id)?)?)?;
+        }
+        let (part_bytes, current, sent) = (part_bytes(shape), None, Vec::new());
+        Ok(Upload { place, key, id: UploadId::new(id)?, part_bytes, current, sent })
+    }
+
+    /// Parts are numbered by where they lie, so that all ranks' parts fit together.
+    fn write(&mut self, offset: u64, content: &[u8]) -> Result<()> {
+        let Means::Objects(store, bucket) = self.place.site.means() else {
+            return Err(ErrorKind::Internal.into());
+        };
+        if self.current.is_none() {
+            let number = (offset / self.part_bytes + 1) as u16;
+            let options = PartOptions { size_hint: Some(self.part_bytes), ..Default::default() };
+            let writer = store.part_writer(bucket, &self.key, &self.id, number, &options)?;
+            self.current = Some((writer, number, 0));
+        }
+        if let Some((writer, _, bytes)) = &mut self.current {
+            writer.write(content)?;
+            *bytes += content.len() as u64;
+            if *bytes < self.part_bytes {
+                return Ok(());
+            }
+        }
+        self.send()
+    }
+
+    /// Finishes the part at work, if there is one.
+    fn send(&mut self) -> Result<()> {
+        if let Some((writer, number, bytes)) = self.current.take() {
+            let expected = Expected { size: Some(bytes), ..Default::default() };
+            let sent = writer.commit(&expected)?;
+            self.sent.push((number, sent.etag.as_str().to_owned()));
+        }
+        Ok(())
+    }
+
+    fn complete(mut self, crew: &Crew, shape: &Shape) -> Result<()> {
+        let outcome = self.send();
+        let mut sent = std::mem::take(&mut self.sent);
+        if !shape.file_per_process {
+            let all = crew.team.gather(encoded(&sent)?)?;
+            let lists = all.iter().map(|one| decoded(one)).collect::<Result<Vec<Vec<(u16, String)>>>>()?;
+            sent = lists.concat();
+        }
+        outcome?;
+        sent.sort_unstable();
+        let parts: Vec<_> =
+            sent.iter().map(|(number, tag)| CompletedPart::new(*number, ETag::new(tag))).collect();
+        match self.place.site.means() {
+            Means::Objects(store, bucket) if shape.file_per_process || crew.is_first() => {
+                let options = CompleteOptions::default();
+                store.complete_upload(bucket, &self.key, &self.id, &parts, &options).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Ranks that work at once and meet between blocks of work.
+//!
+//! A workload is written once for a [`Team`]. Its ranks are threads of this process
+//! ([`threads`]), or the processes of an MPI job, whose team a leaf brings along.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use fordway_store::{Error, ErrorKind, Result};
+
+/// What one rank knows of all ranks. Every method but `rank` and `size` is collective: all ranks call
+/// it, in the same order. Errors: `Internal` once a rank has ended early, so that nobody waits for it.
+pub trait Team {
+    /// This rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+
+    /// Returns when all ranks have come.
+    fn barrier(&self) -> Result<()>;
+
+    /// Everybody's `mine`, by rank.
+    fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+    /// Everybody's `mine`, by rank, on rank 0; nothing on the others.
+    fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+    /// Rank 0's `mine`, on all ranks.
+    fn broadcast(&self, mine: Vec<u8>) -> Result<Vec<u8>>;
+
+    /// The largest of everybody's `mine`.
+    fn max(&self, mine: u64) -> Result<u64>;
+
+    /// The sum of everybody's `mine`.
+    fn sum(&self, mine: u64) -> Result<u64>;
+}
+
+/// Runs `work` on `size` ranks (at least 1), each a thread; answers what each made of it, by rank.
+/// A rank that ends with an error, or panics, ends the others at their next meeting.
+pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn Team) -> Result<T> + Sync) -> Vec<Result<T>> {
+    let meeting = Meeting { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..meeting.size)
+            .map(|rank| {
+                let (meeting, work) = (&meeting, &work);
+                scope.spawn(move || {
+                    let mut seat = Seat { meeting, rank, done: false };
+                    let result = work(&seat);
+                    seat.done = result.is_ok();
+                    result
+                })
+            })
+            .collect();
+        ranks
+            .into_iter()
+            .map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Where the ranks meet.
+struct Meeting {
+    size: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts meetings that are over.
+    round: u64,
+    /// What the ranks that arrived have brought, by rank.
+    brought: Vec<Option<Vec<u8>>>,
+    come: usize,
+    /// What was brought to the meeting that ended last. The next one cannot end before all have
+    /// taken it: they must come to it first.
+    table: Vec<Vec<u8>>,
+    /// The first rank that ended early.
+    lost: Option<usize>,
+}
+
+impl Meeting {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings `mine`, waits for all, and looks at what lies on the table.
+    fn meet<T>(&self, rank: usize, mine: Vec<u8>, look: impl FnOnce(&[Vec<u8>]) -> T) -> Result<T> {
+        let mut state = self.state();
+        let round = state.round;
+        state.brought.resize(self.size, None);
+        state.brought[rank] = Some(mine);
+        state.come += 1;
+        if state.come == self.size {
+            state.table = state.brought.drain(..).map(Option::unwrap_or_default).collect();
+            state.come = 0;
+            state.round += 1;
+            self.changed.notify_all();
+        }
+        while state.round == round {
+            if let Some(lost) = state.lost {
+                let why = format!("rank {lost} ended early, so the other ranks cannot go on");
+                return Err(Error::new(ErrorKind::Internal, why));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(look(&state.table))
+    }
+}
+
+struct Seat<'m> {
+    meeting: &'m Meeting,
+    rank: usize,
+    done: bool,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.meeting.state().lost.get_or_insert(self.rank);
+            self.meeting.changed.notify_all();
+        }
+    }
+}
+
+impl Seat<'_> {
+    fn reduce(&self, mine: u64, fold: impl Fn(u64, u64) -> u64) -> Result<u64> {
+        let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+        self.meeting
+            .meet(self.rank, mine.to_le_bytes().into(), |table| table.iter().map(number).fold(0, fold))
+    }
+}
+
+impl Team for Seat<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.meeting.size
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.meeting.meet(self.rank, Vec::new(), |_| ())
+    }
+
+    fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        self.meeting.meet(self.rank, mine, <[_]>::to_vec)
+    }
+
+    fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        self.meeting.meet(self.rank, mine, |table| if self.rank == 0 { table.to_vec() } else { Vec::new() })
+    }
+
+    fn broadcast(&self, mine: Vec<u8>) -> Result<Vec<u8>> {
+        self.meeting.meet(self.rank, mine, |table| table[0].clone())
+    }
+
+    fn max(&self, mine: u64) -> Result<u64> {
+        self.reduce(mine, u64::max)
+    }
+
+    fn sum(&self, mine: u64) -> Result<u64> {
+        self.reduce(mine, u64::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_meet_and_reduce() {
+        let found = threads(4, |team| {
+            let mut sums = Vec::new();
+            for round in 0..200 {
+                let mine = (team.rank() as u64 + 1) * round;
+                sums.push((team.sum(mine)?, team.max(mine)?));
+                team.barrier()?;
+            }
+            let all = team.all_gather(vec![team.rank() as u8; team.rank()])?;
+            let first = team.gather(vec![team.rank() as u8])?;
+            Ok((sums, all, first, team.broadcast(vec![7 + team.rank() as u8])?))
+        });
+        for (rank, one) in found.into_iter().enumerate() {
+            let (sums, all, first, broadcast) = one.unwrap();
+            assert!((0..200).all(|round| sums[round as usize] == (10 * round, 4 * round)));
+            assert_eq!(all, [vec![], vec![1], vec![2, 2], vec![3, 3, 3]]);
+            assert_eq!(first.len(), if rank == 0 { 4 } else { 0 });
+            assert_eq!(broadcast, [7]);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_rank_that_ended() {
+        let found = threads(3, |team| match team.rank() {
+            1 => Err(Error::new(ErrorKind::NoSpace, "full")),
+            _ => team.barrier(),
+        });
+        let kinds: Vec<_> = found.into_iter().map(|one| one.expect_err("it ended").kind()).collect();
+        assert_eq!(kinds, [ErrorKind::Internal, ErrorKind::NoSpace, ErrorKind::Internal]);
+    }
+}

@@ -1,0 +1,495 @@
+//! The transports. [`Linked`] is two processes with a link between them: what either of them does is the same on any link, so
+//! that what differs between transports is the link alone. A bare TCP connection is such a link: each message one write,
+//! without Nagle's delay. For [`Objects`], a message is an object behind a store, and asking for it is reading it.
+//!
+//! [`Remote`] is a transport in another process: one that must be started by a launcher of its own, as the ranks of
+//! an MPI job must. Orders go to it and answers come back as lines of JSON on a connection, which
+//! ends the job when it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fordway_measure::Lane;
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result, Store};
+use fordway_sys::process_cpu_ns;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Done, Exchange, ORDER_BYTES, Order, Transport, message_of};
+use crate::site::noise;
+
+/// What asks for a message, or for a window of them.
+const REQUEST: [u8; 8] = *b"message?";
+/// What the buffer is filled with before a block, so that bytes of an earlier one cannot pass for new.
+const POISON: u8 = 0xa5;
+
+/// A connection to one other process, on which messages keep their order. Lengths are known to both.
+pub trait Link {
+    /// Sends one message.
+    fn send(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Waits for one message that fills `buffer`.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<()>;
+
+    /// Sends `bytes` this many times, all of them under way at once.
+    fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()>;
+
+    /// Waits for as many messages of `size` bytes as `buffer` holds, all expected at once.
+    fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
+
+    /// Waits for a message as [`Link::receive`] does, but leaves the processor to others however long
+    /// it takes: between two blocks somebody else is measured.
+    fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
+}
+
+/// The side that asks. When it is dropped, the other side is told that there is nothing more to do.
+pub struct Linked<L: Link> {
+    lane: Lane,
+    link: L,
+    content: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl<L: Link> Linked<L> {
+    /// On a link at whose other end is [`follow`].
+    pub fn new(lane: Lane, link: L) -> Self {
+        Linked { lane, link, content: Vec::new(), buffer: Vec::new() }
+    }
+
+    fn step(&mut self, order: &Order) -> Result<()> {
+        let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
+        match order.exchange {
+            Exchange::PingPong => {
+                self.link.send(&self.content[..size])?;
+                self.link.receive(&mut self.buffer[..size])
+            }
+            Exchange::Fetch => {
+                self.link.send(&REQUEST)?;
+                self.link.receive(&mut self.buffer[..size])
+            }
+            Exchange::Stream => {
+                self.link.send(&REQUEST)?;
+                self.link.receive_window(&mut self.buffer[..window_bytes], size)
+            }
+        }
+    }
+
+    /// The steps that count, one after the other, and the CPU time of this process meanwhile.
+    fn timed_steps(&mut self, order: &Order) -> Result<Done> {
+        let mut done = Done { durations_ns: Vec::with_capacity(order.count as usize), ..Done::default() };
+        let before_ns = own_cpu_ns();
+        let started = Instant::now();
+        let mut last = started;
+        for _ in 0..order.count {
+            self.step(order)?;
+            let now = Instant::now();
+            done.durations_ns.push((now - last).as_nanos() as u64);
+            last = now;
+        }
+        done.elapsed_ns = (last - started).as_nanos() as u64;
+        done.client_cpu_ns = own_cpu_ns().saturating_sub(before_ns);
+        Ok(done)
+    }
+
+    fn is_right(&self, order: &Order) -> bool {
+        let (size, window_bytes) = (order.size_bytes as usize, order.window_bytes() as usize);
+        self.buffer[..window_bytes].chunks_exact(size).all(|message| *message == self.content[..size])
+    }
+}
+
+impl<L: Link> Drop for Linked<L> {
+    fn drop(&mut self) {
+        // A side that is gone need not be told.
+        let _ = self.link.send(&[0; ORDER_BYTES]);
+    }
+}
+
+impl<L: Link> Transport for Linked<L> {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn can(&self, _: Exchange) -> bool {
+        true
+    }
+
+    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+        let window_bytes = order.window_bytes() as usize;
+        make_content(&mut self.content, order.size_bytes as usize);
+        self.buffer.resize(self.buffer.len().max(window_bytes), 0);
+        self.link.send(&order.to_bytes())?;
+        for _ in 0..order.warm_up {
+            self.step(order)?;
+        }
+        self.buffer[..window_bytes].fill(POISON);
+        // Both sides read their clocks of CPU time now, and not while the other is still busy.
+        let mut word = [0; 8];
+        self.link.send(&REQUEST)?;
+        self.link.receive(&mut word)?;
+        let mut done = self.timed_steps(order)?;
+        self.link.receive(&mut word)?;
+        done.server_cpu_ns = Some(u64::from_le_bytes(word));
+        done.is_right = self.is_right(order);
+        if order.exchange == Exchange::PingPong {
+            done.durations_ns.iter_mut().for_each(|ns| *ns /= 2);
+        }
+        Ok(done)
+    }
+}
+
+/// The side that answers: does what the other end's [`Linked`] asks for until that has ended.
+pub fn follow(link: &mut dyn Link) -> Result<()> {
+    let (mut content, mut buffer) = (Vec::new(), Vec::new());
+    loop {
+        let mut order = [0; ORDER_BYTES];
+        link.receive_idly(&mut order)?;
+        let Some(order) = Order::from_bytes(&order) else { return Ok(()) };
+        let size = order.size_bytes as usize;
+        make_content(&mut content, size);
+        buffer.resize(buffer.len().max(size), 0);
+        let answer = |link: &mut dyn Link, buffer: &mut [u8]| match order.exchange {
+            Exchange::PingPong => {
+                link.receive(&mut buffer[..size])?;
+                link.send(&content[..size])
+            }
+            Exchange::Fetch => {
+                link.receive(&mut [0; REQUEST.len()])?;
+                link.send(&content[..size])
+            }
+            Exchange::Stream => {
+                link.receive(&mut [0; REQUEST.len()])?;
+                link.send_window(&content[..size], order.window as usize)
+            }
+        };
+        (0..order.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
+        // The other side starts its clock when this answer is there, so the warm-up is over on both before either
+        // counts.
+        link.receive(&mut [0; REQUEST.len()])?;
+        let before_ns = own_cpu_ns();
+        link.send(&[0; 8])?;
+        (0..order.count).try_for_each(|_| answer(link, &mut buffer))?;
+        link.send(&own_cpu_ns().saturating_sub(before_ns).to_le_bytes())?;
+    }
+}
+
+fn make_content(content: &mut Vec<u8>, size: usize) {
+    if content.len() < size {
+        *content = noise(size);
+    }
+}
+
+pub(super) fn own_cpu_ns() -> u64 {
+    process_cpu_ns(std::process::id()).unwrap_or_default()
+}
+
+/// A connection on which reads and writes block.
+pub struct TcpLink(TcpStream);
+
+impl TcpLink {
+    /// Connects to the listener at `address`. Errors: `Unavailable`.
+    pub fn connect(address: SocketAddr) -> Result<Self> {
+        TcpStream::connect(address).and_then(Self::without_delay).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("connecting to {address}")).caused_by(error)
+        })
+    }
+
+    /// On a connection that is there. Errors: `Unavailable`.
+    pub fn new(stream: TcpStream) -> Result<Self> {
+        Self::without_delay(stream).map_err(failed("connecting to"))
+    }
+
+    fn without_delay(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(TcpLink(stream))
+    }
+}
+
+fn failed(doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::new(ErrorKind::Unavailable, format!("{doing} the other process")).caused_by(error)
+}
+
+impl Link for TcpLink {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.write_all(bytes).map_err(failed("sending to"))
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.0.read_exact(buffer).map_err(failed("receiving from"))
+    }
+
+    fn send_window(&mut self, bytes: &[u8], times: usize) -> Result<()> {
+        (0..times).try_for_each(|_| self.send(bytes))
+    }
+
+    fn receive_window(&mut self, buffer: &mut [u8], _: usize) -> Result<()> {
+        self.receive(buffer)
+    }
+
+    fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.receive(buffer)
+    }
+}
+
+/// Messages are the objects of `bucket` that [`message_of`] names; [`Objects::content`] is what is in them.
+pub struct Objects {
+    lane: Lane,
+    store: Arc<dyn Store>,
+    bucket: Bucket,
+    server_pid: Option<u32>,
+    connections: usize,
+    /// One for each connection.
+    buffers: Vec<Vec<u8>>,
+    content: Vec<u8>,
+}
+
+impl Objects {
+    /// Reads from `bucket` of `store`, a window of messages by at most this many threads, whose
+    /// connections the store keeps.
+    pub fn new(
+        lane: Lane,
+        store: Arc<dyn Store>,
+        bucket: Bucket,
+        server_pid: Option<u32>,
+        connections: usize,
+    ) -> Self {
+        let connections = connections.max(1);
+        let buffers = vec![Vec::new(); connections];
+        Objects { lane, store, bucket, server_pid, connections, buffers, content: Vec::new() }
+    }
+
+    /// What the message of `size_bytes` holds.
+    pub fn content(size_bytes: u64) -> Vec<u8> {
+        noise(size_bytes as usize)
+    }
+
+    /// This many messages, shared out to as many threads as a window has room for. With one thread,
+    /// the durations are single messages'.
+    fn read(&mut self, key: &Key, messages: usize, window: usize) -> Result<Vec<u64>> {
+        let threads = self.connections.min(window).max(1);
+        let (store, bucket) = (&*self.store, &self.bucket);
+        if threads == 1 {
+            return read_some(store, bucket, key, messages, &mut self.buffers[0]);
+        }
+        let buffers = self.buffers[..threads].iter_mut().enumerate();
+        std::thread::scope(|scope| {
+            let share = |thread: usize| messages / threads + usize::from(thread < messages % threads);
+            let read =
+                |(thread, buffer)| scope.spawn(move || read_some(store, bucket, key, share(thread), buffer));
+            let readers: Vec<_> = buffers.map(read).collect();
+            let ended = readers.into_iter().map(|reader| {
+                reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
+            });
+            ended.collect::<Result<Vec<()>>>()
+        })?;
+        Ok(Vec::new())
+    }
+
+    fn server_cpu_ns(&self) -> Option<u64> {
+        self.server_pid.and_then(|pid| process_cpu_ns(pid).ok())
+    }
+
+    fn is_right(&self, order: &Order) -> bool {
+        let threads = match order.exchange {
+            Exchange::Stream => self.connections.min(order.window as usize),
+            _ => 1,
+        };
+        self.buffers[..threads].iter().all(|buffer| *buffer == self.content[..order.size_bytes as usize])
+    }
+}
+
+/// Reads `key` this many times, one after the other; answers how long each took.
+fn read_some(
+    store: &dyn Store,
+    bucket: &Bucket,
+    key: &Key,
+    messages: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<Vec<u64>> {
+    let mut durations_ns = Vec::with_capacity(messages);
+    let mut last = Instant::now();
+    for _ in 0..messages {
+        store.read(bucket, key, &GetOptions::default(), buffer)?;
+        let now = Instant::now();
+        durations_ns.push((now - last).as_nanos() as u64);
+        last = now;
+    }
+    Ok(durations_ns)
+}
+
+impl Transport for Objects {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn can(&self, exchange: Exchange) -> bool {
+        exchange != Exchange::PingPong
+    }
+
+    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+        let key = message_of(order.size_bytes)?;
+        if self.content.len() < order.size_bytes as usize {
+            self.content = Objects::content(order.size_bytes);
+        }
+        let window = order.window as usize;
+        self.read(&key, (order.warm_up * order.window) as usize, window)?;
+        self.buffers.iter_mut().for_each(|buffer| buffer.fill(POISON));
+        let (server_before, own_before) = (self.server_cpu_ns(), own_cpu_ns());
+        let started = Instant::now();
+        let durations_ns = self.read(&key, (order.count * order.window) as usize, window)?;
+        let elapsed_ns = started.elapsed().as_nanos() as u64;
+        let (own_after, server_after) = (own_cpu_ns(), self.server_cpu_ns());
+        Ok(Done {
+            durations_ns: if order.exchange == Exchange::Stream { Vec::new() } else { durations_ns },
+            elapsed_ns,
+            client_cpu_ns: own_after.saturating_sub(own_before),
+            server_cpu_ns: server_before
+                .zip(server_after)
+                .map(|(before, after)| after.saturating_sub(before)),
+            is_right: self.is_right(order),
+        })
+    }
+}
+
+/// What a job says of itself when it is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The implementation of MPI that carries the messages, with its version.
+    pub implementation: String,
+    /// The two sides: the one that asks, and the one that answers.
+    pub sides: [Side; 2],
+}
+
+/// One process of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// Its number, on its machine.
+    pub pid: u32,
+    /// Processors that it may use.
+    pub processors: u32,
+}
+
+impl Side {
+    /// This process.
+    pub fn own() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        Side { pid: std::process::id(), processors }
+    }
+
+    /// For a link.
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.pid) << 32 | u64::from(self.processors)).to_le_bytes()
+    }
+
+    /// What [`Side::to_bytes`] wrote.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        let word = u64::from_le_bytes(bytes);
+        Side { pid: (word >> 32) as u32, processors: word as u32 }
+    }
+}
+
+/// An answer, or why there is none.
+type Answer = std::result::Result<Done, String>;
+
+/// The lines of a connection.
+struct Lines {
+    reader: BufReader<TcpStream>,
+    writer: TcpStream,
+}
+
+impl Lines {
+    fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Lines { writer: stream.try_clone()?, reader: BufReader::new(stream) })
+    }
+
+    fn write(&mut self, value: &impl Serialize) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.writer.write_all(&line)
+    }
+
+    /// The next line; `None` at the end.
+    fn read<T: DeserializeOwned>(&mut self) -> std::io::Result<Option<T>> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line)? {
+            0 => Ok(None),
+            _ => Ok(Some(serde_json::from_str(&line)?)),
+        }
+    }
+}
+
+fn gone(what: &str) -> Error {
+    let why = format!("{what} ended before it had answered; its messages above may say why");
+    Error::new(ErrorKind::Unavailable, why)
+}
+
+fn another_version(what: &str) -> Error {
+    let why = format!(
+        "{what} runs a fordway-mpi of another version than this fordway; build both from one source (`make mpi`)"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+/// The side that has orders to give.
+pub struct Remote {
+    lane: Lane,
+    lines: Lines,
+}
+
+impl Remote {
+    /// Takes the connection of a job that has just connected, and what it says of itself.
+    /// Errors: `Unavailable`; `InvalidArgument` where it says something else than this program expects.
+    pub fn greet(stream: TcpStream, name: &str) -> Result<(Self, Hello)> {
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::InvalidData => another_version(name).caused_by(error),
+            _ => gone(name).caused_by(error),
+        };
+        let mut lines = Lines::new(stream).map_err(failed)?;
+        let hello: Hello = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
+        Ok((Remote { lane: Lane { name: name.to_owned(), description: String::new() }, lines }, hello))
+    }
+
+    /// Says what it is.
+    pub fn described(mut self, description: String) -> Self {
+        self.lane.description = description;
+        self
+    }
+}
+
+impl Transport for Remote {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn can(&self, _: Exchange) -> bool {
+        true
+    }
+
+    fn carry_out(&mut self, order: &Order) -> Result<Done> {
+        let name = &self.lane.name;
+        let asked = self.lines.write(order).and_then(|()| self.lines.read::<Answer>());
+        match asked.map_err(|error| gone(name).caused_by(error))? {
+            Some(Ok(done)) => Ok(done),
+            Some(Err(why)) => Err(Error::new(ErrorKind::Unavailable, format!("{name}: {why}"))),
+            None => Err(gone(name)),
+        }
+    }
+}
+
+/// The side that carries them out: connects to `control`, says `hello`, and does with `transport` what
+/// comes until the connection ends. Errors: `Unavailable`.
+pub fn answer(control: SocketAddr, hello: &Hello, transport: &mut dyn Transport) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, format!("the connection to {control}, which gives the orders"))
+            .caused_by(error)
+    };
+    let mut lines = TcpStream::connect(control).and_then(Lines::new).map_err(failed)?;
+    lines.write(hello).map_err(failed)?;
+    while let Some(order) = lines.read::<Order>().map_err(failed)? {
+        let answer: Answer = transport.carry_out(&order).map_err(|error| error.to_string());
+        lines.write(&answer).map_err(failed)?;
+    }
+    Ok(())
+}
