@@ -12,8 +12,11 @@ export CARGO_BUILD_JOBS ?= $(JOBS)
 SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
 RUN ?= out/compare.run
 
+# The variable keeps the theme from advertising its successor. With --quiet the build would not be strict.
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+
 .DEFAULT_GOAL := help
-.PHONY: help setup build run libs3 capi mpi test lint bench soak clean
+.PHONY: help setup build run docs libs3 capi mpi test lint bench soak clean
 
 help: ## show this help
 	@echo "usage: make TARGET [PYTHON=python3.11] [SOURCE=DIR]"; echo
@@ -35,6 +38,10 @@ run: build ## the main job: compare the lanes on a real tree, and write the repo
 	@mkdir -p $(dir $(RUN))
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" target/release/fordway compare "$(SOURCE)" --out "$(RUN)"
 	@echo "report: $(abspath $(RUN:.run=.html))"
+
+docs: $(VENV)/.installed ## build the documentation as a site into out/site; a broken link is an error
+	$(BUILD_SITE)
+	@echo "docs: $(CURDIR)/out/site/index.html; with search: $(VENV)/bin/python -m http.server --directory out/site 8000"
 
 libs3: ## build the drop-in libraries for programs that use libs3, into out/lib and out/include
 	tools/build-libs3 out
@@ -66,6 +73,8 @@ lint: setup ## check formats, lints and the arrows between crates
 	cargo xtask header --check
 	$(VENV)/bin/ruff check bind/python
 	$(VENV)/bin/ruff format --check bind/python
+	tools/reference-pages --check
+	$(BUILD_SITE)
 
 bench: build ## run the benchmarks in bench/
 	@set -e; for script in bench/*; do test -d "$$script" -o ! -x "$$script" || PATH="$(CURDIR)/$(VENV)/bin:$$PATH" "$$script"; done

@@ -16,7 +16,7 @@ HOST = os.environ["FORDWAY_NETLAB_SERVER"]
 FORDWAY = os.environ["FORDWAY"]
 MIB, ROUNDS = int(os.environ["MIB"]), int(os.environ["ROUNDS"])
 GOOD = f"http://{HOST}:8081/file"
-# How long it takes to see that a replica is slow, as docs/replicas.md states.
+# How long it takes to see that a replica is slow, as docs/reference/web-files.md states.
 DETECTION_S = 4.0
 # What a hanging replica may cost: the time limit for progress and 2 s.
 HANGING_S = 32.0

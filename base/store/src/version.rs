@@ -168,12 +168,13 @@ impl<'q> VersionCollector<'q> {
         VersionCollector { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key`; `describe` answers its versions from the newest to the oldest, and is called
-    /// only if they may be entries.
-    pub fn offer(
+    /// Considers `key`. `list` answers its versions from the newest to the oldest, and is called only if they may be
+    /// entries; `describe` is called only for those that are, and answers `None` for what is gone by then.
+    pub fn offer<V>(
         &mut self,
         key: &str,
-        describe: impl FnOnce() -> Result<Vec<VersionSummary>>,
+        list: impl FnOnce() -> Result<Vec<(VersionId, V)>>,
+        mut describe: impl FnMut(V) -> Result<Option<VersionSummary>>,
     ) -> Result<Step> {
         let is_wanted = key.starts_with(&self.query.prefix)
             && (self.keys.is_after_start(key) || self.query.is_resumed(key));
@@ -192,22 +193,22 @@ impl<'q> VersionCollector<'q> {
             self.page.prefixes.push(prefix.clone());
             return Ok(Step::SkipPrefix(prefix));
         }
-        for version in self.after_start(key, describe()?) {
+        for (name, version) in self.after_start(key, list()?) {
             if self.is_full() {
                 return Ok(Step::Full);
             }
-            self.last = Some((key.to_owned(), Some(version.version.clone())));
-            self.page.versions.push(version);
+            self.last = Some((key.to_owned(), Some(name)));
+            self.page.versions.extend(describe(version)?);
         }
         Ok(Step::Next)
     }
 
     /// The versions of `key` that were not on the page before. If the last one of that is gone, none
     /// can be told from those before it: they come again rather than never.
-    fn after_start(&self, key: &str, mut versions: Vec<VersionSummary>) -> Vec<VersionSummary> {
+    fn after_start<V>(&self, key: &str, mut versions: Vec<(VersionId, V)>) -> Vec<(VersionId, V)> {
         let shown = match &self.query.version_after {
             Some(after) if self.query.is_resumed(key) => {
-                versions.iter().position(|version| version.version == *after).map_or(0, |at| at + 1)
+                versions.iter().position(|(name, _)| name == after).map_or(0, |at| at + 1)
             }
             _ => 0,
         };
@@ -247,8 +248,9 @@ mod tests {
                 checksum: None,
                 content: None,
             };
-            let versions = || Ok([("2", true), ("1", false)].map(version).to_vec());
-            if page.offer(key, versions).unwrap() == Step::Full {
+            let versions =
+                || Ok([("2", true), ("1", false)].map(version).map(|it| (it.version.clone(), it)).to_vec());
+            if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == Step::Full {
                 break;
             }
         }

@@ -2,7 +2,7 @@
  *
  * Names, numbers and layouts are those of libs3 4.1, so that programs need not be changed; with
  * LIBS3_API_2_0 defined (or through libs3-2.0.h) they are those of libs3 2.0. What each call does
- * here, what a host name may be, and what is refused, is in docs/libs3.md.
+ * here, what a host name may be, and what is refused, is in docs/reference/libs3.md.
  */
 #ifndef LIBS3_H
 #define LIBS3_H

@@ -9,6 +9,7 @@ import pytest
 from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_sample_run
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "reference" / "run-file.md"
 MEASURE = ROOT / "lab" / "measure" / "src"
 STRUCT = re.compile(
     r"#\[derive\([^]]*\bSerialize\b[^]]*\)\][^{;]*?pub struct (\w+) \{(.*?)^\}", re.DOTALL | re.MULTILINE
@@ -52,7 +53,7 @@ def test_the_source_is_read_rightly() -> None:
 
 
 def test_every_field_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "run-file.md").read_text()
+    page = PAGE.read_text()
     names = set().union(*rust_fields().values())
     names |= {
         *rust_columns("operations_batch"),
@@ -100,7 +101,7 @@ def test_the_sample_has_the_columns_of_rust(
 
 def test_the_example_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sample_run(tmp_path / "NAME.run")
-    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "run-file.md").read_text(), re.DOTALL)
+    example = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert example is not None
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

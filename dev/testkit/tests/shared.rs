@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{Consistency, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETag, ErrorKind, GetOptions, Key, ListQuery, ObjectVersions, Objects,
     PutOptions,
 };
 use fordway_testkit::cluster::Cluster;
+use fordway_testkit::history::{Event, Timed, is_linearizable};
 
 /// Names the role, the number and the team of a process in a cluster.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
@@ -22,6 +23,9 @@ const REPORT: &str = "report: ";
 const INCREMENTS: usize = 50;
 const CREATED_KEYS: usize = 60;
 const OVERWRITES: usize = 300;
+/// Keys that all read and write, and how often each process uses them.
+const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
+const USES: usize = 400;
 
 /// A process in a cluster.
 struct Member {
@@ -45,6 +49,7 @@ const ROLES: &[Role] = &[
     ("lister", list_what_was_put),
     ("directories", share_directories),
     ("left-behind", leave_names_behind),
+    ("register", use_registers),
 ];
 
 #[test]
@@ -120,6 +125,7 @@ fn is_one_store(cluster: &Cluster) {
         ("no read is torn", |cluster| {
             run(cluster, &["writer", "reader", "reader", "reader"]);
         }),
+        ("strong reads and writes have one order", one_order),
         ("directories come and go", |cluster| {
             run(cluster, &["directories"]);
         }),
@@ -164,6 +170,12 @@ fn key(name: &str) -> Key {
 /// The store as node `number` (or that modulo two) sees it.
 fn store(number: usize) -> PosixStore {
     PosixStore::open(Path::new(Cluster::MOUNTS[number % 2]), PosixConfig::default()).unwrap()
+}
+
+/// One whose reads ask the server first.
+fn strong(number: usize) -> PosixStore {
+    let config = PosixConfig { consistency: Consistency::Strong, ..PosixConfig::default() };
+    PosixStore::open(Path::new(Cluster::MOUNTS[number % 2]), config).unwrap()
 }
 
 fn put(store: &PosixStore, name: &str, body: &[u8]) -> ETag {
@@ -408,4 +420,80 @@ fn a_cluster_ends_with_its_test() {
     assert!(!outside.contains("glusterfs"), "{outside}");
     drop(cluster);
     assert!(!process.exists());
+}
+
+/// Puts, creates, reads and deletes keys that the other mount uses too; reports what each did, and when.
+fn use_registers(member: &Member) {
+    let store = strong(member.number);
+    let mut random = 0x9e37_79b9_u64 + member.number as u64;
+    for step in 0..USES {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let name = REGISTERS[(random >> 33) as usize % REGISTERS.len()];
+        let value = (member.number * USES + step) as u64;
+        let began = now_ns();
+        let event = use_register(&store, name, value, (random >> 50) % 10);
+        report(format!("{name} {event} {began} {}", now_ns()));
+    }
+}
+
+fn use_register(store: &PosixStore, name: &str, value: u64, choice: u64) -> String {
+    let body = value.to_string();
+    match choice {
+        0..3 => {
+            put(store, name, body.as_bytes());
+            format!("put {value}")
+        }
+        3..4 => match store.put(&bucket(), &key(name), body.as_bytes(), &put_if(Conditions::create_only())) {
+            Ok(_) => format!("created {value}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+                "refused 0".to_owned()
+            }
+        },
+        4..9 => match read(store, name) {
+            Ok(body) => format!("read {}", String::from_utf8(body).unwrap()),
+            Err(kind) => {
+                assert_eq!(kind, ErrorKind::NoSuchKey);
+                "missed 0".to_owned()
+            }
+        },
+        _ => {
+            store.delete(&bucket(), &key(name), &DeleteOptions::default()).unwrap();
+            "deleted 0".to_owned()
+        }
+    }
+}
+
+/// On the clock that all processes of a cluster share: they run on one kernel.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn one_order(cluster: &Cluster) {
+    let reports = run(cluster, &["register"; 4]);
+    let mut histories: BTreeMap<&str, Vec<Vec<Timed>>> = BTreeMap::new();
+    for (client, line) in
+        reports.iter().enumerate().flat_map(|(client, lines)| lines.iter().map(move |line| (client, line)))
+    {
+        let [name, what, value, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let value = value.parse().unwrap();
+        let event = match what {
+            "put" => Event::Put(value),
+            "created" => Event::Created(value),
+            "refused" => Event::NotCreated,
+            "read" => Event::Read(Some(value)),
+            "missed" => Event::Read(None),
+            _ => Event::Deleted,
+        };
+        let timed = Timed { event, began_ns: began.parse().unwrap(), ended_ns: ended.parse().unwrap() };
+        histories.entry(name).or_insert_with(|| vec![Vec::new(); reports.len()])[client].push(timed);
+    }
+    assert_eq!(histories.len(), REGISTERS.len());
+    for (name, clients) in histories {
+        let order = is_linearizable(&clients);
+        assert!(order.is_ok(), "{name}: after {order:?} events nothing fits");
+    }
 }

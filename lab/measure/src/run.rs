@@ -1,7 +1,7 @@
 //! The run file: the contract between what measures and what looks at it afterwards.
 //!
 //! A run is a directory `NAME.run/` of `run.json` (this module's [`Run`]), `operations.arrow` and
-//! `blocks.arrow` (Arrow IPC files of [`crate::Records`]). `docs/run-file.md` describes it field by field.
+//! `blocks.arrow` (Arrow IPC files of [`crate::Records`]). `docs/reference/run-file.md` describes it field by field.
 //! What only one kind of benchmark knows of its work ([`Load`], [`Parallel`], [`Transfer`], [`Scores`]) is at the end.
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use crate::bench::LaneResults;
 use crate::io500::published::Published;
 use crate::io500::{figure, unit};
 
-/// The phases, a line for each lane, a blank line between phases. `docs/workloads.md` explains the
+/// The phases, a line for each lane, a blank line between phases. `docs/reference/bench.md` explains the
 /// columns.
 pub fn table(run: &Run, lanes: &[LaneResults]) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use fordway_posix::{Durability, PosixConfig};
+use fordway_posix::{Consistency, Durability, PosixConfig};
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 
 /// Where the store lies, and how it is to behave.
@@ -38,12 +38,14 @@ fn set(config: &mut PosixConfig, option: &str) -> Result<()> {
         "durability=full" => config.durability = Durability::Full,
         "etag=md5" => config.etag_policy = ETagPolicy::Md5,
         "etag=fast" => config.etag_policy = ETagPolicy::Fast,
+        "consistency=file-system" => config.consistency = Consistency::FileSystem,
+        "consistency=strong" => config.consistency = Consistency::Strong,
         "conditions=all" => config.if_match = true,
         "conditions=none-match-only" => config.if_match = false,
         _ => {
             let why = format!(
                 "the endpoint's option {option:?} is not known; there are durability=none|data|full, \
-                 etag=fast|md5 and conditions=all|none-match-only"
+                 etag=fast|md5, consistency=file-system|strong and conditions=all|none-match-only"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
@@ -62,6 +64,7 @@ mod tests {
         assert_eq!(found.config.durability, Durability::Full);
         assert_eq!(found.config.etag_policy, ETagPolicy::Md5);
         assert!(!found.config.if_match);
+        assert_eq!(Embedded::parse("/a?consistency=strong").unwrap().config.consistency, Consistency::Strong);
         let plain = Embedded::parse("/a").unwrap().config;
         assert!(plain.if_match && plain.durability == Durability::None);
         for bad in ["durabilty=full", "durability=FULL", "durability", "etag=", "x"] {

@@ -8,8 +8,8 @@
 //! | none | `http`: AWS |
 //! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another |
 //!
-//! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`)
-//! and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
+//! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`), `consistency`
+//! (`file-system`; `strong` has reads ask the server of a file system that other nodes change too) and `conditions` (`all`; `none-match-only` takes no locks, and so refuses `If-Match` on writes).
 
 mod embedded;
 

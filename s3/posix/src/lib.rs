@@ -86,6 +86,18 @@ impl Durability {
     }
 }
 
+/// How old what a read tells may be, where other nodes change the file system too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// As old as the file system's caches on this node: seconds on NFS and GlusterFS.
+    #[default]
+    FileSystem,
+    /// Not older than the call: each read asks the server first, as writes with a condition do. On a file system that this
+    /// kernel alone changes it costs nothing, elsewhere two to five round trips a call, and some for each entry of a
+    /// listing.
+    Strong,
+}
+
 /// How long a lock is waited for, unless somebody says otherwise. Who holds one properly does so for
 /// milliseconds; one that joins parts on a slow file system, for seconds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -104,6 +116,8 @@ pub struct PosixConfig {
     pub resolution: Resolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
+    /// How old what a read tells may be.
+    pub consistency: Consistency,
     /// How long a writer waits for another that holds the lock of the same key. Then it fails with
     /// `LockTimeout`: any writer of a bucket can hold its locks.
     pub lock_patience: Duration,
@@ -117,6 +131,7 @@ impl Default for PosixConfig {
             if_match: true,
             resolution: Resolution::Kernel,
             links: LinkRule::default(),
+            consistency: Consistency::default(),
             lock_patience: LOCK_PATIENCE,
         }
     }

@@ -8,18 +8,56 @@ use fordway_store::{
     Bucket, Checksum, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo,
     ObjectSummary, Result, Step,
 };
-use fordway_sys::{EntryKind, Errno, Mode, OFlags, get_xattr_in, read_dir, stat, stat_in, text_to_name};
+use fordway_sys::{
+    EntryKind, Errno, Mode, OFlags, Sharing, get_xattr_in, look_again, read_dir, stat, stat_in, text_to_name,
+};
 
 use crate::Inner;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, is_left_behind, join, odd, odd_dir, plain};
-use crate::names::{Name, Names};
+use crate::names::{Name, Names, Seen};
 use crate::private::Contents;
 use crate::read::info_of_bare;
 use crate::sidecar::RECORD_BYTES;
 
 /// Levels of directories that a key of 1,024 bytes can have.
 const MAX_DEPTH: usize = 512;
+
+/// What a name in a directory of encoded keys stands for.
+pub(crate) enum Encoded {
+    /// The last part of a key.
+    Key,
+    /// A directory that more of a key follows in.
+    Part,
+    Nothing,
+}
+
+/// The keys of a page, by no more than where they lie among all.
+pub(crate) struct KeysFrom {
+    keys: Arc<Vec<Key>>,
+    at: usize,
+    end: usize,
+}
+
+impl KeysFrom {
+    /// Those with `prefix`, behind `start_after`.
+    pub(crate) fn of(keys: Arc<Vec<Key>>, prefix: &str, start_after: Option<&str>) -> Self {
+        let first = keys.partition_point(|key| key.as_str() < prefix);
+        let len = keys[first..].partition_point(|key| key.as_str().starts_with(prefix));
+        let start = start_after.map_or(0, |start| keys.partition_point(|key| key.as_str() <= start));
+        KeysFrom { at: first.max(start), end: first + len, keys }
+    }
+}
+
+impl Iterator for KeysFrom {
+    type Item = Key;
+
+    fn next(&mut self) -> Option<Key> {
+        let key = self.keys[..self.end].get(self.at).cloned();
+        self.at += 1;
+        key
+    }
+}
 
 /// Whether the walk goes on.
 enum Flow {
@@ -35,7 +73,7 @@ struct Walk<'w> {
     query: &'w ListQuery,
     contents: Contents,
     page: Collector<'w>,
-    odd: Peekable<std::vec::IntoIter<Key>>,
+    odd: Peekable<KeysFrom>,
     /// Device and inode of the directories above, so that a link to one of them is no endless tree.
     above: Vec<(u64, u64)>,
 }
@@ -47,8 +85,9 @@ impl Inner {
             errno => from_errno(errno, "opening the bucket"),
         })?;
         let contents = self.volume.contents(bucket)?;
-        let odd = if contents.has_odd { self.odd_keys(bucket, &query.prefix)? } else { Vec::new() };
-        let (odd, page) = (odd.into_iter().peekable(), Collector::new(query));
+        let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
+        let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
+        let page = Collector::new(query);
         let mut walk = Walk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
@@ -66,31 +105,54 @@ impl Inner {
         Ok(walk.page.finish())
     }
 
-    /// Keys with `prefix` that lie apart from their plain paths, sorted.
-    fn odd_keys(&self, bucket: &Bucket, prefix: &str) -> Result<Vec<Key>> {
-        let mut keys = Vec::new();
-        let mut dirs = vec![String::new()];
-        let top = odd_dir(bucket);
+    /// Keys that lie apart from their plain paths.
+    fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
+        self.encoded_keys(odd_dir(bucket), |_, kind| match kind {
+            EntryKind::Dir => Encoded::Part,
+            _ => Encoded::Key,
+        })
+    }
+
+    /// All keys whose encoded form is a path below `top`, sorted, and remembered while the directories stay as they are.
+    /// `part_of` says what a name and the kind of what has it are.
+    pub(crate) fn encoded_keys(
+        &self,
+        top: String,
+        part_of: impl Fn(&str, EntryKind) -> Encoded,
+    ) -> Result<Arc<Vec<Key>>> {
+        if let Some(keys) = self.remembered.tree(&top, |path| self.volume.open_to_scan(path)) {
+            return Ok(keys);
+        }
+        let (mut keys, mut seen, mut dirs) = (Vec::new(), Seen::default(), vec![String::new()]);
         while let Some(below) = dirs.pop() {
             let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
             let dir = match self.open_to_list(&path) {
                 Ok(Some(dir)) => dir,
                 Ok(None) => continue,
                 // What one user has closed, or led elsewhere, hides nothing of another's.
-                Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => continue,
+                Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
+                    seen.has_closed = true;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
+            seen.look_at(path, &dir);
             let read = read_dir(dir, |name, kind| {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
-                match kind {
-                    EntryKind::Dir => dirs.push(below),
-                    _ => keys.extend(decode(&below).filter(|key| key.as_str().starts_with(prefix))),
+                match part_of(name, kind) {
+                    Encoded::Part => dirs.push(below),
+                    Encoded::Key => keys.extend(decode(&below)),
+                    Encoded::Nothing => {}
                 }
             });
             read.map_err(|errno| from_errno(errno, "reading a directory"))?;
         }
         keys.sort_unstable();
+        let keys = Arc::new(keys);
+        if !self.volume.sharing.is_shared() {
+            self.remembered.keep_tree(top, seen, &keys);
+        }
         Ok(keys)
     }
 
@@ -118,6 +180,10 @@ impl Inner {
         place: impl FnOnce() -> Place<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
+        // NFS looks names up anew where the directory has changed.
+        if self.volume.is_strong() && self.volume.sharing == Sharing::Unknown {
+            look_again(dir, name);
+        }
         if let Ok(Some(info)) = self.volume.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
@@ -150,6 +216,7 @@ impl Walk<'_> {
     fn directory(&mut self, at: &str) -> Result<Flow> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
+        self.inner.volume.freshen_dir(&path, self.contents.sharing);
         let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(Flow::On) };
         let id = stat(&dir).map(|stat| (stat.device, stat.inode)).unwrap_or_default();
         if self.above.contains(&id) || self.above.len() >= MAX_DEPTH {
@@ -284,11 +351,16 @@ impl Walk<'_> {
 
     fn next_odd(&mut self) -> Result<Flow> {
         let Some(key) = self.odd.next() else { return Ok(Flow::On) };
-        let place = odd(self.bucket, &key);
-        let describe = || match self.inner.summary_by_open(self.bucket, &place, key.as_str()) {
-            // A link, which is no object there, or a file that is closed in a way that hides even its state.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
-            described => described,
+        let (inner, place) = (self.inner, odd(self.bucket, &key));
+        let describe = || {
+            if let Ok(Some(info)) = inner.volume.describe(&place) {
+                return Ok(Some(summary_of(key.as_str(), info)));
+            }
+            match inner.summary_by_open(self.bucket, &place, key.as_str()) {
+                // A link, which is no object there, or a file that is closed in a way that hides even its state.
+                Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
+                described => described,
+            }
         };
         self.page.offer(key.as_str(), describe).map(Flow::from)
     }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fordway_store::Key;
 use fordway_sys::{EntryKind, Errno, FileStat, Sharing, Tick, name_to_text, read_dir, stat, stat_now};
 
 use crate::private::{is_settled, times};
@@ -159,10 +160,40 @@ pub(crate) struct Remembered {
     all: Mutex<Vec<Memory>>,
     /// Directories of which a prefix was listed, the last of them last.
     asked: Mutex<Vec<State>>,
+    /// The one that was used last, last.
+    trees: Mutex<Vec<Tree>>,
 }
 
 /// Device, inode and times of a directory.
 type State = (u64, u64, (i64, i64));
+
+/// The keys that the names in a directory, and in those below it, stand for.
+struct Tree {
+    top: String,
+    dirs: Vec<(String, State)>,
+    keys: Arc<Vec<Key>>,
+    bytes: usize,
+}
+
+/// The directories that a walk read.
+#[derive(Default)]
+pub(crate) struct Seen {
+    dirs: Vec<(String, State)>,
+    /// Whether one may not be read by this caller, or may change unseen.
+    pub(crate) has_closed: bool,
+}
+
+impl Seen {
+    /// Before `dir` is read: what changes after that is seen as a change.
+    pub(crate) fn look_at(&mut self, path: String, dir: &File) {
+        match stat(dir) {
+            Ok(now) if is_settled(&now) && self.dirs.len() < MOST_DIRS => {
+                self.dirs.push((path, (now.device, now.inode, times(&now))));
+            }
+            _ => self.has_closed = true,
+        }
+    }
+}
 
 struct Memory {
     device: u64,
@@ -175,6 +206,40 @@ struct Memory {
 }
 
 impl Remembered {
+    /// The keys below `top`, if all directories that were read for them are as they were. Cost: an `openat2`, a `fstat`
+    /// and a `close` for each.
+    pub(crate) fn tree(
+        &self,
+        top: &str,
+        open: impl Fn(&str) -> Result<File, Errno>,
+    ) -> Option<Arc<Vec<Key>>> {
+        let (dirs, keys) = {
+            let trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let tree = trees.iter().find(|tree| tree.top == top)?;
+            (tree.dirs.clone(), tree.keys.clone())
+        };
+        let is_same = |(path, state): &(String, State)| {
+            let now = open(path).and_then(stat);
+            now.is_ok_and(|now| now.links > 0 && (now.device, now.inode, times(&now)) == *state)
+        };
+        dirs.iter().all(is_same).then_some(keys)
+    }
+
+    /// Remembers the keys below `top`, unless they are few, or in so many directories that looking at them costs as much
+    /// as reading them.
+    pub(crate) fn keep_tree(&self, top: String, seen: Seen, keys: &Arc<Vec<Key>>) {
+        let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        trees.retain(|tree| tree.top != top);
+        if seen.has_closed || keys.len() < FEWEST {
+            return;
+        }
+        let bytes = keys.iter().map(|key| key.as_str().len() + size_of::<Key>()).sum();
+        trees.push(Tree { top, dirs: seen.dirs, keys: keys.clone(), bytes });
+        while trees.len() > MOST_DIRS || trees.iter().map(|tree| tree.bytes).sum::<usize>() > MOST_BYTES {
+            trees.remove(0);
+        }
+    }
+
     /// All names of `dir`, remembered or read by `read`.
     pub(crate) fn names(
         &self,

@@ -20,7 +20,7 @@ use crate::layout::{Place, odd, plain, tmp_dir};
 use crate::private::Contents;
 use crate::record::Record;
 use crate::stage::{Hidden, MAX_RACES, Staged, give_way, hidden_name};
-use crate::versions::new_version;
+use crate::versions::{new_version, order_in};
 
 impl Staged {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold.
@@ -49,7 +49,7 @@ impl Staged {
             return Ok(made);
         }
         let is_versioned = seen.versioning == Versioning::Enabled;
-        record.version = if is_versioned { Some(new_version()?) } else { None };
+        record.version = if is_versioned { Some(new_version(0)?) } else { None };
         let mut made = self.seal(record)?;
         let is_simple = seen.is_simple() && self.is_plain;
         let creates_only = *conditions == Conditions::create_only();
@@ -63,9 +63,9 @@ impl Staged {
         };
         if !is_done {
             let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-            inner.locked(&bucket, key, |contents| {
-                self.publish_locked(key, (conditions, record.version.as_ref()), contents)
-            })?;
+            inner
+                .locked(&bucket, key, |contents| self.publish_locked(key, (conditions, record), contents))?;
+            made.version = record.version.clone();
         }
         if record.version.is_none() && seen.versioning == Versioning::Suspended {
             made.version = Some(VersionId::null());
@@ -121,7 +121,7 @@ impl Staged {
     fn publish_locked(
         &mut self,
         key: &Key,
-        (conditions, version): (&Conditions, Option<&VersionId>),
+        (conditions, record): (&Conditions, &mut Record),
         contents: Contents,
     ) -> Result<()> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
@@ -140,11 +140,18 @@ impl Staged {
                 None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
             };
             conditions.check_write(current_etag.as_ref())?;
-            let is_done = match &current {
-                Some((place, opened)) => {
-                    if is_versioned {
-                        inner.keep_version(&bucket, key, opened, version)?;
+            if is_versioned {
+                let floor = match &current {
+                    Some((_, opened)) => {
+                        inner.keep_version(&bucket, key, opened, record.version.is_none())?
                     }
+                    None if record.version.is_some() => inner.highest_order(&bucket, key)?,
+                    None => 0,
+                };
+                self.come_after(floor, record)?;
+            }
+            let is_done = match &current {
+                Some((place, _)) => {
                     self.turn_to(place)?;
                     self.replace(key, contents)?;
                     true
@@ -152,7 +159,7 @@ impl Staged {
                 None => self.create_anywhere(key, contents)?,
             };
             if is_done {
-                if is_versioned && version.is_none() {
+                if is_versioned && record.version.is_none() {
                     inner.forget_null(&bucket, key)?;
                 }
                 inner.remove_marker(&bucket, key, contents)?;
@@ -160,6 +167,17 @@ impl Staged {
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Gives the version another name where its own does not come after `floor`, the highest order that its key has:
+    /// the clocks of two nodes may differ.
+    fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
+        let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
+        if record.version.as_ref().is_none_or(is_after) {
+            return Ok(());
+        }
+        record.version = Some(new_version(floor)?);
+        self.seal(record).map(drop)
     }
 
     /// Makes the object where it can lie; says `false` if another writer was faster.

@@ -82,7 +82,7 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
 impl Volume {
     /// Describes the file at `place` by name, without opening it. `None` where only an open can
     /// tell: there is none, it is a link, or what two looks at the name saw was not one version.
-    fn describe(&self, place: &Place) -> Result<Option<ObjectInfo>> {
+    pub(crate) fn describe(&self, place: &Place) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         self.describe_in(&dir, &place.name)
     }
@@ -240,7 +240,7 @@ impl Volume {
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
         let is_hidden =
-            || self.archived(bucket, key).is_ok_and(|all| all.first().is_some_and(|it| it.is_marker));
+            || self.newest_archived(bucket, key).is_ok_and(|newest| newest.is_some_and(|it| it.is_marker));
         match error.kind() == ErrorKind::NoSuchKey && is_hidden() {
             true => error.at_delete_marker(),
             false => error,
@@ -304,6 +304,7 @@ impl Inner {
             object.content.read_to(buffer)?;
             return Ok(object.info.size);
         }
+        self.volume.freshen(bucket, key)?;
         let mut race = 0;
         loop {
             let found = self.volume.find_file(bucket, key)?;
@@ -349,6 +350,7 @@ impl Inner {
     }
 
     pub(crate) fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo> {
+        self.volume.freshen(bucket, key)?;
         let described = match (&options.version, plain(bucket, key)) {
             (None, Some(place)) => self.volume.describe(&place)?,
             _ => None,

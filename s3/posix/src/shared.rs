@@ -19,8 +19,9 @@ use std::time::Duration;
 use fordway_store::{Bucket, ErrorKind, Key, Result, Versioning};
 use fordway_sys::{Errno, Mode, OFlags, Sharing, inode_in, look_again, open_in, stat_now};
 
+use crate::Consistency;
 use crate::errors::from_errno;
-use crate::layout::{Place, odd, plain};
+use crate::layout::{Place, odd, plain, private_dir, versions_of};
 use crate::private::Contents;
 use crate::stage::{MAX_RACES, give_way};
 use crate::volume::Volume;
@@ -38,12 +39,42 @@ impl Volume {
         if !contents.sharing.is_shared() {
             return Ok(());
         }
-        let is_checked = contents.sharing != Sharing::Nfs && contents.versioning != Versioning::Unversioned;
+        let is_versioned = contents.versioning != Versioning::Unversioned;
+        let is_checked = contents.sharing != Sharing::Nfs && (is_versioned || self.is_strong());
         let odd = contents.has_odd.then(|| odd(bucket, key));
         for place in plain(bucket, key).into_iter().chain(odd) {
             self.refresh_place(&place, is_checked)?;
         }
         Ok(())
+    }
+
+    /// Whether reads ask the server first.
+    pub(crate) fn is_strong(&self) -> bool {
+        self.config.consistency == Consistency::Strong
+    }
+
+    /// Before a read: as [`Volume::refresh`], where reads ask the server first.
+    pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
+        if !self.is_strong() {
+            return Ok(());
+        }
+        let contents = self.contents(bucket)?;
+        if !contents.sharing.is_shared() {
+            return Ok(());
+        }
+        self.refresh_dirs(&private_dir(bucket));
+        let contents = self.contents(bucket)?;
+        if contents.versioning != Versioning::Unversioned {
+            self.refresh_dirs(&versions_of(bucket, key));
+        }
+        self.refresh(bucket, key, contents)
+    }
+
+    /// Before a directory is listed.
+    pub(crate) fn freshen_dir(&self, path: &str, sharing: Sharing) {
+        if self.is_strong() && sharing.is_shared() {
+            self.refresh_dirs(path);
+        }
     }
 
     fn refresh_place(&self, place: &Place, is_checked: bool) -> Result<()> {

@@ -10,26 +10,29 @@
 //!
 //! A process that is killed in between leaves a version under both names: then it is the latest, and
 //! the other name says nothing. All this is done with the key's lock held.
+//!
+//! A version's name begins with the time of its making, later than any ORDER that its key had then. That time becomes
+//! its ORDER, so a version is kept, and found again by its name, without a look at the others. Names that earlier
+//! programs gave, and `null`, say nothing of an order: for those the directory is read.
 
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, Deleted, Error, ErrorKind, Key, ListQuery, Result, Step,
+    Bucket, Checksum, DeleteOptions, Deleted, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result, Step,
     VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, rename,
+    EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, remove_file, rename, stat_in,
 };
 
 use crate::Inner;
 use crate::dirs::Dir;
 use crate::errors::from_errno;
-use crate::layout::{
-    Place, VERSIONING, decode, join, odd, plain, private_dir, split, versions_dir, versions_of,
-};
+use crate::layout::{Place, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
+use crate::list::{Encoded, KeysFrom};
 use crate::private::{Contents, ENABLED, SUSPENDED};
 use crate::read::{Opened, system_time};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, hidden_name};
@@ -41,7 +44,7 @@ const MARKER: &str = "-marker";
 /// A name in the directory of a key's versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Archived {
-    /// The time in ns at which it ceased to be the latest, or a little later: no two are alike.
+    /// Nanoseconds since 1970 at which it was made, or a little later: no two of a key are alike.
     order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
@@ -51,6 +54,11 @@ impl Archived {
     fn name(&self) -> String {
         let marker = if self.is_marker { MARKER } else { "" };
         format!("{:016x}-{}{marker}", self.order, self.version)
+    }
+
+    /// The name under which the version called `version` is kept; `None` where that does not say it.
+    fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
+        Some(Archived { order: order_in(version)?, version: version.clone(), is_marker })
     }
 
     /// Reads a name; `None` for what is not ours.
@@ -66,9 +74,17 @@ impl Archived {
     }
 }
 
-/// A name for a new version; names sort by the time they were given.
-pub(crate) fn new_version() -> Result<VersionId> {
-    VersionId::new(format!("{:016x}{}", now_ns(), hidden_name()?))
+/// A name for a new version behind all that have an order up to `floor`; names sort by the time they were given.
+pub(crate) fn new_version(floor: u64) -> Result<VersionId> {
+    VersionId::new(format!("{:016x}.{}", now_ns().max(floor.saturating_add(1)), hidden_name()?))
+}
+
+/// The order that the name of a version says; `None` of `null`, and of names that earlier programs gave.
+pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
+    let (time, random) = version.as_str().split_once('.')?;
+    let is_hex =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
 }
 
 /// Nanoseconds since 1970.
@@ -91,6 +107,7 @@ impl Volume {
         key: &Key,
         version: Option<&VersionId>,
     ) -> Result<Opened> {
+        self.freshen(bucket, key)?;
         let Some(version) = version else { return self.open_object(bucket, key) };
         let mut seen = None;
         for race in 0..MAX_RACES {
@@ -100,6 +117,9 @@ impl Volume {
                 Some(latest) if latest.version() == *version => return Ok(latest),
                 latest => latest.map(|latest| latest.version()),
             };
+            if let Some(kept) = self.open_by_name(bucket, key, version)? {
+                return Ok(kept);
+            }
             let archived = self.archived(bucket, key)?;
             if let Some(found) = archived.iter().find(|found| found.version == *version)
                 && let Some(opened) = self.open_archived(bucket, key, found)?
@@ -117,27 +137,72 @@ impl Volume {
         Err(Error::new(ErrorKind::NoSuchVersion, version.as_str()))
     }
 
+    /// The old version whose name says where it is kept; `None` where it is not there.
+    /// Errors: `MethodNotAllowed` for a delete marker.
+    fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<Opened>> {
+        let Some(kept) = Archived::of(version, false) else { return Ok(None) };
+        if let Some(opened) = self.open_archived(bucket, key, &kept)? {
+            return Ok(Some(opened));
+        }
+        let marker = archived_place(bucket, key, &Archived { is_marker: true, ..kept });
+        match self.open_file(bucket, &marker)? {
+            Some(_) => Err(is_delete_marker()),
+            None => Ok(None),
+        }
+    }
+
     /// `None` if it is no old version any more. Errors: `MethodNotAllowed` for a delete marker.
     fn open_archived(&self, bucket: &Bucket, key: &Key, found: &Archived) -> Result<Option<Opened>> {
         if found.is_marker {
-            let why = "the version is a delete marker";
-            return Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker());
+            return Err(is_delete_marker());
         }
         self.open_file(bucket, &archived_place(bucket, key, found))
     }
 
     /// What the directory of the key's versions holds, from the newest to the oldest.
     pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<Archived>> {
+        Ok(self.archived_in(bucket, key)?.1)
+    }
+
+    /// As [`Volume::archived`], with the directory, if there is one.
+    fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<Archived>)> {
+        let mut found = Vec::new();
         if self.contents(bucket)?.versioning == Versioning::Unversioned {
-            return Ok(Vec::new());
+            return Ok((None, found));
         }
-        let mut found: Vec<Archived> = self
-            .names_in(&versions_of(bucket, key))?
-            .iter()
-            .filter_map(|name| Archived::parse(name))
-            .collect();
+        let dir = self.each_archived(bucket, key, |name| found.extend(Archived::parse(name)))?;
         found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
-        Ok(found)
+        Ok((dir, found))
+    }
+
+    /// The newest of the key's old versions and delete markers. Memory: none for the others.
+    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<Archived>> {
+        let mut newest = None::<Archived>;
+        if self.contents(bucket)?.versioning == Versioning::Unversioned {
+            return Ok(None);
+        }
+        self.each_archived(bucket, key, |name| {
+            // Names sort by their order.
+            let least = newest.as_ref().map_or(0, |newest| newest.order);
+            let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
+            if order.is_some_and(|order| order >= least) {
+                newest = Archived::parse(name).or(newest.take());
+            }
+        })?;
+        Ok(newest)
+    }
+
+    /// Calls `visit` for each name in the directory of the key's versions; answers that directory.
+    fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<Option<File>> {
+        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
+            read_dir(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)).map(|()| dir)
+        });
+        match read {
+            Ok(dir) => Ok(Some(dir)),
+            // What is no directory is not ours, and holds nothing.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(from_errno(errno, "reading .fordway")),
+        }
     }
 
     /// Makes a name in the directory of the key's versions. That is made anew where it is gone: another
@@ -232,24 +297,39 @@ impl Inner {
         Ok(())
     }
 
-    /// Keeps `current`, which a version called `next` (`None` for `null`) is about to replace.
+    /// Keeps `current`, which another version is about to replace; `by_null` says whether that will be called `null`.
+    /// Answers the highest order that the key has then. Cost: a `linkat`; the directory of the key's versions is read
+    /// where the name of `current` does not say its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
         key: &Key,
         current: &Opened,
-        next: Option<&VersionId>,
-    ) -> Result<()> {
+        by_null: bool,
+    ) -> Result<u64> {
         let version = current.version();
-        if next.is_none() && version.is_null() {
-            return Ok(());
+        if by_null && version.is_null() {
+            return Ok(0);
         }
-        let archived = self.volume.archived(bucket, key)?;
-        if version.is_null() {
-            self.remove_archived(bucket, key, &archived, &version)?;
-        }
-        let kept = Archived { order: after(&archived), version, is_marker: false };
-        self.volume.among_versions(bucket, key, |dir| link_unnamed(&current.file, dir, &kept.name()))
+        let kept = match Archived::of(&version, false) {
+            Some(kept) => kept,
+            None => {
+                let archived = self.volume.archived(bucket, key)?;
+                if version.is_null() {
+                    self.remove_archived(bucket, key, &archived, &version)?;
+                }
+                let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
+                let order = archived.first().map_or(0, |newest| newest.order + 1).max(made);
+                Archived { order, version, is_marker: false }
+            }
+        };
+        self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))?;
+        Ok(kept.order)
+    }
+
+    /// The highest order among the key's old versions and delete markers.
+    pub(crate) fn highest_order(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
+        Ok(self.volume.newest_archived(bucket, key)?.map_or(0, |newest| newest.order))
     }
 
     /// Removes the version `null` that was kept, now that there is another.
@@ -278,24 +358,24 @@ impl Inner {
     /// Hides the object behind a delete marker, which becomes the latest version.
     pub(crate) fn delete_latest(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<Deleted> {
         self.require_locks("a delete in a bucket that keeps versions")?;
-        let version = match contents.versioning {
-            Versioning::Enabled => new_version()?,
-            _ => VersionId::null(),
-        };
+        let by_null = contents.versioning != Versioning::Enabled;
         let current = self.volume.locate(bucket, key, contents)?;
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
         }
-        let mut current_place = None;
+        let (mut current_place, mut floor) = (None, None);
         if let Some((place, opened)) = current {
-            self.keep_version(bucket, key, &opened, Some(&version).filter(|version| !version.is_null()))?;
+            floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             // The file is closed by now: FUSE hides an open one under another name when it is removed.
             current_place = Some(place);
         }
-        let archived = self.volume.archived(bucket, key)?;
-        let marker = Archived { order: after(&archived), version: version.clone(), is_marker: true };
+        let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
+        let version = if by_null { VersionId::null() } else { new_version(floor)? };
+        let archived = if by_null { self.volume.archived(bucket, key)? } else { Vec::new() };
+        let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
+        let marker = Archived { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
-        if version.is_null() {
+        if by_null {
             self.remove_archived(bucket, key, &archived, &version)?;
         }
         if let Some(place) = &current_place {
@@ -362,9 +442,23 @@ impl Inner {
     }
 }
 
-/// An order behind all of `archived`, which has the newest first.
-fn after(archived: &[Archived]) -> u64 {
-    archived.first().map_or(0, |newest| newest.order + 1).max(now_ns())
+/// Gives `current` its name among the old versions.
+fn keep_in(dir: &Dir, current: &Opened, name: &str) -> Result<(), Errno> {
+    match link_unnamed(&current.file, dir, name) {
+        Err(Errno::EXIST) => {}
+        done => return done,
+    }
+    // A process that died has given it the name before; another file under it was not kept by a Fordway.
+    let there = stat_in(dir, name)?;
+    if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
+        return Ok(());
+    }
+    remove_file(dir, name)?;
+    link_unnamed(&current.file, dir, name)
+}
+
+fn is_delete_marker() -> Error {
+    Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
 }
 
 fn archived_place(bucket: &Bucket, key: &Key, archived: &Archived) -> Place<'static> {
@@ -375,26 +469,25 @@ impl Inner {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionCollector::new(query);
-        let mut archived = self.versioned_keys(bucket, &query.prefix)?;
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The rest of the versions of the key that the page before ended in.
             if self.offer_key(&mut page, bucket, key)? == Step::Full {
                 return Ok(page.finish());
             }
-            archived.retain(|other| other > key);
         }
-        let mut archived = archived.into_iter().peekable();
+        let archived = self.versioned_keys(bucket)?;
+        let mut archived = KeysFrom::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
         let mut keys = query.keys();
         keys.max_keys = fordway_store::MAX_KEYS;
         loop {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
                 while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
-                    if self.offer_key(&mut page, bucket, &key)? == Step::Full {
+                    if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
                         return Ok(page.finish());
                     }
                 }
-                archived.next_if(|key| key == entry.name());
+                archived.next_if(|key| key.as_str() == entry.name());
                 if self.offer_key(&mut page, bucket, entry.name())? == Step::Full {
                     return Ok(page.finish());
                 }
@@ -405,7 +498,7 @@ impl Inner {
             }
         }
         for key in archived {
-            if self.offer_key(&mut page, bucket, &key)? == Step::Full {
+            if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
                 break;
             }
         }
@@ -413,118 +506,137 @@ impl Inner {
     }
 
     fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<Step> {
-        page.offer(key, || match self.versions_to_show(bucket, key) {
+        let dir = OnceCell::new();
+        let list = || match self.versions_to_show(bucket, key, &dir) {
             // Of a key that is closed to the caller nothing is shown, and the others are.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(Vec::new()),
             versions => versions,
-        })
+        };
+        let describe = |(is_latest, shown): (bool, Shown)| {
+            let described = match shown {
+                Shown::Latest(info) => Some(summary(key, info)),
+                Shown::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
+            };
+            Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
+        };
+        page.offer(key, list, describe)
     }
 
-    /// All versions of a key, from the newest to the oldest.
-    fn versions_to_show(&self, bucket: &Bucket, key: &str) -> Result<Vec<VersionSummary>> {
+    /// All versions of a key, from the newest to the oldest, not yet described but for the latest; and the directory of
+    /// the others.
+    fn versions_to_show(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        dir: &OnceCell<File>,
+    ) -> Result<Vec<(VersionId, (bool, Shown))>> {
         let key = Key::new(key)?;
-        let (mut latest, mut versions) = (self.volume.find_object(bucket, &key)?, Vec::new());
+        self.volume.freshen(bucket, &key)?;
+        let (mut latest, mut found) = (self.latest(bucket, &key)?, Vec::new());
         for race in 0..MAX_RACES {
             give_way(race);
-            let version = latest.as_ref().map(Opened::version);
-            versions = self.versions_with(bucket, &key, latest)?;
+            let (opened, archived) = self.volume.archived_in(bucket, &key)?;
+            found = archived;
+            if let Some(opened) = opened {
+                let _ = dir.set(opened);
+            }
             // What became the latest meanwhile, or ceased to be it, may have been missed.
-            latest = self.volume.find_object(bucket, &key)?;
-            if latest.as_ref().map(Opened::version) == version {
+            let now = self.latest(bucket, &key)?;
+            let is_same = version_of(&now) == version_of(&latest);
+            latest = now;
+            if is_same {
                 break;
             }
         }
-        if let Some(newest) = versions.first_mut() {
-            newest.is_latest = true;
-        }
-        Ok(versions)
+        let mut seen = foldhash::HashSet::default();
+        let latest =
+            latest.map(|info| (info.version.clone().unwrap_or_else(VersionId::null), Shown::Latest(info)));
+        let found = found.into_iter().map(|found| (found.version.clone(), Shown::Archived(found)));
+        let once = latest.into_iter().chain(found).filter(|(version, _)| seen.insert(version.clone()));
+        Ok(once.enumerate().map(|(at, (version, shown))| (version, (at == 0, shown))).collect())
     }
 
-    fn versions_with(
+    /// What is said of the key's latest version. Cost: as a HEAD.
+    fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
+        if let Some(place) = plain(bucket, key)
+            && let Some(info) = self.volume.describe(&place)?
+        {
+            return Ok(Some(info));
+        }
+        Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
+    }
+
+    /// As [`Inner::describe_archived`], of a version that may have become the latest since it was listed.
+    fn describe_old(
         &self,
         bucket: &Bucket,
-        key: &Key,
-        latest: Option<Opened>,
-    ) -> Result<Vec<VersionSummary>> {
-        let mut shown: BTreeSet<VersionId> = BTreeSet::new();
-        let mut versions = Vec::new();
-        if let Some(opened) = latest {
-            let version = opened.version();
-            shown.insert(version.clone());
-            versions.push(summary(key, version, opened));
-        }
-        for archived in self.volume.archived(bucket, key)? {
-            if !shown.insert(archived.version.clone()) {
-                continue;
+        key: &str,
+        (dir, found): (Option<&File>, &Archived),
+    ) -> Result<Option<VersionSummary>> {
+        let mut seen = None;
+        for race in 0..MAX_RACES {
+            give_way(race);
+            if let Some(described) = self.describe_archived(bucket, key, (dir, found))? {
+                return Ok(Some(described));
             }
-            versions.extend(self.describe_archived(bucket, key, &archived)?);
+            let now = self.latest(bucket, &Key::new(key)?)?;
+            if version_of(&now) == Some(&Some(found.version.clone())) {
+                return Ok(now.map(|info| summary(key, info)));
+            }
+            // Neither, twice, and nothing changed in between: it is gone.
+            let now = Some(version_of(&now).cloned());
+            if now == seen {
+                break;
+            }
+            seen = now;
         }
-        Ok(versions)
+        Ok(None)
     }
 
-    /// `None` if it is gone by now.
+    /// `None` if it is gone by now. Cost: one `newfstatat`, and one `getxattrat` unless it is bare.
     fn describe_archived(
         &self,
         bucket: &Bucket,
-        key: &Key,
-        found: &Archived,
+        key: &str,
+        (dir, found): (Option<&File>, &Archived),
     ) -> Result<Option<VersionSummary>> {
-        let version = found.version.clone();
         if found.is_marker {
-            let modified = system_time(i64::try_from(found.order).unwrap_or(i64::MAX));
-            let key = key.as_str().to_owned();
             return Ok(Some(VersionSummary {
-                key,
-                version,
+                key: key.to_owned(),
+                version: found.version.clone(),
                 is_latest: false,
-                modified,
+                modified: system_time(i64::try_from(found.order).unwrap_or(i64::MAX)),
                 content: None,
                 checksum: None,
             }));
         }
-        let opened = match self.volume.open_file(bucket, &archived_place(bucket, key, found)) {
+        let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
+        if let Some(dir) = dir
+            && let Ok(Some(info)) = self.volume.describe_in(dir, &found.name())
+        {
+            return Ok(Some(summary(key, as_found(info))));
+        }
+        let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
             // Anybody may put a closed file there: it hides no other version.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
             opened => opened?,
         };
-        Ok(opened.map(|opened| summary(key, version, opened)))
+        Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
     }
 
-    /// Keys with `prefix` that have old versions or delete markers, sorted.
-    fn versioned_keys(&self, bucket: &Bucket, prefix: &str) -> Result<Vec<String>> {
-        let top = versions_dir(bucket);
-        let (mut keys, mut dirs) = (Vec::new(), vec![String::new()]);
-        while let Some(below) = dirs.pop() {
-            let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
-            let dir =
-                match self.volume.root.open_beneath(&path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-                {
-                    Ok(dir) => dir,
-                    Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => continue,
-                    // What one user has closed, or led elsewhere, hides nothing of another's.
-                    Err(Errno::ACCESS | Errno::LOOP) if !below.is_empty() => continue,
-                    Err(errno) => return Err(from_errno(errno, "opening the versions")),
-                };
-            let read = read_dir(dir, |name, kind| {
-                let Ok(name) = std::str::from_utf8(name) else { return };
-                let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
-                match name.ends_with('%') {
-                    true => dirs.push(below),
-                    false if kind == EntryKind::File => {}
-                    false => keys.extend(decode(&below).map(|key| key.as_str().to_owned())),
-                }
-            });
-            read.map_err(|errno| from_errno(errno, "reading the versions"))?;
-        }
-        keys.retain(|key| key.starts_with(prefix));
-        keys.sort_unstable();
-        Ok(keys)
+    /// Keys that have old versions or delete markers.
+    fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
+        self.encoded_keys(versions_dir(bucket), |name, kind| match name.ends_with('%') {
+            true => Encoded::Part,
+            false if kind == EntryKind::File => Encoded::Nothing,
+            false => Encoded::Key,
+        })
     }
 
     /// Whether the bucket has old versions or delete markers.
     pub(crate) fn has_versions(&self, bucket: &Bucket) -> Result<bool> {
-        for key in self.versioned_keys(bucket, "")? {
-            if !self.volume.archived(bucket, &Key::new(key)?)?.is_empty() {
+        for key in self.versioned_keys(bucket)?.iter() {
+            if !self.volume.archived(bucket, key)?.is_empty() {
                 return Ok(true);
             }
         }
@@ -532,14 +644,124 @@ impl Inner {
     }
 }
 
-fn summary(key: &Key, version: VersionId, opened: Opened) -> VersionSummary {
-    let info = opened.into_info().1;
+/// A version that may be shown.
+enum Shown {
+    Latest(ObjectInfo),
+    Archived(Archived),
+}
+
+fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {
+    info.as_ref().map(|info| &info.version)
+}
+
+fn summary(key: &str, info: ObjectInfo) -> VersionSummary {
     VersionSummary {
-        key: key.as_str().to_owned(),
-        version,
+        key: key.to_owned(),
+        version: info.version.unwrap_or_else(VersionId::null),
         is_latest: false,
         modified: info.modified,
         checksum: info.checksum.as_ref().map(Checksum::plan),
         content: Some((info.size, info.etag)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fordway_store::{GetOptions, ObjectVersions, Objects, PutOptions};
+    use fordway_sys::set_xattr;
+
+    use super::*;
+    use crate::layout::ATTRIBUTE;
+    use crate::{PosixConfig, PosixStore};
+
+    struct Root {
+        dir: tempfile::TempDir,
+        store: PosixStore,
+        bucket: Bucket,
+        key: Key,
+    }
+
+    impl Root {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+            let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+            store.create_bucket(&bucket).unwrap();
+            store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+            Root { dir, store, bucket, key }
+        }
+
+        fn put(&self, body: &str) -> VersionId {
+            let made = self.store.put(&self.bucket, &self.key, body.as_bytes(), &PutOptions::default());
+            made.unwrap().version.unwrap()
+        }
+
+        fn listed(&self) -> Vec<VersionId> {
+            let listing = self.store.list_versions(&self.bucket, &VersionsQuery::default()).unwrap();
+            listing.versions.into_iter().map(|version| version.version).collect()
+        }
+
+        fn content(&self, version: &VersionId) -> Vec<u8> {
+            let options = GetOptions::version(version.clone());
+            self.store.get(&self.bucket, &self.key, &options).unwrap().content.into_vec().unwrap()
+        }
+
+        /// Gives the latest version the name that an earlier program would have given it at `time`.
+        fn call_latest(&self, time: u64) -> VersionId {
+            let volume = &self.store.inner.volume;
+            let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
+            let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
+            let seal = Some(crate::record::Seal::of(&opened.stat));
+            let record =
+                crate::record::Record { version: Some(version.clone()), seal, ..opened.record().clone() };
+            set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
+            version
+        }
+    }
+
+    #[test]
+    fn names_say_their_order_or_nothing() {
+        let version = new_version(0).unwrap();
+        assert!(order_in(&version).unwrap().abs_diff(now_ns()) < 60_000_000_000);
+        assert_eq!(order_in(&new_version(u64::MAX - 1).unwrap()), Some(u64::MAX));
+        for other in [
+            "null",
+            "0123456789abcdef0123456789abcdef",
+            "0123456789abcdef.0123456789abcde",
+            "+123456789abcdef.0123456789abcdef",
+        ] {
+            assert_eq!(order_in(&VersionId::new(other).unwrap()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn versions_of_earlier_programs_and_of_fast_clocks_keep_their_order() {
+        let root = Root::new();
+        let mut made = vec![root.put("0")];
+        made.push(root.put("1"));
+        // By a program that names no order, on a node whose clock is an hour ahead.
+        let ahead = now_ns() + 3_600_000_000_000;
+        let versions = root.dir.path().join("bucket/.fordway/versions/k");
+        let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();
+        std::fs::rename(first.path(), versions.join(format!("{ahead:016x}-{}", made[0]))).unwrap();
+        made[1] = root.call_latest(ahead + 1);
+        made.extend(["2", "3"].map(|body| root.put(body)));
+        let options = DeleteOptions::default();
+        made.push(root.store.delete(&root.bucket, &root.key, &options).unwrap().version.unwrap());
+        made.push(root.put("5"));
+        let newest_first: Vec<VersionId> = made.iter().rev().cloned().collect();
+        assert_eq!(root.listed(), newest_first);
+        for (at, version) in made.iter().enumerate().filter(|(at, _)| *at != 4) {
+            assert_eq!(root.content(version), at.to_string().as_bytes());
+        }
+        // What lies under another name than its own says is found all the same.
+        assert_eq!(root.content(&made[0]), b"0");
+        let options = DeleteOptions { version: Some(made[5].clone()), ..Default::default() };
+        root.store.delete(&root.bucket, &root.key, &options).unwrap();
+        assert_eq!(root.listed(), newest_first[1..]);
+        let options = DeleteOptions { version: Some(made[4].clone()), ..Default::default() };
+        assert!(root.store.delete(&root.bucket, &root.key, &options).unwrap().is_marker);
+        assert_eq!(root.listed(), newest_first[2..]);
+        assert_eq!(root.content(&made[3]), b"3");
     }
 }

@@ -219,7 +219,7 @@ impl BucketState {
         let mut page = VersionCollector::new(query);
         let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
         for key in keys {
-            if page.offer(key, || Ok(self.versions_of(key)))? == Step::Full {
+            if page.offer(key, || Ok(self.versions_of(key)), |version| Ok(Some(version)))? == Step::Full {
                 break;
             }
         }
@@ -227,11 +227,12 @@ impl BucketState {
     }
 
     /// All versions of `key`, from the newest to the oldest.
-    fn versions_of(&self, key: &str) -> Vec<VersionSummary> {
+    fn versions_of(&self, key: &str) -> Vec<(VersionId, VersionSummary)> {
         let latest = self.objects.get(key).map(|object| object.summary(key, true));
         let hidden = latest.is_none();
         let older = self.older.get(key).into_iter().flatten().rev().enumerate();
-        latest.into_iter().chain(older.map(|(at, version)| version.summary(key, hidden && at == 0))).collect()
+        let older = older.map(|(at, version)| version.summary(key, hidden && at == 0));
+        latest.into_iter().chain(older).map(|summary| (summary.version.clone(), summary)).collect()
     }
 
     /// What `upload` was completed to, if that is still there.

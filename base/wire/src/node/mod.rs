@@ -1,7 +1,7 @@
 //! The frames of the node lane: what a client and the gateway of its node say to one another.
 //!
 //! Bytes in, bytes out; the sockets are in `client` and `serve`. The protocol is written
-//! down in `docs/wire.md`.
+//! down in `docs/reference/wire.md`.
 //!
 //! * `handshake`: the first bytes of each side, and the proof that a secret is known
 //! * `fields`: what messages are made of, and the store's own types as fields

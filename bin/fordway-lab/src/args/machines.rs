@@ -175,7 +175,7 @@ fn parse_similarity(text: &str) -> Result<f64, String> {
 
 It reads /proc and /sys, mostly without being root, and changes nothing. Only two things are measured: noise, for \
 a second, and the round trip between two MPI ranks, where there is fordway-mpi. What cannot be read is \
-told as such. The checks, and what to do: docs/doctor.md.")]
+told as such. The checks, and what to do: docs/reference/doctor.md.")]
 pub(crate) struct DoctorArgs {
     /// Print settings that address what was found, as a file for that scheduler
     #[arg(long, value_enum)]

@@ -159,7 +159,7 @@ Measures every layer by itself (a copy in memory, a pread, a round trip over a s
 ...), and beside them whole GETs and PUTs that are made of these layers; in random order, block by block. \
 Prints what each layer costs per operation and per MiB, what the layers of each way add up to, what \
 the way really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
-directory, which is removed at the end. docs/ledger.md explains the rungs and the columns.")]
+directory, which is removed at the end. docs/explain/ledger.md explains the rungs and the columns.")]
 pub(crate) struct LedgerArgs {
     /// Ways to take apart [default: all]
     #[arg(long = "path", value_enum, value_name = "WAY")]

@@ -86,8 +86,8 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
   fordway pingpong ping --listen 127.0.0.1:8081 --pong http://127.0.0.1:8080
   curl -so /dev/null -w '%{size_download}\\n' http://127.0.0.1:8081/ping/100000
 
-Who asks ping for /ping/N is answered with N bytes, which ping has from pong. `fordway bench pingpong` starts both \
-in many set-ups and makes the load.")]
+GET /ping/N returns N bytes that ping has fetched from pong. `fordway bench pingpong` starts both in many set-ups \
+and makes the load.")]
 pub(crate) struct PingpongArgs {
     /// Which end.
     #[command(subcommand)]

@@ -124,11 +124,10 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
   curl --unix-socket /run/fordway/node.sock http://localhost/bucket/key
 
 Every directory in ROOT is a bucket, every file below it an object. Programs reach them by the \
-endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway does each \
-request as its caller, and the kernel decides what they may; run by a user, it serves that user alone. \
+endpoint unix://SOCKET, without a key: the kernel says who calls. Run by root, the gateway carries out each \
+request as its caller, with that user's permissions; run by a user, it serves that user alone. \
 When the gateway is ready it prints one line with its endpoints. SIGTERM and Ctrl-C finish the \
-requests in progress. The socket speaks S3 over HTTP too, to whoever begins with it, and looks at no \
-signature. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and \
+requests in progress. On the same socket, clients may also speak S3 over HTTP; signatures are not checked. By TCP clients must know the key pair of AWS_ACCESS_KEY_ID and \
 AWS_SECRET_ACCESS_KEY; without them a pair is made and printed.")]
 pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets

@@ -283,10 +283,10 @@ const OPTIONS: [(&str, Verdict, &str); 2] = [
     (
         "exclude",
         Verdict::Exclude,
-        "Leave out what fits this pattern, held against the path below the source; of all --exclude and \
-         --include the last that fits decides",
+        "Leave out what matches this pattern, compared with the path below the source; the last --exclude \
+         or --include that matches decides",
     ),
-    ("include", Verdict::Include, "Take what fits this pattern although an earlier --exclude fits it"),
+    ("include", Verdict::Include, "Take what matches this pattern although an earlier --exclude matches it"),
 ];
 
 impl Args for Filters {

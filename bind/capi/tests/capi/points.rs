@@ -91,7 +91,9 @@ fn nothing_is_written_after_a_cancel_or_close() {
 /// The example of the manual does what it says there, as C and with a header that C++ takes.
 #[test]
 fn the_example_of_the_manual_runs() {
-    let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/capi.md")).unwrap();
+    let manual =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/capi.md"))
+            .unwrap();
     let source = manual.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
     let directory = TempDir::new().unwrap();
     let (path, program) = (directory.path().join("example.c"), directory.path().join("example"));

@@ -1,4 +1,4 @@
-"""Cost models of requests, fitted to measurements and held against them (`docs/model.md`).
+"""Cost models of requests, fitted to measurements and held against them (`docs/explain/model.md`).
 
 `readers`, `read_csv`, `read_text` and `read_run` make `points.Points` of files; `checks` refuses what cannot
 be true; `quantities` reads numbers with units; `terms` turns counters into the times that models are made of;

@@ -34,7 +34,7 @@ EXAMPLES = """examples:
       --network-bandwidth 5900MB/s --rtt 60us
 
 The exit status is 2 if measurements or options cannot be used, else 0.
-docs/model.md explains the models and the figures.
+docs/explain/model.md explains the models and the figures.
 """
 
 

@@ -1,5 +1,5 @@
 """Reading CSV tables by their header names: a name says what and in which unit, such as `obj_size_B`,
-`lat_avg_us`, `server_CUC_cycles` (`docs/model.md` has the list).
+`lat_avg_us`, `server_CUC_cycles` (`docs/explain/model.md` has the list).
 """
 
 import io

@@ -1,5 +1,5 @@
 """Reading our own runs: `NAME.run/`, its `run.json`, or what `bench rest --json` printed
-(`docs/run-file.md`).
+(`docs/reference/run-file.md`).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Reading what `likwid-perfctr` prints (`docs/load.md` says what is known of the form)."""
+"""Reading what `likwid-perfctr` prints (`docs/reference/bench.md` says what is known of the form)."""
 
 import csv
 import re

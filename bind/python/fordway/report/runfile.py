@@ -1,4 +1,4 @@
-"""Reading a run directory (`docs/run-file.md` describes it field by field)."""
+"""Reading a run directory (`docs/reference/run-file.md` describes it field by field)."""
 
 import json
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 //! Set-ups: how two programs, ping and pong, are started, and what network is between them. Each is a small
-//! TOML file ([how to write one](../../../docs/layers.md)); the usual ones are built in. Words in braces stand for what is
+//! TOML file (`docs/reference/networks.md` says how to write one); the usual ones are built in. Words in braces stand for what is
 //! known only when a set-up is started. A [`Wire`] is what lies between the two networks, and how TCP behaves in all of them.
 
 mod running;

@@ -354,7 +354,7 @@ fn line(points: &Points) -> Piece {
 /// A fit whose median error at sizes left out is larger is called poor.
 pub const FIT_MEDIAN_PERCENT_MAX: f64 = 10.0;
 
-/// One line for each line of each rung's fit. `docs/ledger.md` explains the columns.
+/// One line for each line of each rung's fit. `docs/explain/ledger.md` explains the columns.
 pub fn rung_table(account: &Account) -> String {
     let mut rows = vec![
         ["rung", "sizes", "per operation", "per MiB", "left out, median", "largest"]

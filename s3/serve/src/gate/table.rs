@@ -252,11 +252,11 @@ mod tests {
     /// What is passed over is written where users find it.
     #[test]
     fn what_is_harmless_is_documented() {
-        let docs = include_str!("../../../../docs/semantics.md");
+        let docs = include_str!("../../../../docs/reference/semantics.md");
         for word in TABLE.harmless_parameters.iter().chain(&TABLE.harmless_headers) {
             let star = if word.is_prefix { "*" } else { "" };
             let name = format!("`{}{star}`", word.name);
-            assert!(docs.contains(&name), "docs/semantics.md does not name {name}");
+            assert!(docs.contains(&name), "docs/reference/semantics.md does not name {name}");
         }
     }
 }

@@ -167,7 +167,7 @@ fn doubts(account: &Account, printed: &[u64]) -> Vec<String> {
     large
         .map(|entry| {
             format!(
-                "{} of {}: {:.0} % of the time is in no rung; docs/ledger.md says where such time was found",
+                "{} of {}: {:.0} % of the time is in no rung; docs/explain/ledger.md says where such time was found",
                 entry.path,
                 bytes_text(entry.size_bytes),
                 100.0 * entry.residual_share.value

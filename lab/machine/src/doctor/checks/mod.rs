@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_check() {
-        let manual = include_str!("../../../../../docs/doctor.md");
+        let manual = include_str!("../../../../../docs/reference/doctor.md");
         for Check { name, richter, .. } in CHECKS {
             let points = richter.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
             let rows = [format!("| `{name}` | {points} |"), format!("| `{name}`* | {points} |")];

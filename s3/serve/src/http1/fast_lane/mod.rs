@@ -1,5 +1,5 @@
-//! Reads that need no S3 layer: signed GET and HEAD of an object, or of a range of it, as nearly all
-//! clients send them.
+//! Reads that need no S3 layer: GET and HEAD of an object, or of a range of it, signed in a header or in a presigned URL,
+//! as nearly all clients send them.
 //!
 //! Nothing is ever refused here. A request is answered if its signature is right and everything about it is plain; whatever else it
 //! may be, a bad signature, a missing object and one that would have to be waited for included, goes the common way, which
@@ -8,6 +8,7 @@
 mod signature;
 
 pub(crate) use signature::Verifier;
+use signature::{Presigned, decoded};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl FastLane {
         let plain = Plain::read(head)?;
         trace.parsed(0);
         let user = match caller {
-            Caller::Remote(_) => self.signer(head, plain.signature?)?,
+            Caller::Remote(_) => self.signer(head, plain.signature.as_ref()?)?,
             Caller::Peer(user) => user.clone(),
         };
         let (bucket, key) = plain.names(&self.domains)?;
@@ -61,11 +62,21 @@ impl FastLane {
 
 impl FastLane {
     /// The signer of a request; `None` unless all is well.
-    fn signer(&self, head: &Head<'_>, signature: Signature<'_>) -> Option<Arc<User>> {
-        let authorization = Authorization::parse(signature.authorization)?;
-        let user = self.users.find(authorization.access_key).filter(|_| self.users.is_available())?;
-        let verifier = &user.keys.as_ref()?.verifier;
-        verifier.has_signed(head, signature, &authorization).then_some(user)
+    fn signer(&self, head: &Head<'_>, signature: &Signature<'_>) -> Option<Arc<User>> {
+        let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
+        match signature {
+            Signature::Header(stated) => {
+                let authorization = Authorization::parse(stated.authorization)?;
+                let user = find(authorization.access_key)?;
+                let verifier = &user.keys.as_ref()?.verifier;
+                verifier.has_signed(head, *stated, &authorization).then_some(user)
+            }
+            Signature::Query(stated) => {
+                let user = find(stated.authorization()?.access_key)?;
+                let verifier = &user.keys.as_ref()?.verifier;
+                verifier.has_presigned(head, stated).then_some(user)
+            }
+        }
     }
 }
 
@@ -102,35 +113,46 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 /// A read of an object with nothing unusual about it; the signature is still to be checked.
-pub(super) struct Plain<'h> {
-    pub(super) is_head: bool,
+struct Plain<'h> {
+    is_head: bool,
     host: &'h str,
     path: &'h str,
     /// `None` for the whole object.
-    pub(super) range: Option<ByteRange>,
+    range: Option<ByteRange>,
     if_match: Option<&'h str>,
-    pub(super) wants_checksum: bool,
+    wants_checksum: bool,
     /// `None` where a part of it is missing.
-    pub(super) signature: Option<Signature<'h>>,
+    signature: Option<Signature<'h>>,
 }
 
 /// What says by whom a request is signed, and over what; still to be checked.
+enum Signature<'h> {
+    Header(Stated<'h>),
+    /// A presigned URL.
+    Query(Presigned<'h>),
+}
+
+/// What the headers of a signed request say.
 #[derive(Clone, Copy)]
-pub(super) struct Signature<'h> {
-    pub(super) authorization: &'h str,
-    pub(super) amz_date: &'h str,
-    pub(super) payload_hash: &'h str,
+struct Stated<'h> {
+    authorization: &'h str,
+    amz_date: &'h str,
+    payload_hash: &'h str,
 }
 
 impl<'h> Plain<'h> {
     /// `None` for what is not plain.
-    pub(super) fn read(head: &Head<'h>) -> Option<Self> {
+    fn read(head: &Head<'h>) -> Option<Self> {
         let is_head = match head.method {
             "GET" => false,
             "HEAD" => true,
             _ => return None,
         };
-        if head.framing != Framing::Length(0) || !is_canonical(head.target) {
+        let (path, query) = match head.target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (head.target, None),
+        };
+        if head.framing != Framing::Length(0) || !is_canonical(path) {
             return None;
         }
         let [mut host, mut authorization, mut amz_date, mut payload_hash] = [None; 4];
@@ -152,32 +174,36 @@ impl<'h> Plain<'h> {
                 return None;
             }
         }
+        let signature = match query {
+            None => authorization.zip(amz_date).zip(payload_hash).map(
+                |((authorization, amz_date), payload_hash)| {
+                    Signature::Header(Stated { authorization, amz_date, payload_hash })
+                },
+            ),
+            // A request that is signed twice is left to the common way.
+            Some(_) if authorization.or(amz_date).or(payload_hash).is_some() => return None,
+            Some(query) => Some(Signature::Query(Presigned::read(path, query)?)),
+        };
         let plain = Plain {
             is_head,
             host: host?,
-            path: head.target,
+            path,
             range: range.map_or(Some(None), |range| parse_range(range).map(Some))?,
             if_match: if_match.map_or(Some(None), |tag| unquoted(tag).map(Some))?,
             wants_checksum: checksum == Some("ENABLED"),
-            signature: authorization.zip(amz_date).zip(payload_hash).map(
-                |((authorization, amz_date), payload_hash)| Signature {
-                    authorization,
-                    amz_date,
-                    payload_hash,
-                },
-            ),
+            signature,
         };
         let is_usual = checksum.is_none() || plain.wants_checksum;
         (is_usual && !(is_head && range.is_some())).then_some(plain)
     }
 
     /// What must hold of the object.
-    pub(super) fn conditions(&self) -> Conditions {
+    fn conditions(&self) -> Conditions {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
     /// The object; `None` where the names are not an object's.
-    pub(super) fn names(&self, domains: &Domains) -> Option<(Bucket, Key)> {
+    fn names(&self, domains: &Domains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {
             Some(bucket) => (bucket, path),
@@ -201,38 +227,12 @@ fn is(name: &str, known: &str) -> bool {
 /// Whether a target is a path, encoded exactly as signatures want it: then there is one spelling only,
 /// and nothing to argue about.
 fn is_canonical(target: &str) -> bool {
-    let bytes = target.as_bytes();
-    let mut at = 0;
-    while at < bytes.len() {
-        at += match bytes[at] {
-            b'%' => match bytes.get(at + 1..at + 3).and_then(decoded) {
-                Some(byte) if !is_unreserved(byte) && byte != b'/' => 3,
-                _ => return false,
-            },
-            b'/' => 1,
-            byte if is_unreserved(byte) => 1,
-            _ => return false,
-        };
-    }
     target.starts_with('/')
-}
-
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
-}
-
-/// Two hexadecimal digits in capitals.
-fn decoded(digits: &[u8]) -> Option<u8> {
-    let value = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    };
-    Some(value(digits[0])? * 16 + value(digits[1])?)
+        && target.split('/').all(|part| decoded(part).is_some_and(|text| !text.contains('/')))
 }
 
 /// All but the headers of the connection; `None` where a value cannot stand in a header.
-pub(super) fn written_head(
+fn written_head(
     status: StatusCode,
     info: &ObjectInfo,
     range: &Range<u64>,
@@ -259,10 +259,10 @@ pub(super) fn written_head(
 mod tests {
     use std::mem::MaybeUninit;
     use std::net::SocketAddr;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use fordway_store::{MemoryStore, Objects, PutOptions};
-    use fordway_wire::sigv4::{SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+    use fordway_wire::sigv4::{PresignedRequest, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 
     use super::*;
     use crate::Identity;
@@ -326,6 +326,52 @@ mod tests {
         for range in [&[("range", "bytes=1-2")][..], &[]] {
             let further = if range.is_empty() { "range: bytes=1-2\r\n" } else { "" };
             assert_eq!(sent("GET /bucket/a%20b", range, further), Some(206));
+        }
+    }
+
+    /// The head of a presigned request, made `age` ago for a minute.
+    fn presigned(lane: &Lane, method: &str, age: Duration) -> String {
+        let (path, time) = ("/bucket/a%20b", SystemTime::now() - age);
+        let request = PresignedRequest { method, host: "h", path, parameters: &[] };
+        let key = SigningKey::new(&lane.identity.secret_key, time, "us-east-1", "s3");
+        let query = key.presigned_query(&lane.identity.access_key, None, time, 60, &request);
+        format!("{method} {path}?{query} HTTP/1.1\r\nhost: h\r\n\r\n")
+    }
+
+    #[test]
+    fn a_presigned_url_is_plain() {
+        let (lane, now) = (Lane::new(), Duration::ZERO);
+        assert_eq!(lane.status(&presigned(&lane, "GET", now)), Some(200));
+        assert_eq!(lane.status(&presigned(&lane, "HEAD", now)), Some(200));
+        let ranged = presigned(&lane, "GET", now).replacen("\r\n\r\n", "\r\nrange: bytes=1-2\r\n\r\n", 1);
+        assert_eq!(lane.status(&ranged), Some(206));
+    }
+
+    #[test]
+    fn a_presigned_url_is_left_to_the_common_way_where_anything_is_wrong() {
+        let (lane, now) = (Lane::new(), Duration::ZERO);
+        assert_eq!(lane.status(&presigned(&lane, "GET", Duration::from_secs(61))), None, "it has expired");
+        assert_eq!(lane.status(&presigned(&lane, "PUT", now)), None);
+        let good = presigned(&lane, "GET", now);
+        for (from, to) in [
+            ("GET", "HEAD"),
+            ("a%20b", "a%20c"),
+            ("host: h", "host: g"),
+            ("Expires=60", "Expires=61"),
+            ("Expires=60", "Expires=604801"),
+            ("us-east-1", "us-east-2"),
+            ("%2F", "%2f"),
+            ("%2F", "/"),
+            ("SHA256&", "SHA512&"),
+            ("Signature=", "Signature=0"),
+            ("&X-Amz-Date", "&X-Amz-Expires=60&X-Amz-Date"),
+            ("&X-Amz-Date", "&versionId=1&X-Amz-Date"),
+            ("&X-Amz-Date", "&response-expires=x&X-Amz-Date"),
+            ("host: h", "host: h\r\nx-amz-checksum-mode: ENABLED"),
+            ("host: h", "host: h\r\nx-amz-date: 20260101T000000Z"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            assert_eq!(lane.status(&good.replacen(from, to, 1)), None, "{from} -> {to}");
         }
     }
 

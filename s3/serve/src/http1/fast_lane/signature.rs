@@ -1,13 +1,15 @@
-//! Whether a plain read is signed, by whom it must be, now, and over all that matters.
+//! Whether a plain read is signed, by whom it must be, now, and over all that matters: in its headers, or in its URL.
 
+use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fordway_wire::date::parse_amz_date;
-use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{Authorization, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use percent_encoding::percent_decode_str;
 
 use crate::Identity;
-use crate::http1::fast_lane::Signature;
+use crate::http1::fast_lane::Stated;
 use crate::http1::head::Head;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
@@ -38,12 +40,10 @@ impl Verifier {
     pub(super) fn has_signed(
         &self,
         head: &Head<'_>,
-        stated: Signature<'_>,
+        stated: Stated<'_>,
         authorization: &Authorization<'_>,
     ) -> bool {
-        let is_for_us = authorization.access_key == self.identity.access_key
-            && authorization.service == "s3"
-            && is_region(authorization.region);
+        let is_for_us = self.is_for_us(authorization);
         let is_body_covered = stated.payload_hash == UNSIGNED_PAYLOAD || stated.payload_hash == EMPTY_HASH;
         if !is_for_us || !is_body_covered || !is_now(stated.amz_date, authorization.day) {
             return false;
@@ -63,6 +63,32 @@ impl Verifier {
                 payload_hash: stated.payload_hash,
             },
         )
+    }
+
+    /// As [`Verifier::has_signed`], of a presigned URL.
+    pub(super) fn has_presigned(&self, head: &Head<'_>, stated: &Presigned<'_>) -> bool {
+        let Some(authorization) = stated.authorization() else { return false };
+        if !self.is_for_us(&authorization) || !stated.is_valid_now(authorization.day) {
+            return false;
+        }
+        let mut room = [("", ""); SIGNED_MAX];
+        let Some(headers) = signed_headers(head, authorization.signed_headers, &mut room) else {
+            return false;
+        };
+        let request = SignedRequest {
+            method: head.method,
+            path: stated.path,
+            query: &stated.canonical_query,
+            headers,
+            payload_hash: UNSIGNED_PAYLOAD,
+        };
+        self.verifies(&authorization, stated.amz_date, &request)
+    }
+
+    fn is_for_us(&self, authorization: &Authorization<'_>) -> bool {
+        authorization.access_key == self.identity.access_key
+            && authorization.service == "s3"
+            && is_region(authorization.region)
     }
 
     fn verifies(
@@ -88,6 +114,113 @@ impl Verifier {
         }
         is_right
     }
+}
+
+/// Parameters of a presigned URL in the order of a canonical query; what SDKs add changes nothing.
+const PARAMETERS: [&str; 7] = [
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-Signature",
+    "X-Amz-SignedHeaders",
+    "x-id",
+];
+const AT_SIGNATURE: usize = 4;
+
+/// What a presigned URL says, not yet checked.
+pub(super) struct Presigned<'h> {
+    path: &'h str,
+    credential: Cow<'h, str>,
+    signed_headers: Cow<'h, str>,
+    signature: &'h str,
+    amz_date: &'h str,
+    expires_s: u64,
+    canonical_query: String,
+}
+
+impl<'h> Presigned<'h> {
+    /// `None` where any other parameter is there, one is there twice or spelt in another way than the canonical one.
+    pub(super) fn read(path: &'h str, query: &'h str) -> Option<Self> {
+        let mut found = [None; PARAMETERS.len()];
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=')?;
+            let at = PARAMETERS.iter().position(|known| *known == name)?;
+            if found[at].replace(value).is_some() {
+                return None;
+            }
+        }
+        let [algorithm, credential, amz_date, expires, signature, signed_headers, id] = found;
+        let is_usual =
+            algorithm == Some("AWS4-HMAC-SHA256") && matches!(id, None | Some("GetObject" | "HeadObject"));
+        let expires =
+            expires.filter(|text| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let mut canonical_query = String::with_capacity(query.len());
+        for (at, (name, value)) in PARAMETERS.iter().zip(found).enumerate() {
+            let Some(value) = value.filter(|_| at != AT_SIGNATURE) else { continue };
+            let between = if canonical_query.is_empty() { "" } else { "&" };
+            canonical_query.extend([between, name, "=", value]);
+        }
+        let presigned = Presigned {
+            path,
+            credential: decoded(credential?)?,
+            signed_headers: decoded(signed_headers?)?,
+            signature: signature.filter(|text| text.len() == 64)?,
+            amz_date: amz_date?,
+            expires_s: expires.parse().ok()?,
+            canonical_query,
+        };
+        is_usual.then_some(presigned)
+    }
+
+    /// Who signs, and what; `None` for a credential that is none.
+    pub(super) fn authorization(&self) -> Option<Authorization<'_>> {
+        let mut scope = self.credential.split('/');
+        let [access_key, day, region, service, end] =
+            std::array::from_fn(|_| scope.next().unwrap_or_default());
+        let is_whole = end == "aws4_request" && scope.next().is_none();
+        let (signed_headers, signature) = (&*self.signed_headers, self.signature);
+        is_whole.then_some(Authorization { access_key, day, region, service, signed_headers, signature })
+    }
+
+    /// Whether it was made on `day`, and holds by now and still.
+    fn is_valid_now(&self, day: &str) -> bool {
+        let Some(signed) = parse_amz_date(self.amz_date) else { return false };
+        let Ok(age) = SystemTime::now().duration_since(signed) else { return false };
+        let is_of_day = self.amz_date.starts_with(day) && day.len() == 8;
+        is_of_day && self.expires_s <= MAX_EXPIRES_S && age < Duration::from_secs(self.expires_s)
+    }
+}
+
+/// What `text` is the canonical encoding of; `None` where it is none, or not UTF-8.
+pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        at += match bytes[at] {
+            b'%' => match bytes.get(at + 1..at + 3).and_then(byte_of) {
+                Some(byte) if !is_unreserved(byte) => 3,
+                _ => return None,
+            },
+            byte if is_unreserved(byte) => 1,
+            _ => return None,
+        };
+    }
+    percent_decode_str(text).decode_utf8().ok()
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+}
+
+/// Two hexadecimal digits in capitals.
+fn byte_of(digits: &[u8]) -> Option<u8> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    };
+    Some(value(digits[0])? * 16 + value(digits[1])?)
 }
 
 fn is_now(amz_date: &str, day: &str) -> bool {

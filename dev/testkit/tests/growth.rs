@@ -1,0 +1,119 @@
+//! What a call costs beside ten and forty times as much: counted in system calls, which do not depend on the machine.
+
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{
+    Bucket, GetOptions, Key, ListQuery, ObjectVersions, Objects, PutOptions, VersionId, Versioning,
+    VersionsQuery,
+};
+use fordway_sys::fault::{Plan, run};
+use tempfile::TempDir;
+
+/// How much lies beside what is asked for.
+const SIZES: [usize; 3] = [100, 1_000, 4_000];
+
+fn open() -> (TempDir, PosixStore, Bucket) {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    store.create_bucket(&bucket).unwrap();
+    (dir, store, bucket)
+}
+
+fn key(key: &str) -> Key {
+    Key::new(key).unwrap()
+}
+
+fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
+    store.put(bucket, &key(name), b"content", &PutOptions::default()).unwrap().version
+}
+
+/// System calls of the second of two such calls: the first fills what is remembered.
+fn calls(mut act: impl FnMut()) -> usize {
+    act();
+    run(Plan::default(), act).1.len()
+}
+
+/// Errors: panics where the last of `counts` is over `ratio` times the first.
+#[track_caller]
+fn assert_flat(what: &str, counts: &[usize], ratio: f64) {
+    let (least, most) = (counts[0], counts[counts.len() - 1]);
+    assert!(most as f64 <= least as f64 * ratio, "{what}: {counts:?} system calls at {SIZES:?}");
+}
+
+#[test]
+fn a_key_with_many_versions_costs_what_one_with_few_does() {
+    let (mut puts, mut gets, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+    for size in SIZES {
+        let (_dir, store, bucket) = open();
+        store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+        let versions: Vec<_> = (0..size).map(|_| put(&store, &bucket, "k").unwrap()).collect();
+        let middle = GetOptions::version(versions[size / 2].clone());
+        puts.push(calls(|| drop(put(&store, &bucket, "k"))));
+        gets.push(calls(|| drop(store.get(&bucket, &key("k"), &middle).unwrap())));
+        heads.push(calls(|| drop(store.head(&bucket, &key("k"), &middle).unwrap())));
+    }
+    assert_flat("put", &puts, 1.2);
+    assert_flat("get by version", &gets, 1.2);
+    assert_flat("head by version", &heads, 1.2);
+}
+
+#[test]
+fn a_page_of_versions_describes_what_it_shows() {
+    let mut pages = Vec::new();
+    for size in SIZES {
+        let (_dir, store, bucket) = open();
+        store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+        (0..size).for_each(|_| drop(put(&store, &bucket, "k")));
+        let query = VersionsQuery { max_keys: 50, ..Default::default() };
+        // Names of the directory are read in large pieces: these alone may grow.
+        let page = || assert_eq!(store.list_versions(&bucket, &query).unwrap().versions.len(), 50);
+        pages.push(run(Plan::default(), page).1.iter().filter(|call| **call != "getdents64").count());
+    }
+    assert_flat("page of versions", &pages, 1.2);
+}
+
+#[test]
+fn a_page_among_many_keys_costs_what_one_among_few_does() {
+    for (what, name) in
+        [("plain", (|at| format!("k{at:06}")) as fn(usize) -> String), ("odd", |at| format!("run//e{at:06}"))]
+    {
+        let (mut pages, mut below) = (Vec::new(), Vec::new());
+        for size in SIZES {
+            let (_dir, store, bucket) = open();
+            (0..size).for_each(|at| drop(put(&store, &bucket, &name(at))));
+            // A change within a tick of the clock cannot be told from none, so nothing is remembered of it.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let middle = Some(name(size / 2 - 1));
+            let query = ListQuery { start_after: middle, max_keys: 50, ..Default::default() };
+            let page = |query: &ListQuery| store.list(&bucket, query).unwrap().entries.len();
+            page(&query);
+            pages.push(calls(|| assert_eq!(page(&query), 50)));
+            let query = ListQuery { prefix: name(7), ..Default::default() };
+            page(&query);
+            below.push(calls(|| assert_eq!(page(&query), 1)));
+        }
+        assert_flat(&format!("page of {what} keys"), &pages, 1.2);
+        assert_flat(&format!("prefix of {what} keys"), &below, 1.2);
+    }
+}
+
+#[test]
+fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
+    let (_dir, store, bucket) = open();
+    store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+    for at in 0..2 * 1_000 {
+        put(&store, &bucket, &format!("k{:06}", at % 1_000));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let all = || {
+        let mut query = VersionsQuery { max_keys: 1_000, ..Default::default() };
+        let mut count = 0;
+        loop {
+            let page = store.list_versions(&bucket, &query).unwrap();
+            count += page.versions.len();
+            let Some((key, version)) = page.next else { return assert_eq!(count, 2_000) };
+            (query.key_after, query.version_after) = (Some(key), version);
+        }
+    };
+    let per_version = calls(all) as f64 / 2_000.0;
+    assert!(per_version <= 8.0, "{per_version} system calls for each version");
+}
