@@ -1,6 +1,7 @@
 //! The one list of what can go wrong, and the sentence a person reads when it does.
 
 use std::fmt;
+use std::io;
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -214,6 +215,27 @@ impl Error {
     /// How often the operation was tried.
     pub fn tries(&self) -> u32 {
         self.0.tries
+    }
+}
+
+/// The process's, and the system's, table of open files is full; the same numbers on every Unix.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+/// The one table from errors of the operating system. What a missing file means depends on who asks, so that is `Io`.
+impl From<&io::Error> for ErrorKind {
+    fn from(error: &io::Error) -> Self {
+        match error.kind() {
+            _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => ErrorKind::TooManyOpenFiles,
+            io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
+            io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
+            io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+            io::ErrorKind::InvalidFilename => ErrorKind::KeyTooLong,
+            io::ErrorKind::FileTooLarge => ErrorKind::EntityTooLarge,
+            io::ErrorKind::TimedOut => ErrorKind::Timeout,
+            _ => ErrorKind::Io,
+        }
     }
 }
 

@@ -82,23 +82,9 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// The system's, and the process's, table of open files is full; the same numbers on every Unix.
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-
 /// Gives an operating-system error its kind and says what was done to which file.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
-    let kind = match error.kind() {
-        _ if matches!(error.raw_os_error(), Some(ENFILE | EMFILE)) => ErrorKind::TooManyOpenFiles,
-        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-        io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
-        io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
-        io::ErrorKind::InvalidFilename => ErrorKind::KeyTooLong,
-        io::ErrorKind::TimedOut => ErrorKind::Timeout,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, format!("{doing} {path}")).caused_by(error)
+    Error::new(ErrorKind::from(&error), format!("{doing} {path}")).caused_by(error)
 }
 
 #[cfg(test)]
@@ -132,7 +118,7 @@ mod tests {
     fn a_missing_file_is_not_found() {
         let error = file_error("opening", "x", io::ErrorKind::NotFound.into());
         assert_eq!(Exit::of(&error), Exit::NotFound);
-        let full = file_error("opening", "x", io::Error::from_raw_os_error(EMFILE));
+        let full = file_error("opening", "x", io::Error::from_raw_os_error(24));
         assert_eq!(full.kind(), ErrorKind::TooManyOpenFiles);
         assert_eq!(Exit::of(&file_error("opening", "x", io::ErrorKind::StorageFull.into())), Exit::NoSpace);
     }

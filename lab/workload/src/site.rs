@@ -78,9 +78,8 @@ impl Site {
             Kind::Files { parent } => fs::create_dir(parent.join(self.name.as_str())).map_err(|error| {
                 let kind = match error.kind() {
                     io::ErrorKind::AlreadyExists => ErrorKind::BucketAlreadyOwnedByYou,
-                    io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
                     io::ErrorKind::NotFound => ErrorKind::InvalidArgument,
-                    _ => ErrorKind::Io,
+                    _ => ErrorKind::from(&error),
                 };
                 let what = format!("making the directory {} in {}", self.name, parent.display());
                 Error::new(kind, what).caused_by(error)

@@ -131,11 +131,7 @@ impl Target for StoreTarget {
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
-        std::io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-        std::io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
-        std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
-        _ => ErrorKind::Io,
+        _ => ErrorKind::from(&error),
     };
     Error::new(kind, "").caused_by(error).during(doing, lane, "files", key.as_str())
 }

@@ -126,9 +126,9 @@ fn find_files(dir: &Path) -> Result<Found> {
 }
 
 fn cannot_open(dir: &Path, error: std::io::Error) -> Error {
-    let kind = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        _ => ErrorKind::InvalidArgument,
+    let kind = match ErrorKind::from(&error) {
+        ErrorKind::Io => ErrorKind::InvalidArgument,
+        kind => kind,
     };
     Error::new(kind, format!("the directory {} cannot be read", dir.display())).caused_by(error)
 }

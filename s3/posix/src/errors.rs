@@ -7,26 +7,40 @@ use fordway_sys::Errno;
 
 /// The kind that `errno` means while an object is worked on, and why.
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
-    let (kind, why) = match errno {
-        Errno::NOSPC => (ErrorKind::NoSpace, "the file system is full"),
-        Errno::DQUOT => (ErrorKind::QuotaExceeded, "the quota is used up"),
-        Errno::ROFS => (ErrorKind::ReadOnly, "the file system is read-only"),
-        Errno::ACCESS | Errno::PERM => (ErrorKind::AccessDenied, "permission denied"),
-        Errno::XDEV | Errno::LOOP => (
-            ErrorKind::AccessDenied,
-            "a symbolic link leads where it may not: out of the root (or, for a user with some buckets only, out of the bucket), in a circle, or into .fordway",
-        ),
-        Errno::NAMETOOLONG => (ErrorKind::KeyTooLong, "the path is longer than the file system takes"),
-        Errno::FBIG => (ErrorKind::EntityTooLarge, "the file is larger than the file system takes"),
-        Errno::MFILE | Errno::NFILE => (ErrorKind::TooManyOpenFiles, "no file descriptor is left"),
-        Errno::NOENT | Errno::NOTDIR => (ErrorKind::NoSuchKey, "it is not there"),
-        Errno::STALE => {
-            let why = format!("{doing}: another node has removed it meanwhile; try again");
-            return Error::new(ErrorKind::ConditionalConflict, why).caused_by(std::io::Error::from(errno));
-        }
-        _ => return Error::new(ErrorKind::Io, doing).caused_by(std::io::Error::from(errno)),
+    let error = std::io::Error::from(errno);
+    let kind = match errno {
+        Errno::XDEV | Errno::LOOP => ErrorKind::AccessDenied,
+        Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchKey,
+        Errno::STALE => ErrorKind::ConditionalConflict,
+        _ => ErrorKind::from(&error),
     };
-    Error::new(kind, format!("{doing}: {why}"))
+    match why(kind, errno) {
+        Some(why) => Error::new(kind, format!("{doing}: {why}")),
+        None if errno == Errno::STALE => {
+            let why = format!("{doing}: another node has removed it meanwhile; try again");
+            Error::new(kind, why).caused_by(error)
+        }
+        None => Error::new(kind, doing).caused_by(error),
+    }
+}
+
+/// What a kind means here; `None` where the system's own words say it.
+fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
+            "a symbolic link leads where it may not: out of the root (or, for a user with some buckets only, out of the \
+             bucket), in a circle, or into .fordway"
+        }
+        ErrorKind::AccessDenied => "permission denied",
+        ErrorKind::NoSpace => "the file system is full",
+        ErrorKind::QuotaExceeded => "the quota is used up",
+        ErrorKind::ReadOnly => "the file system is read-only",
+        ErrorKind::KeyTooLong => "the path is longer than the file system takes",
+        ErrorKind::EntityTooLarge => "the file is larger than the file system takes",
+        ErrorKind::TooManyOpenFiles => "no file descriptor is left",
+        ErrorKind::NoSuchKey => "it is not there",
+        _ => return None,
+    })
 }
 
 /// Whether it comes of a file that another node has removed from the server.

@@ -262,13 +262,7 @@ impl<'a> Part<'a> {
 }
 
 fn io_error(error: io::Error) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
-        io::ErrorKind::QuotaExceeded => ErrorKind::QuotaExceeded,
-        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, "writing the file that grows").caused_by(error)
+    Error::new(ErrorKind::from(&error), "writing the file that grows").caused_by(error)
 }
 
 /// Numbers of units, as runs that neither touch nor overlap: the first of each, and the one behind its last.
