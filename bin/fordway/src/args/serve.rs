@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
+use fordway_posix::Consistency;
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 
@@ -59,6 +60,9 @@ pub struct ServeArgs {
     /// Which conditions on writes hold
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
+    /// How old what a read tells may be, on a file system that other nodes change too
+    #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
+    pub consistency: ConsistencyArg,
     /// Users with keys, uids and buckets (TOML, mode 0600), in place of the one key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
@@ -104,6 +108,24 @@ pub enum ConditionsArg {
     All,
     /// If-None-Match: * alone; for mounts whose locks do not hold between nodes
     NoneMatchOnly,
+}
+
+/// How old what a read tells may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConsistencyArg {
+    /// As old as the caches of this node: seconds on NFS
+    FileSystem,
+    /// Not older than the request, for some round trips to the file server
+    Strong,
+}
+
+impl From<ConsistencyArg> for Consistency {
+    fn from(arg: ConsistencyArg) -> Self {
+        match arg {
+            ConsistencyArg::FileSystem => Consistency::FileSystem,
+            ConsistencyArg::Strong => Consistency::Strong,
+        }
+    }
 }
 
 /// Where to listen. Errors: as clap shows them, with an example.
@@ -161,6 +183,9 @@ pub struct NodeArgs {
     /// Which conditions on writes hold
     #[arg(long, value_enum, default_value_t = ConditionsArg::All)]
     pub conditions: ConditionsArg,
+    /// How old what a read tells may be, on a file system that other nodes change too
+    #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
+    pub consistency: ConsistencyArg,
     /// Connections open at a time, a thread each; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,

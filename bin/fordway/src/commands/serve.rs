@@ -71,6 +71,7 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<Identity>)> {
         etag_policy: args.etag.into(),
         durability: args.durability.into(),
         if_match: args.conditions == ConditionsArg::All,
+        consistency: args.consistency.into(),
         ..PosixConfig::default()
     };
     let root = std::path::absolute(&args.root)
@@ -197,6 +198,7 @@ fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::OpenStore> 
         etag_policy: args.etag.into(),
         durability: args.durability.into(),
         if_match: args.conditions == ConditionsArg::All,
+        consistency: args.consistency.into(),
         ..PosixConfig::default()
     };
     let root = std::path::absolute(root)
