@@ -142,7 +142,8 @@ impl Volume {
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<Opened>> {
         let Some(kept) = Archived::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
-            return Ok(Some(opened));
+            // Anybody who writes to the bucket may have put another file there.
+            return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
         let marker = archived_place(bucket, key, &Archived { is_marker: true, ..kept });
         match self.open_file(bucket, &marker)? {
@@ -323,8 +324,18 @@ impl Inner {
                 Archived { order, version, is_marker: false }
             }
         };
-        self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))?;
-        Ok(kept.order)
+        let keep = |kept: &Archived| {
+            self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
+        };
+        match keep(&kept) {
+            Ok(()) => Ok(kept.order),
+            // Somebody has taken the name with a file that this caller may not remove.
+            Err(error) if error.kind() == ErrorKind::AccessDenied => {
+                let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
+                keep(&Archived { order, ..kept }).map(|()| order)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The highest order among the key's old versions and delete markers.
@@ -732,6 +743,19 @@ mod tests {
         ] {
             assert_eq!(order_in(&VersionId::new(other).unwrap()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_name_that_another_file_has_taken_is_not_believed() {
+        let root = Root::new();
+        let first = root.put("0");
+        let versions = root.dir.path().join("bucket/.fordway/versions/k");
+        let name = Archived::of(&first, false).unwrap().name();
+        std::fs::create_dir_all(&versions).unwrap();
+        std::fs::write(versions.join(&name), "another").unwrap();
+        let second = root.put("1");
+        assert_eq!(root.content(&first), b"0");
+        assert_eq!(root.listed(), [second, first]);
     }
 
     #[test]
