@@ -1,7 +1,9 @@
 //! `fordway doctor` as the binary, on this machine and on copies of others.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
+use fordway_testkit::cluster::Cluster;
 use serde_json::Value;
 
 const CROWDED: &str =
@@ -91,4 +93,46 @@ fn what_is_no_copy_is_refused() {
         let refused = fordway(&[&["doctor"], &wrong[..]].concat(), "");
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
     }
+}
+
+/// The verdicts on two mounts of a cluster, by check.
+fn verdicts(cluster: &Cluster) -> BTreeMap<String, String> {
+    let [one, other] = Cluster::MOUNTS;
+    let program = env!("CARGO_BIN_EXE_fordway-lab");
+    let told = cluster.task(&format!("{program} doctor --shared {one} {other} --json 2>&1")).output();
+    let verdict = |line: &str| -> Option<(String, String)> {
+        let finding: Value = serde_json::from_str(line).ok()?;
+        Some((finding["check"].as_str()?.to_owned(), finding["verdict"].as_str()?.to_owned()))
+    };
+    let found: BTreeMap<_, _> = told.lines().filter_map(verdict).collect();
+    assert_eq!(found.len(), 7, "{}: {told}", cluster.name);
+    found
+}
+
+/// Two mounts that remember on their own: what the store relies on holds, and reads that do not ask are old.
+fn hold_but_remember(cluster: &Cluster) {
+    let found = verdicts(cluster);
+    for check in ["locks", "exclusive", "unnamed", "time-step", "content", "refresh"] {
+        assert_eq!(found[&format!("shared-{check}")], "ok", "{}: {check}", cluster.name);
+    }
+    assert_eq!(found["shared-staleness"], "costs", "{}", cluster.name);
+}
+
+#[test]
+fn two_mounts_of_nfs_are_measured() {
+    Cluster::nfs().inspect(hold_but_remember);
+}
+
+#[test]
+fn two_mounts_of_glusterfs_are_measured() {
+    Cluster::glusterfs().inspect(hold_but_remember);
+}
+
+#[test]
+fn two_file_systems_are_not_one() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [one, other] = [&one, &other].map(|dir| dir.path().to_str().unwrap());
+    let refused = fordway(&["doctor", "--shared", one, other], "");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("two mounts of one file system"), "{}", text(&refused.stderr));
 }

@@ -172,6 +172,7 @@ fn parse_similarity(text: &str) -> Result<f64, String> {
   fordway doctor --fix slurm --nodes 4 > job.sh && sbatch --test-only job.sh
   fordway doctor --fix kubernetes > job.yaml
   fordway doctor --save node17 && fordway doctor --root node17
+  fordway doctor --shared /mnt/a/scratch /mnt/b/scratch
 
 It reads /proc and /sys, mostly without being root, and changes nothing. Only two things are measured: noise, for \
 a second, and the round trip between two MPI ranks, where there is fordway-mpi. What cannot be read is \
@@ -192,6 +193,10 @@ pub(crate) struct DoctorArgs {
     /// Examine a copy of another node's files, made with --save; nothing is measured
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
+    /// Measure what two mounts of one file system promise each other, in directories that may be written to: locks,
+    /// exclusive names, content before names, and how long each shows what the other has changed
+    #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
+    pub(crate) shared: Option<Vec<PathBuf>>,
     /// Copy the files that are read into this directory
     #[arg(long, value_name = "DIR", conflicts_with = "root")]
     pub(crate) save: Option<PathBuf>,

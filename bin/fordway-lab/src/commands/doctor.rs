@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fordway_command::{Context, Exit, file_error};
 use fordway_machine::doctor::{
-    Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, processors,
+    Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, examine_mounts, processors,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -14,6 +14,10 @@ use super::bench::transport::mpi;
 use crate::args::{DoctorArgs, FixArg};
 
 pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
+    if let Some([one, other]) = args.shared.as_deref() {
+        print(&examine_mounts(one, other, context.interrupt.flag())?, context)?;
+        return Ok(Exit::Ok);
+    }
     let tree = tree(args)?;
     let mut findings = examine(&tree);
     if args.root.is_none() && !args.no_measure {

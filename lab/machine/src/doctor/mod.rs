@@ -4,11 +4,13 @@
 mod checks;
 mod fix;
 mod noise;
+mod shared;
 mod tree;
 
 pub use checks::examine;
 pub use fix::{Fix, Job};
 pub use noise::Noise;
+pub use shared::examine_mounts;
 pub use tree::{Tree, Unseen};
 
 use serde::Serialize;

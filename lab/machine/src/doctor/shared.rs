@@ -1,0 +1,353 @@
+//! What two mounts of one file system promise each other: what the store on a directory relies on between nodes,
+//! measured. Both mounts may be of this node, as long as each has caches of its own; what two mounts of one kernel share
+//! (as bind mounts do) is as good as one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{
+    ByteLocks, Errno, Mode, create_unnamed, link_unnamed, locks_of_one_node, look_again, stat_now, sync_data,
+};
+
+use super::{Finding, Said};
+
+/// A change that does not show for longer is not waited for.
+const STALE_MAX: Duration = Duration::from_secs(40);
+const POLL: Duration = Duration::from_millis(5);
+/// How often what may go wrong now and then is tried.
+const ROUNDS: usize = 20;
+const RACES: usize = 50;
+/// Content that is more than a client sends at once.
+const CONTENT_BYTES: usize = 1 << 20;
+
+/// A directory of our own on the file system, by both mounts; removed when dropped.
+struct Ground {
+    one: PathBuf,
+    other: PathBuf,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // What cannot be removed has a name that says whose it is.
+        let _ = fs::remove_dir_all(&self.one);
+    }
+}
+
+/// Measures what holds between `one` and `other`, two mounts of one file system. Takes 10 s, up to 50 where caches are
+/// trusted for long; makes one directory, and removes it. Errors: `InvalidArgument` where what is made in one is not seen
+/// in the other, `Interrupted`, and errors of the file system.
+pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<Finding>> {
+    let ground = Ground::new(one, other)?;
+    let checks: [(&'static str, Check); 7] = [
+        ("shared-locks", locks),
+        ("shared-exclusive", exclusive),
+        ("shared-unnamed", unnamed),
+        ("shared-time-step", time_step),
+        ("shared-content", content),
+        ("shared-refresh", refresh),
+        ("shared-staleness", staleness),
+    ];
+    let mut findings = Vec::new();
+    for (name, check) in checks {
+        if is_over.load(Ordering::Relaxed) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let said = check(&ground).map_err(|error| {
+            let what = format!("checking {name} between {} and {}", one.display(), other.display());
+            Error::new(ErrorKind::from(&error), what).caused_by(error)
+        })?;
+        findings.push(said.put_down(name, &[]));
+    }
+    Ok(findings)
+}
+
+type Check = fn(&Ground) -> std::io::Result<Said>;
+
+impl Ground {
+    fn new(one: &Path, other: &Path) -> Result<Self> {
+        let failed = |path: &Path, error: std::io::Error| {
+            let kind = match ErrorKind::from(&error) {
+                ErrorKind::Io => ErrorKind::InvalidArgument,
+                kind => kind,
+            };
+            Error::new(kind, format!("working in {}", path.display())).caused_by(error)
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let name = format!(".fordway-doctor-{}-{}", std::process::id(), now.as_nanos());
+        let ground = Ground { one: one.join(&name), other: other.join(&name) };
+        fs::create_dir(&ground.one).map_err(|error| failed(one, error))?;
+        File::open(other).map_err(|error| failed(other, error))?;
+        match waited(|| ground.other.is_dir()) {
+            Some(_) => Ok(ground),
+            None => {
+                let why = format!(
+                    "what is made in {} is not seen in {} within {STALE_MAX:?}; name two mounts of one file system",
+                    one.display(),
+                    other.display()
+                );
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+        }
+    }
+
+    fn make(&self, name: &str, content: &[u8]) -> std::io::Result<()> {
+        fs::write(self.one.join(name), content)
+    }
+
+    /// As a store does it: under a name that nobody knows, and then renamed over what is there.
+    fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
+        let hidden = self.one.join("hidden");
+        let mut file = File::create(&hidden)?;
+        file.write_all(content)?;
+        if is_synced {
+            sync_data(&file)?;
+        }
+        let inode = file.metadata()?.ino();
+        drop(file);
+        fs::rename(&hidden, self.one.join(name)).map(|()| inode)
+    }
+}
+
+/// How long it takes until `is_so`; `None` for over [`STALE_MAX`].
+fn waited(mut is_so: impl FnMut() -> bool) -> Option<Duration> {
+    let begin = Instant::now();
+    while !is_so() {
+        if begin.elapsed() > STALE_MAX {
+            return None;
+        }
+        thread::sleep(POLL);
+    }
+    Some(begin.elapsed())
+}
+
+const LOCKS_ADVICE: &str = "mount with locks that all nodes see (NFS: vers=4.2; NFS 3: rpc.statd, and not nolock; Lustre: \
+                            flock), or give up If-Match with conditions=none-match-only";
+
+fn locks(ground: &Ground) -> std::io::Result<Said> {
+    ground.make("locks", b"")?;
+    let open = |dir: &Path| OpenOptions::new().write(true).open(dir.join("locks"));
+    waited(|| open(&ground.other).is_ok());
+    let (held, asked) = (open(&ground.one)?, open(&ground.other)?);
+    if let Some(why) = locks_of_one_node(&held)? {
+        return Ok(Said::costs(format!("overwrites and deletes are refused: {why}"), LOCKS_ADVICE));
+    }
+    let (held, asked) = (ByteLocks::new(held.into()), ByteLocks::new(asked.into()));
+    let guard = match held.try_lock(7) {
+        Err(errno @ (Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS)) => {
+            let what =
+                format!("the file system grants no locks ({errno}), so overwrites and deletes are refused");
+            return Ok(Said::costs(what, LOCKS_ADVICE));
+        }
+        guard => guard?,
+    };
+    let is_shared = asked.try_lock(7)?.is_none();
+    let is_bytewise = asked.try_lock(8)?.is_some();
+    drop(guard);
+    let is_let_go = waited(|| asked.try_lock(7).is_ok_and(|lock| lock.is_some())).is_some();
+    Ok(match is_shared && is_bytewise && is_let_go {
+        true => Said::ok("a lock that one mount holds keeps the other from it, and its neighbours do not"),
+        false if !is_shared => {
+            let what = "both mounts hold one lock at a time, so acknowledged If-Match writes are lost";
+            Said::costs(what, LOCKS_ADVICE)
+        }
+        false => Said::costs("a lock takes more than its byte, or stays when it is let go", LOCKS_ADVICE),
+    })
+}
+
+/// Two threads give the same names at once.
+fn exclusive(ground: &Ground) -> std::io::Result<Said> {
+    let create = |dir: &Path| -> std::io::Result<Vec<bool>> {
+        let source = dir.join(format!("source-{:?}", thread::current().id()));
+        fs::write(&source, b"")?;
+        let give = |race| match fs::hard_link(&source, dir.join(format!("race-{race}"))) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == IoErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        };
+        (0..RACES).map(give).collect()
+    };
+    let (one, other) = thread::scope(|scope| {
+        let other = scope.spawn(|| create(&ground.other));
+        (create(&ground.one), other.join())
+    });
+    let other = other.map_err(|_| std::io::Error::other("the racing thread ended"))??;
+    let wrong = one?.iter().zip(&other).filter(|(one, other)| *one == *other).count();
+    Ok(match wrong {
+        0 => Said::ok(format!("of two links with one name, one succeeds ({RACES} races)")),
+        wrong => Said::costs(
+            format!("in {wrong} of {RACES} races both links with one name succeeded, or none"),
+            "create objects from one node alone: If-None-Match has no single winner here",
+        ),
+    })
+}
+
+fn unnamed(ground: &Ground) -> std::io::Result<Said> {
+    let dir = File::open(&ground.one)?;
+    let file = match create_unnamed(&dir, Mode::from_raw_mode(0o600)) {
+        Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL)) => {
+            return Ok(Said::ok(format!("there are no unnamed files ({errno}); hidden names do it, too")));
+        }
+        file => File::from(file?),
+    };
+    (&file).write_all(b"content")?;
+    link_unnamed(&file, &dir, "unnamed")?;
+    drop(file);
+    let is_there = |dir: &Path| fs::read(dir.join("unnamed")).is_ok_and(|content| content == b"content");
+    thread::sleep(POLL);
+    Ok(match is_there(&ground.one) && waited(|| is_there(&ground.other)).is_some() {
+        true => Said::ok("a file that was made without a name keeps the one that it is given"),
+        false => Said::costs(
+            "a file that was made without a name is gone, or empty, once it is closed",
+            "keep no objects here with programs that believe O_TMPFILE; Fordway uses hidden names on such mounts",
+        ),
+    })
+}
+
+/// The least step between times of files made one after the other.
+fn time_step(ground: &Ground) -> std::io::Result<Said> {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < Duration::from_millis(2500) && times.len() < 400 {
+        ground.make("time", b"x")?;
+        let state = fs::metadata(ground.one.join("time"))?;
+        times.push(state.mtime() * 1_000_000_000 + state.mtime_nsec());
+        thread::sleep(Duration::from_micros(if times.len() < 200 { 100 } else { 12_000 }));
+    }
+    times.sort_unstable();
+    times.dedup();
+    let step = times.windows(2).map(|pair| pair[1] - pair[0]).min();
+    let Some(step) = step else {
+        return Ok(Said::ok("modification times do not move within 2.5 s: listings are read anew for 3 s"));
+    };
+    let ms = step as f64 / 1e6;
+    Ok(Said::ok(format!("modification times differ by {ms:.3} ms at least")).measured("time step", ms, "ms"))
+}
+
+/// Whether a name can be seen before its content, without and with what the store does about it.
+fn content(ground: &Ground) -> std::io::Result<Said> {
+    let torn = |is_synced| -> std::io::Result<usize> {
+        let mut torn = 0;
+        for round in 0..ROUNDS {
+            let name = format!("content-{is_synced}-{round}");
+            let body = vec![b'a' + round as u8; CONTENT_BYTES];
+            ground.replace(&name, &body, is_synced)?;
+            let mut seen = None;
+            waited(|| {
+                seen = fs::read(ground.other.join(&name)).ok();
+                seen.is_some()
+            });
+            torn += usize::from(seen.is_none_or(|seen| seen != body));
+        }
+        Ok(torn)
+    };
+    let (plain, synced) = (torn(false)?, torn(true)?);
+    let said = match (plain, synced) {
+        (_, 1..) => Said::costs(
+            format!(
+                "{synced} of {ROUNDS} files were short under their name though their content was synced first"
+            ),
+            "let nobody read on another node what is being written: torn objects may be seen here",
+        ),
+        (0, 0) => Said::ok(format!("content was there before its name in {ROUNDS} of {ROUNDS} files")),
+        (plain, 0) => Said::ok(format!(
+            "{plain} of {ROUNDS} files were short under their name, and none whose content was synced first, as the \
+             store does on such file systems"
+        )),
+    };
+    Ok(said.measured("short files", plain as f64, "").measured("short files when synced", synced as f64, ""))
+}
+
+/// Whether a name can be looked up at the server, whatever this node remembers: what the store does before it decides on a
+/// condition, and with consistency=strong before it reads.
+fn refresh(ground: &Ground) -> std::io::Result<Said> {
+    ground.make("refreshed", b"0")?;
+    waited(|| ground.other.join("refreshed").exists());
+    let (mut stale, mut refreshed) = (0, 0);
+    for round in 0..ROUNDS {
+        let inode = ground.replace("refreshed", format!("{round}").as_bytes(), true)?;
+        let seen = || fs::metadata(ground.other.join("refreshed")).map(|state| state.ino());
+        stale += usize::from(seen().ok() != Some(inode));
+        let dir = File::open(&ground.other)?;
+        stat_now(&dir)?;
+        look_again(&dir, "refreshed");
+        refreshed += usize::from(seen().ok() == Some(inode));
+    }
+    let said = match refreshed == ROUNDS {
+        true => Said::ok(format!(
+            "a replaced file is found when the server is asked, {ROUNDS} of {ROUNDS} times; unasked, an old one was \
+             seen {stale} times"
+        )),
+        false => Said::costs(
+            format!(
+                "asked for a replaced file, this node still showed the old one {} of {ROUNDS} times",
+                ROUNDS - refreshed
+            ),
+            "shorten the caches of the mount (NFS: actimeo=0,lookupcache=none; FUSE: entry and attribute time-outs of 0)",
+        ),
+    };
+    Ok(said.measured("old files seen", stale as f64, "").measured("found when asked", refreshed as f64, ""))
+}
+
+/// How long this node goes on to show what another has changed, where it does not ask.
+fn staleness(ground: &Ground) -> std::io::Result<Said> {
+    let names = ["replaced", "removed", "missed"];
+    ground.make(names[0], b"old")?;
+    ground.make(names[1], b"old")?;
+    let other = |name: &str| ground.other.join(name);
+    waited(|| names[..2].iter().all(|name| other(name).exists()));
+    let is_missing = !other(names[2]).exists();
+    let inode = ground.replace(names[0], b"new and longer", true)?;
+    fs::remove_file(ground.one.join(names[1]))?;
+    ground.make(names[2], b"new")?;
+    let mut since = [None; 3];
+    let begin = Instant::now();
+    waited(|| {
+        let shows = [
+            fs::metadata(other(names[0])).is_ok_and(|state| state.ino() == inode && state.len() == 14),
+            !other(names[1]).exists(),
+            is_missing && other(names[2]).exists(),
+        ];
+        for (since, shows) in since.iter_mut().zip(shows) {
+            *since = since.or(shows.then(|| begin.elapsed()));
+        }
+        since.iter().all(Option::is_some)
+    });
+    let seconds = since.map(|since: Option<Duration>| since.unwrap_or(STALE_MAX).as_secs_f64());
+    let [replaced, removed, missed] = seconds;
+    let what = format!(
+        "a replaced file shows after {replaced:.2} s, a removed one is gone after {removed:.2} s, a new name that was \
+         missed before shows after {missed:.2} s"
+    );
+    let said = match seconds.iter().all(|seconds| *seconds < 0.05) {
+        true => Said::ok(what),
+        false => Said::costs(
+            format!("{what}: so old may be what a read tells"),
+            "where that matters, read with consistency=strong",
+        ),
+    };
+    let measured = said.measured("replaced file", replaced, "s").measured("removed file", removed, "s");
+    Ok(measured.measured("missed name", missed, "s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    /// Two names of one directory are as good as one mount.
+    #[test]
+    fn one_local_file_system_keeps_every_promise() {
+        let dir = tempfile::tempdir().unwrap();
+        let findings = examine_mounts(dir.path(), dir.path(), &AtomicBool::new(false)).unwrap();
+        assert_eq!(findings.len(), 7);
+        for finding in &findings {
+            assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
