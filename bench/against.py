@@ -62,14 +62,8 @@ def store_ratios(program, options):
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         command = [program, "--root", root, "--only-phases", *options]
         table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found, phase = {}, None
-    for line in table.splitlines():
-        words = line.split()
-        if words and words[0] in ("put", "get", "range", "head", "delete", "list"):
-            phase = words[0]
-        ratio = re.search(r"\bembedded\b.*?([0-9.]+)x", line)
-        if phase and ratio:
-            found[phase] = float(ratio[1])
+    rows = re.findall(r"^(\w+) +embedded .*?([0-9.]+) \[[0-9.]+, [0-9.]+\]", table, re.MULTILINE)
+    found = {phase: float(ratio) for phase, ratio in rows}
     return found
 
 
