@@ -15,8 +15,9 @@ use fordway_netlab::{Mounts, Namespace, Process};
 
 /// How long a file system may take to start.
 const START: Duration = Duration::from_secs(90);
-/// How long a task may take.
+/// How long a task may take, and one of a soak.
 const TASK: Duration = Duration::from_secs(240);
+const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Runs the commands that the test writes to `cmd.N`: all at once, in the order of their numbers.
@@ -223,9 +224,10 @@ impl Task<'_> {
     pub fn output(self) -> String {
         let file = |what: &str| self.cluster.control(&format!("{what}.{}", self.number));
         let begin = Instant::now();
+        let most = if std::env::var_os("FORDWAY_SOAK").is_some() { SOAK_TASK } else { TASK };
         while !file("rc").exists() {
             let said = || fs::read_to_string(file("out")).unwrap_or_default();
-            assert!(begin.elapsed() < TASK, "{}: a task does not end: {}", self.cluster.name, said());
+            assert!(begin.elapsed() < most, "{}: a task does not end: {}", self.cluster.name, said());
             std::thread::sleep(POLL);
         }
         let (code, said) =

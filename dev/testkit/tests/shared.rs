@@ -20,12 +20,18 @@ const START: Duration = Duration::from_secs(60);
 /// What begins a line that a member reports.
 const REPORT: &str = "report: ";
 
-const INCREMENTS: usize = 50;
-const CREATED_KEYS: usize = 60;
-const OVERWRITES: usize = 300;
-/// Keys that all read and write, and how often each process uses them.
+/// How often each process increments, how many names are raced for, how often the content of one is replaced, and how
+/// often each process uses the registers: in a soak, and usually.
+const INCREMENTS: [usize; 2] = [200, 50];
+const CREATED_KEYS: [usize; 2] = [1_000, 60];
+const OVERWRITES: [usize; 2] = [3_000, 300];
+const USES: [usize; 2] = [5_000, 400];
+/// Keys that all read and write.
 const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
-const USES: usize = 400;
+
+fn at_length([soak, usual]: [usize; 2]) -> usize {
+    if std::env::var_os("FORDWAY_SOAK").is_some() { soak } else { usual }
+}
 
 /// A process in a cluster.
 struct Member {
@@ -87,9 +93,11 @@ fn run(cluster: &Cluster, roles: &[&str]) -> Vec<Vec<String>> {
     static TEAMS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let team = TEAMS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let program = std::env::current_exe().unwrap();
+    // Another kernel has an environment of its own.
+    let soak = std::env::var_os("FORDWAY_SOAK").map_or("", |_| "FORDWAY_SOAK=1");
     let begin = |(number, role): (usize, &&str)| {
         cluster.task(&format!(
-            "{MEMBER}='{role} {number} {team}' exec {} --ignored --exact a_member_of_a_team --nocapture",
+            "{soak} {MEMBER}='{role} {number} {team}' exec {} --ignored --exact a_member_of_a_team --nocapture",
             program.display()
         ))
     };
@@ -148,14 +156,14 @@ fn is_one_store(cluster: &Cluster) {
 fn no_increment_is_lost(cluster: &Cluster) {
     run(cluster, &["counter"; 8]);
     let seen = run(cluster, &["count"; 2]);
-    assert_eq!(seen, vec![vec![(8 * INCREMENTS).to_string()]; 2]);
+    assert_eq!(seen, vec![vec![(8 * at_length(INCREMENTS)).to_string()]; 2]);
 }
 
 fn one_creator_wins(cluster: &Cluster) {
     let won = run(cluster, &["creator"; 8]);
     let mut winners: BTreeMap<&str, usize> = BTreeMap::new();
     won.iter().flatten().for_each(|key| *winners.entry(key.as_str()).or_default() += 1);
-    assert_eq!(winners.len(), CREATED_KEYS);
+    assert_eq!(winners.len(), at_length(CREATED_KEYS));
     assert!(winners.values().all(|winners| *winners == 1), "{winners:?}");
 }
 
@@ -207,7 +215,7 @@ fn count(member: &Member) {
 
 fn count_up(member: &Member) {
     let store = store(member.number);
-    let mut left = INCREMENTS;
+    let mut left = at_length(INCREMENTS);
     while left > 0 {
         let object = match store.get(&bucket(), &key("dir/count"), &GetOptions::default()) {
             Ok(object) => object,
@@ -225,7 +233,7 @@ fn count_up(member: &Member) {
 
 fn create_all(member: &Member) {
     let store = store(member.number);
-    for number in 0..CREATED_KEYS {
+    for number in 0..at_length(CREATED_KEYS) {
         let name = format!("created{}/{number}", number / 20);
         match store.put(
             &bucket(),
@@ -292,18 +300,18 @@ fn content(round: usize) -> Vec<u8> {
 
 fn overwrite(member: &Member) {
     let store = store(member.number);
-    (0..OVERWRITES).for_each(|round| drop(put(&store, "whole", &content(round))));
+    (0..at_length(OVERWRITES)).for_each(|round| drop(put(&store, "whole", &content(round))));
     put(&store, "overwritten", b"1");
 }
 
 fn read_whole(member: &Member) {
     let store = store(member.number);
     let begin = Instant::now();
-    let mut reads = 0;
+    let (mut reads, overwrites) = (0, at_length(OVERWRITES));
     while read(&store, "overwritten").is_err() && begin.elapsed() < START {
         let body = read(&store, "whole").unwrap();
         let is_whole =
-            (0..OVERWRITES).any(|round| content(round).len() == body.len() && body == content(round));
+            (0..overwrites).any(|round| content(round).len() == body.len() && body == content(round));
         let letters: std::collections::BTreeSet<u8> = body.iter().copied().collect();
         assert!(is_whole, "{} bytes of {letters:?} after {reads} reads", body.len());
         reads += 1;
@@ -426,10 +434,10 @@ fn a_cluster_ends_with_its_test() {
 fn use_registers(member: &Member) {
     let store = strong(member.number);
     let mut random = 0x9e37_79b9_u64 + member.number as u64;
-    for step in 0..USES {
+    for step in 0..at_length(USES) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let name = REGISTERS[(random >> 33) as usize % REGISTERS.len()];
-        let value = (member.number * USES + step) as u64;
+        let value = (member.number * at_length(USES) + step) as u64;
         let began = now_ns();
         let event = use_register(&store, name, value, (random >> 50) % 10);
         report(format!("{name} {event} {began} {}", now_ns()));
