@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
@@ -161,19 +162,38 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
+/// The first pause before a call on a busy file is made again; each further one is twice as long, and the last is under 1 s.
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+const BUSY_TRIES: u32 = 10;
+
+/// Makes a call on a name again while an NFS server answers that another client has the file open (NFS4ERR_FILE_OPEN in
+/// RFC 8881, `TXTBSY` in Linux): it does while it takes a delegation back. No local file system fails so.
+fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
+    for round in 0..BUSY_TRIES {
+        match act() {
+            Err(Errno::TXTBSY) => std::thread::sleep(BUSY_PAUSE * 2_u32.pow(round)),
+            done => return done,
+        }
+    }
+    act()
+}
+
 /// Gives the file `from` of one directory a second name `to` in another. Errors: `EXIST`.
 pub fn link(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    linkat(from_dir, &*text_to_name(from), to_dir, &*text_to_name(to), AtFlags::empty())
+    let (from, to) = (text_to_name(from), text_to_name(to));
+    once_free(|| linkat(&from_dir, &*from, &to_dir, &*to, AtFlags::empty()))
 }
 
 /// Renames `from` in one directory to `to` in another, replacing what is there.
 pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
-    renameat(from_dir, &*text_to_name(from), to_dir, &*text_to_name(to))
+    let (from, to) = (text_to_name(from), text_to_name(to));
+    once_free(|| renameat(&from_dir, &*from, &to_dir, &*to))
 }
 
 /// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
-    unlinkat(dir, &*text_to_name(name), AtFlags::empty())
+    let name = text_to_name(name);
+    once_free(|| unlinkat(&dir, &*name, AtFlags::empty()))
 }
 
 /// Removes the empty directory `name`. Errors: `NOTEMPTY`.

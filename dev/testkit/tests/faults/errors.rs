@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::ErrorKind;
+use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, Key, Objects, PutOptions};
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, Fault};
 use fordway_testkit::conformance::{Fixture, cases_written, run_all};
@@ -35,6 +35,31 @@ struct Case<'c> {
     after: &'c Snapshot,
     at: usize,
     errno: Errno,
+}
+
+/// An NFS server answers so while it takes back what it lent another client.
+#[test]
+fn a_file_that_another_client_has_open_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    store.create_bucket(&bucket).unwrap();
+    let put = || store.put(&bucket, &key, b"content", &PutOptions::default()).map(drop);
+    let delete = || store.delete(&bucket, &key, &DeleteOptions::default()).map(drop);
+    for (call, act) in [("renameat", &put as &dyn Fn() -> Result<(), Error>), ("unlinkat", &delete)] {
+        let mut waited = 0;
+        // What fails before these calls has more calls made in the next round, so the number of this one varies.
+        for at in (3..20).cycle().take(60) {
+            put().unwrap();
+            let plan = fault::Plan { nth: Some((at, Fault::Fail(Errno::TXTBSY))), ..Default::default() };
+            let (done, calls) = fault::run(plan, act);
+            if calls.windows(2).any(|pair| pair == [call, call]) {
+                done.unwrap_or_else(|error| panic!("{call}: {error}"));
+                waited += 1;
+            }
+        }
+        assert!(waited > 0, "{call}");
+    }
 }
 
 #[test]
