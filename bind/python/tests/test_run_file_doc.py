@@ -20,9 +20,7 @@ COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
 
 def rust_fields() -> dict[str, set[str]]:
     """The fields of every struct that `run.json` is made of, as the Rust source declares them."""
-    sources = "\n".join(
-        (MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs")
-    )
+    sources = "\n".join((MEASURE / name).read_text() for name in ("run.rs", "machine.rs", "stats.rs"))
     return {name: set(FIELD.findall(body)) for name, body in STRUCT.findall(sources)}
 
 
