@@ -150,8 +150,10 @@ impl Staged {
                 };
                 self.come_after(floor, record)?;
             }
-            let is_done = match &current {
-                Some((place, _)) => {
+            // The old file is closed by now: NFS and FUSE take the name of an open one away before it is replaced.
+            let place = current.map(|(place, _)| place);
+            let is_done = match &place {
+                Some(place) => {
                     self.turn_to(place)?;
                     self.replace(key, contents)?;
                     true

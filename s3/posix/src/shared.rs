@@ -81,7 +81,11 @@ impl Volume {
         for race in 0..MAX_RACES {
             give_way(race);
             match self.try_refresh(place, is_checked) {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    // One that is held may be gone by now, and another in its place.
+                    self.dirs.forget(&place.dir);
+                    return Ok(());
+                }
                 Ok(false) => std::thread::sleep(PAUSE),
                 Err(Errno::NOENT) if race == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
