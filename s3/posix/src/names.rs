@@ -225,7 +225,7 @@ impl Remembered {
         dirs.iter().all(is_same).then_some(keys)
     }
 
-    /// Remembers the keys below `top`, unless they are few, or in so many directories that looking at them costs as much
+    /// Remembers the keys below `top`, unless there are few, or they lie in so many directories that checking those costs as much
     /// as reading them.
     pub(crate) fn keep_tree(&self, top: String, seen: Seen, keys: &Arc<Vec<Key>>) {
         let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
