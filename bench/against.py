@@ -17,11 +17,16 @@ from pathlib import Path
 LEAST = 0.97
 WIDEST = 0.05
 
+LISTED = os.environ.get("LIST", "1000000")
+UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
 STORE_RUNS = [
-    ("3,901 B", ["--size", "3901", "--rounds", "5"]),
-    ("1 MiB", ["--size", "1048576", "--objects", "64", "--rounds", "5"]),
-    ("3,901 B, 8 threads", ["--size", "3901", "--threads", "8", "--rounds", "5"]),
+    ("3,901 B", ["--only-phases", "--size", "3901", "--rounds", "5"]),
+    ("overwrite 3,901 B", ["--size", "3901", "--objects", "10", "--rounds", "5"]),
+    ("1 MiB", ["--only-phases", "--size", "1048576", "--objects", "64", "--rounds", "5"]),
+    ("3,901 B, 8 threads", ["--only-phases", "--size", "3901", "--threads", "8", "--rounds", "5"]),
 ]
+LIBS3_SHAPES = [("500", "3901"), ("200", "47008"), ("16", "2097152")]
 REQUESTS = [
     # name, method, object, options
     ("GET 4 KiB", "GET", "small", ["--size", "4KiB"]),
@@ -53,33 +58,72 @@ def verdict(name, ratios):
         said = "says nothing: wider than 0.05"
     else:
         said = "holds" if least >= LEAST else "DOES NOT HOLD"
-    print(f"{name:34} {middle:6.3f} [{least:.3f}, {most:.3f}]  {said}", flush=True)
+    print(f"{name:52} {middle:6.3f} [{least:.3f}, {most:.3f}]  {said}", flush=True)
     return said
 
 
-def store_ratios(program, options):
+def table(command, environment=None):
+    """What a program prints."""
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}))
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nfailed:\n{done.stderr}")
+    return done.stdout
+
+
+def store_speeds(build, options):
     """The speed of the embedded store, as a multiple of plain files, by phase."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
-        command = [program, "--root", root, "--only-phases", *options]
-        table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = re.findall(r"^(\w+) +embedded .*?([0-9.]+) \[[0-9.]+, [0-9.]+\]", table, re.MULTILINE)
-    found = {phase: float(ratio) for phase, ratio in rows}
+        printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
+    rows = re.findall(r"^(\w+) +embedded .*?([0-9.]+) \[[0-9.]+, [0-9.]+\]", printed, re.MULTILINE)
+    rows += re.findall(r"^(overwrite) of .*?: ([0-9.]+) \[", printed, re.MULTILINE)
+    return {phase: float(ratio) for phase, ratio in rows}
+
+
+def long_listing(build, _options):
+    """A long listing in one stream and by prefix: readdirs a listing."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        options = ["--only-phases", "--size", "1", "--objects", "10", "--rounds", "1", "--list", LISTED]
+        printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
+    stream = re.search(r"one stream ([0-9.]+) (\w+), pages of 1,000 ([0-9.]+)", printed)
+    prefix = re.search(r"by prefix: ([0-9.]+) \[.*\(([0-9.]+) (\w+)\)", printed)
+    one, readdir = (float(stream[1]) * UNITS[stream[2]], float(prefix[2]) * UNITS[prefix[3]])
+    return {"stream": readdir / one, "pages": readdir / one / float(stream[3]), "prefix": 1 / float(prefix[1])}
+
+
+def node_speeds(build, _options):
+    """The speed of the node lane, as a multiple of bare sockets and calls that do the same."""
+    printed = table([f"{build}/fordway-bench-node"], {"ROUNDS": "9"})
+    found = {}
+    for block in re.split(r"^(?=\S)", printed, flags=re.MULTILINE):
+        title, _, rows = block.partition("\n")
+        for name, ratio in re.findall(r"^  (node .*?)  +.*?([0-9.]+) x \[", rows, re.MULTILINE):
+            many = "clients" in name
+            found[f"{name}, {title.split(',')[0]}"] = float(ratio) if many else 1 / float(ratio)
     return found
 
 
-def compare_stores(old, new, pairs):
+def libs3_speeds(build, shape):
+    """The speed of a C program on the drop-in, as a multiple of its plain calls of POSIX, by phase."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
+        environment = {"LD_LIBRARY_PATH": f"{build}/against-libs3/lib"}
+        printed = table([f"{build}/against-libs3/bench", root, *shape, "15"], environment)
+    rows = re.findall(r"^ *\d+ B  (\S.*?)  +([0-9.]+) +[0-9.]+ +([0-9.]+) ", printed, re.MULTILINE)
+    return {phase: float(posix) / float(ours) for phase, posix, ours in rows}
+
+
+def compare_tables(old, new, pairs, runs):
+    """Runs of `(name, how, options)`; `how` gives the speed of a build by phase."""
     said = []
-    for name, options in STORE_RUNS:
+    for name, speeds_of, options in runs:
         ratios = {}
         for _ in range(pairs):
-            measured = {}
-            for build in random.sample([old, new], 2):
-                measured[build] = store_ratios(f"{build}/fordway-bench-store", options)
+            measured = {build: speeds_of(build, options) for build in random.sample([old, new], 2)}
             for phase, speed in measured[new].items():
-                ratios.setdefault(phase, []).append(speed / measured[old][phase])
+                if phase in measured[old]:
+                    ratios.setdefault(phase, []).append(speed / measured[old][phase])
         if not ratios:
-            sys.exit("the table of fordway-bench-store has another form")
-        said += [verdict(f"embedded x POSIX, {name}, {phase}", each) for phase, each in ratios.items()]
+            sys.exit(f"{name}: the two builds print no row in common")
+        said += [verdict(f"{name}, {phase}", each) for phase, each in ratios.items()]
     return said
 
 
@@ -135,7 +179,14 @@ def main():
     print(f"{pairs} pairs; above 1 the new build is faster; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
     said = []
     if "store" in parts:
-        said += compare_stores(old, new, int(pairs))
+        said += compare_tables(old, new, int(pairs), [(f"embedded, {name}", store_speeds, options) for name, options in STORE_RUNS])
+    if "list" in parts:
+        said += compare_tables(old, new, max(int(pairs) // 2, 7), [(f"list of {LISTED}", long_listing, None)])
+    if "libs3" in parts:
+        shapes = [(f"libs3, {bytes_} B", libs3_speeds, (objects, bytes_)) for objects, bytes_ in LIBS3_SHAPES]
+        said += compare_tables(old, new, int(pairs), shapes)
+    if "node" in parts:
+        said += compare_tables(old, new, int(pairs), [("node", node_speeds, None)])
     if "gateway" in parts:
         said += compare_gateways(old, new, int(pairs), duration)
     sys.exit(1 if "DOES NOT HOLD" in said else 0)
