@@ -4,6 +4,7 @@
 mod bench;
 mod machines;
 mod netlab;
+mod target;
 
 pub(crate) use bench::{
     ArrivalsArg, BenchArgs, Benchmark, HttpArg, MethodArg, PingpongBenchArgs, PolicyArg, RankArgs, RestArgs,
@@ -17,6 +18,7 @@ pub(crate) use machines::{
 pub(crate) use netlab::{
     EndArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
 };
+pub(crate) use target::TargetArg;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,12 +79,15 @@ pub(crate) enum Command {
   fordway compare ~/results
   fordway compare /usr/share/doc --root /dev/shm --rounds 9
   fordway compare ./data --threads 8 --lane posix --lane http --out eight.run
+  fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
 Takes the files of DIR down every lane: puts all, lists, heads all, gets all, reads a random range of \
 each, deletes all, in rounds, the lanes in turn block by block. Every read is compared with the \
 source. The work is done in a temporary directory beside DIR (or in --root), which is removed at the \
-end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with.")]
+end, also after Ctrl-C; DIR itself is only read. The first lane is what the others are compared with. \
+--target adds a service that runs already, with the keys of the AWS environment: the work is done in a bucket \
+that is made for it, or below a prefix of the bucket that its URL names, and what was made is removed.")]
 pub(crate) struct CompareArgs {
     /// The directory with the files to use
     pub(crate) dir: PathBuf,
@@ -92,6 +97,10 @@ pub(crate) struct CompareArgs {
     /// Lanes to compare
     #[arg(long = "lane", value_enum, default_values_t = [LaneArg::Posix, LaneArg::Embedded, LaneArg::Node, LaneArg::Http])]
     pub(crate) lanes: Vec<LaneArg>,
+    /// A service to compare with, as a row NAME: http(s)://HOST[:PORT][/BUCKET[/PREFIX]], or the endpoint of any lane
+    /// (may be repeated)
+    #[arg(long = "target", value_name = "NAME=URL", value_parser = TargetArg::parse)]
+    pub(crate) targets: Vec<TargetArg>,
     /// Rounds that count
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,

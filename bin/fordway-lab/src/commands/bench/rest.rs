@@ -129,12 +129,7 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
 fn signer(global: &GlobalArgs) -> Result<Signer> {
-    let variable = |name: &str| match name {
-        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
-        "AWS_REGION" if global.region.is_some() => global.region.clone(),
-        _ => std::env::var(name).ok(),
-    };
-    let config = S3Config::resolve(None, &variable)?;
+    let config = S3Config::resolve(None, &|name| crate::commands::variable(global, name))?;
     if config.credentials == Credentials::Anonymous {
         let detail =
             "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
