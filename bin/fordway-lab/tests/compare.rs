@@ -195,7 +195,7 @@ impl Service {
 
     /// versitygw with the same keys and bucket, where it is installed.
     fn versity() -> Option<Self> {
-        let program = fordway_needs::program("versitygw")?;
+        let program = fordway_needs::program_from("versitygw", "it is at github.com/versity/versitygw")?;
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("data")).unwrap();
         std::fs::write(root.path().join("data/theirs"), "not ours").unwrap();
@@ -320,4 +320,33 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
         assert_eq!(entries(dir.path()), ["source"], "{targets:?}");
         assert_eq!(service.content(), before, "{targets:?}");
     }
+}
+
+/// `--endpoint` is a row; the endpoint of the environment, to which nobody asked to write, is told and left alone.
+#[test]
+fn an_endpoint_is_a_row_or_told() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let service = Service::fordway();
+    let run = |options: &[&str]| {
+        let mut command = compare(dir.path(), &["--lane", "posix", "--rounds", "1"]);
+        command.args(options).env("AWS_ENDPOINT_URL", &service.endpoint);
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").output().unwrap()
+    };
+    let lanes = || {
+        let run = Run::read(&dir.path().join("compare.run")).unwrap();
+        run.lanes.into_iter().map(|lane| lane.name).collect::<Vec<_>>()
+    };
+    let told = format!("the endpoint of the environment, {}, is not measured", service.endpoint);
+    let ran = run(&[]);
+    assert!(ran.status.success() && text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    assert_eq!(lanes(), ["posix"]);
+    let ran = run(&["--endpoint", &service.endpoint]);
+    assert!(ran.status.success() && !text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    assert_eq!(lanes(), ["posix", "endpoint"]);
+    let ran = run(&["--target", &format!("named={}", service.endpoint)]);
+    assert!(ran.status.success() && !text(&ran.stderr).contains(&told), "{}", text(&ran.stderr));
+    let ran = run(&["--endpoint", "nonsense"]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("--endpoint: \"nonsense\" is not a URL"), "{}", text(&ran.stderr));
 }

@@ -201,6 +201,37 @@ fn what_cannot_be_measured_is_said() {
     assert!(names(dir.path()).is_empty());
 }
 
+/// `fordway-lab` refuses what it would not use, and tells what the environment names.
+#[test]
+fn an_endpoint_is_never_ignored_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    for words in [
+        &["ledger"][..],
+        &["speedup", "--", "true"],
+        &["machines", "probe"],
+        &["doctor"],
+        &["netlab", "--", "true"],
+        &["pingpong", "pong"],
+        &["bench", "transport"],
+        &["bench", "pingpong", "--list"],
+        &["bench", "rest", "http://127.0.0.1:1/x"],
+        &["bench", "vector", "http://127.0.0.1:1/x", "--ranges", "none"],
+        &["bench", "mdtest", "."],
+    ] {
+        let ran = fordway(dir.path(), &[&["--endpoint", "http://127.0.0.1:1"], words].concat());
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        let said = text(&ran.stderr);
+        assert!(said.contains("--endpoint http://127.0.0.1:1 is not used here: "), "{words:?}: {said}");
+    }
+    assert!(names(dir.path()).is_empty());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(["ledger", "--duration", "1ms", "--size", "4KiB", "--only-sizes", "--path", "posix", "--root", "."]);
+    let ran = command.env("AWS_ENDPOINT_URL", "http://aws.invalid").current_dir(dir.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let told = "the endpoint of the environment, http://aws.invalid, is not measured";
+    assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
+}
+
 #[test]
 fn a_probe_says_how_it_knows() {
     let dir = tempfile::tempdir().unwrap();

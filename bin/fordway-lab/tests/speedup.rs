@@ -149,6 +149,18 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }
 
+/// A mistyped name is told with the right one, also where there is no MPI and another set-up comes before it.
+#[test]
+fn a_mistyped_set_up_is_told_first() {
+    for (names, hint) in [("bare,vxaln", "did you mean vxlan?"), ("shn", "did you mean shm?")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        command.args(["speedup", "--setup", names, "--", "true"]).env("PATH", "/nowhere");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{names}: {}", said(&output));
+        assert!(said(&output).contains(hint), "{names}: {}", said(&output));
+    }
+}
+
 #[test]
 fn set_ups_that_are_none_are_refused() {
     if !has_launcher() {

@@ -95,7 +95,7 @@ impl Entry {
 /// A misspelt feature would otherwise be silently left out.
 fn known(machine: &str, key: &str) -> Result<Feature> {
     Feature::from_name(key).ok_or_else(|| {
-        invalid(format!("machine {machine}: there is no feature {key}; there are {}", Feature::names()))
+        invalid(format!("machine {machine}: {}", Feature::unknown(key)))
     })
 }
 
@@ -202,6 +202,12 @@ impl Feature {
     /// The feature of that name in catalogues.
     pub fn from_name(name: &str) -> Option<Feature> {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
+    }
+
+    /// What to say of a name that is none.
+    pub fn unknown(name: &str) -> String {
+        let known: Vec<_> = Self::ALL.iter().map(|feature| feature.name()).collect();
+        fordway_measure::unknown_name("feature", name, &known)
     }
 
     /// All names, for messages.

@@ -23,7 +23,7 @@ use crate::commands::gateway::GatewayProcess;
 use crate::commands::service;
 
 pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
-    check_names(&args.targets)?;
+    let targets = targets(args, global)?;
     let seed = match args.seed {
         Some(seed) => seed,
         None => {
@@ -43,7 +43,8 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) ->
     let started = (jiff::Timestamp::now(), Instant::now());
     // Looked at before the work, which would show in the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
-    let lanes = Lanes::open(args, place.path(), &|target| service::open(target, global, context))?;
+    let open = |target: &TargetArg| service::open(target, global, context);
+    let lanes = Lanes::open(args, place.path(), (&targets, &open))?;
     introduce(args, &tree, &place, &plan, context);
     let outcome = measure(&plan, &tree, &lanes, context);
     let injected = lanes.mean_slept_ns();
@@ -56,13 +57,27 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) ->
         }
     })?;
     closed?;
-    let run = describe(args, &plan, &tree, &outcome, machine, names, started);
+    let run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     place.remove()?;
     run.write(&args.out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
     report(args, &run, &outcome, injected, context)
 }
 
-/// Errors: `InvalidArgument` where two rows would have one name.
+/// The name of the row of `--endpoint`.
+const ENDPOINT: &str = "endpoint";
+
+/// The services to compare with: those of `--target`, and that of `--endpoint`.
+/// Errors: `InvalidArgument` for an endpoint that is none, and where two rows would have one name.
+fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
+    let mut targets = args.targets.clone();
+    if let Some(endpoint) = &global.endpoint {
+        let refused = |why: String| Error::new(ErrorKind::InvalidArgument, format!("--endpoint: {why}"));
+        targets.push(TargetArg::at(ENDPOINT, endpoint).map_err(refused)?);
+    }
+    check_names(&targets)?;
+    Ok(targets)
+}
+
 fn check_names(targets: &[TargetArg]) -> Result<()> {
     for (at, target) in targets.iter().enumerate() {
         let name = &target.name;
@@ -104,7 +119,7 @@ fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &Context) -> Result
 }
 
 fn describe(
-    args: &CompareArgs,
+    args: (&CompareArgs, &[TargetArg]),
     plan: &Plan,
     tree: &Tree,
     outcome: &Outcome,
@@ -135,7 +150,12 @@ fn describe(
     }
 }
 
-fn parameters(args: &CompareArgs, plan: &Plan, tree: &Tree) -> Map<String, serde_json::Value> {
+fn parameters(
+    (args, targets): (&CompareArgs, &[TargetArg]),
+    plan: &Plan,
+    tree: &Tree,
+) -> Map<String, serde_json::Value> {
+    let urls = targets.iter().map(|target| (target.name.clone(), target.url.clone().into()));
     let durability: fordway_posix::Durability = args.durability.into();
     let parameters = json!({
         "source": args.dir.display().to_string(),
@@ -148,7 +168,7 @@ fn parameters(args: &CompareArgs, plan: &Plan, tree: &Tree) -> Map<String, serde
         "range_bytes_max": plan.range_bytes,
         "etag_policy": ETagPolicy::from(args.etag).name(),
         "durability": durability.name(),
-        "targets": args.targets.iter().map(|target| (target.name.clone(), target.url.clone().into())).collect::<Map<_, _>>(),
+        "targets": urls.collect::<Map<_, _>>(),
     });
     match parameters {
         serde_json::Value::Object(map) => map,
@@ -233,15 +253,15 @@ struct Lanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// Opens a service.
-type OpenService<'o> = &'o dyn Fn(&TargetArg) -> Result<Box<dyn Target>>;
+/// The services that are rows too, and what opens one.
+type Services<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn Target>>);
 
 impl Lanes {
-    /// Opens the lanes that `args` ask for in the empty directory `place`, and services by `open`. What was made is
-    /// removed where one of them cannot be opened.
-    fn open(args: &CompareArgs, place: &Path, open: OpenService) -> Result<Self> {
+    /// Opens the lanes that `args` ask for in the empty directory `place`, and `services`. What was made is removed where
+    /// one of them cannot be opened.
+    fn open(args: &CompareArgs, place: &Path, services: Services) -> Result<Self> {
         let mut lanes = Lanes::default();
-        match lanes.add_all(args, place, open) {
+        match lanes.add_all(args, place, services) {
             Ok(()) => Ok(lanes),
             Err(error) => {
                 // What ended the command is what is reported.
@@ -251,10 +271,10 @@ impl Lanes {
         }
     }
 
-    fn add_all(&mut self, args: &CompareArgs, place: &Path, open: OpenService) -> Result<()> {
+    fn add_all(&mut self, args: &CompareArgs, place: &Path, (services, open): Services) -> Result<()> {
         // A service that cannot be measured is told before a gateway is started.
-        for target in &args.targets {
-            self.targets.push(open(target)?);
+        for service in services {
+            self.targets.push(open(service)?);
         }
         let mut asked: Vec<LaneArg> = Vec::new();
         for lane in &args.lanes {

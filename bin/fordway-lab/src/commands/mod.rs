@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod doctor;
+mod endpoint;
 mod gateway;
 mod ledger;
 mod machines;
@@ -22,6 +23,7 @@ use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
 
 /// Carries out a command line.
 pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+    endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
         Command::Compare(args) => compare::run(&args, &cli.global, context),
         Command::Ledger(args) => ledger::run(&args, context),
