@@ -162,7 +162,7 @@ fn puts_are_the_sum_of_theirs() {
 fn a_network_is_a_way_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
-    let networks = ["--path", "posix", "--network", "bare", "--network", "bridge"];
+    let networks = ["--path", "posix", "--setup", "bare", "--setup", "bridge"];
     let ran = fordway(dir.path(), &[&words[..], &networks].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let run = Run::read(&dir.path().join("ledger.run")).unwrap();
@@ -190,9 +190,9 @@ fn what_cannot_be_measured_is_said() {
     for (words, said) in [
         (&["ledger", "--size", "0"][..], "--size 0: use 1 B to 64.0 MiB"),
         (&["ledger", "--root", "missing"], "missing"),
-        (&["ledger", "--root", ".", "--network", "moon"], "there is no set-up \"moon\""),
-        (&["ledger", "--root", ".", "--network", "container"], "cannot hold other programs"),
-        (&["ledger", "--root", ".", "--network", "bare", "--network", "bare"], "name each once"),
+        (&["ledger", "--root", ".", "--setup", "moon"], "there is no set-up \"moon\""),
+        (&["ledger", "--root", ".", "--setup", "container"], "cannot hold other programs"),
+        (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "name each once"),
     ] {
         let ran = fordway(dir.path(), words);
         assert!(!ran.status.success(), "{words:?}");
@@ -230,6 +230,27 @@ fn an_endpoint_is_never_ignored_without_a_word() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let told = "the endpoint of the environment, http://aws.invalid, is not measured";
     assert!(text(&ran.stderr).contains(told), "{}", text(&ran.stderr));
+}
+
+/// An option that was called otherwise is answered with its name.
+#[test]
+fn renamed_options_are_answered_with_their_new_names() {
+    let dir = tempfile::tempdir().unwrap();
+    for (words, tip) in [
+        (&["ledger", "--network", "bare"][..], "--network is now --setup"),
+        (&["speedup", "--repeat", "7", "--", "true"], "--repeat is now --rounds"),
+        (&["compare", ".", "--warm-up", "2"], "--warm-up is now --warm-up-rounds"),
+        (&["bench", "transport", "--sizes", "1"], "--sizes is now --size"),
+        (&["bench", "mdtest", ".", "--run", "x.run"], "--run is now --out"),
+        (&["bench", "rest", "http://127.0.0.1:1/x", "--run=x.run"], "--run is now --out"),
+        (&["bench", "pingpong", "--connections", "kept"], "--connections is now --connection-policy"),
+    ] {
+        let ran = fordway(dir.path(), words);
+        assert_eq!(ran.status.code(), Some(2), "{words:?}");
+        assert!(text(&ran.stderr).contains(tip), "{words:?}: {}", text(&ran.stderr));
+        assert!(!text(&ran.stderr).contains("a similar"), "{words:?}: {}", text(&ran.stderr));
+    }
+    assert!(names(dir.path()).is_empty());
 }
 
 #[test]

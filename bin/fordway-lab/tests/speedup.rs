@@ -144,7 +144,7 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     let (code, told) = run("/usr/bin:/bin", &["--mpirun", "/bin/true", "--", "true"]);
     assert_eq!(code, Some(1));
     assert!(told.contains("/bin/true is no mpirun of Open MPI 4"), "{told}");
-    let (code, told) = run("/usr/bin:/bin", &["--repeat", "4", "--", "true"]);
+    let (code, told) = run("/usr/bin:/bin", &["--rounds", "4", "--", "true"]);
     assert!(code == Some(2) && told.contains("4 is not in 5..=1000"), "{told}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }

@@ -24,18 +24,13 @@ use crate::commands::service;
 
 pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
     let targets = targets(args, global)?;
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => {
-            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
-        }
-    };
+    let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = Tree::read(&args.dir, &limits)?;
     let place = Place::new(&args.dir, args.root.as_deref())?;
     let plan = Plan {
         rounds: args.rounds,
-        warm_up: args.warm_up,
+        warm_up: args.warm_up_rounds,
         seed,
         threads: usize::from(args.threads),
         range_bytes: args.range_size.max(1),
@@ -59,8 +54,9 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &Context) ->
     closed?;
     let run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     place.remove()?;
-    run.write(&args.out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
-    report(args, &run, &outcome, injected, context)
+    let out = args.output.path("compare");
+    run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+    report((args, &out), &run, &outcome, injected, context)
 }
 
 /// The name of the row of `--endpoint`.
@@ -201,7 +197,7 @@ fn doubts(machine: &Machine, plan: &Plan) -> Vec<String> {
 }
 
 fn report(
-    args: &CompareArgs,
+    (args, out): (&CompareArgs, &Path),
     run: &Run,
     outcome: &Outcome,
     injected_ns: Option<f64>,
@@ -217,9 +213,9 @@ fn report(
     if let Some(injected_ns) = injected_ns {
         context.output.text(&instrument(run, outcome, injected_ns))?;
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
-    if !args.no_report {
-        super::write_page(&args.out, context)?;
+    context.output.text(&format!("run: {}", out.display()))?;
+    if !args.page.no_report {
+        super::write_page(out, context)?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
     Ok(if failed { Exit::Corrupt } else { Exit::Ok })

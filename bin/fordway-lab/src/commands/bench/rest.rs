@@ -22,12 +22,7 @@ use serde_json::json;
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
 pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
-    let seed = match args.seed {
-        Some(seed) => seed,
-        None => {
-            u64::from(getrandom::u32().map_err(|e| Error::new(ErrorKind::Io, "no random seed").caused_by(e))?)
-        }
-    };
+    let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let points = points(args)?;
@@ -90,7 +85,7 @@ fn block(
         seed: seed.wrapping_add(u64::from(place.block)),
         client_cpus: args.pin_client.clone(),
         server_pid: args.server_pid,
-        keep_operations: args.run.is_some(),
+        keep_operations: args.output.out.is_some(),
     };
     let connect = |thread: usize| {
         let connections = point.connections as usize;
@@ -245,7 +240,7 @@ fn report(
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    if let Some(dir) = &args.run {
+    if let Some(dir) = &args.output.out {
         run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }

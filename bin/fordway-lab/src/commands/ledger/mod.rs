@@ -51,7 +51,7 @@ pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
         return echo::serve(address, file);
     }
     let (printed, sizes) = sizes(args)?;
-    let plan = Plan { sizes, duration: args.duration, seed: seed(args.seed)? };
+    let plan = Plan { sizes, duration: args.duration, seed: args.chance.seed()? };
     let ways = match args.paths.is_empty() {
         true => PathArg::value_variants().to_vec(),
         false => args.paths.clone(),
@@ -65,8 +65,9 @@ pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
     let work = work(place.path(), &plan, &ways, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
     let run = describe(&plan, &work, &printed, machine, started);
-    write(&args.out, &run, &work)?;
-    report(args, &printed, &run, &work.account, context)
+    let out = args.output.path("ledger");
+    write(&out, &run, &work)?;
+    report(&out, &printed, &run, &work.account, context)
 }
 
 /// What is printed, and what is measured.
@@ -85,12 +86,6 @@ fn sizes(args: &LedgerArgs) -> Result<(Vec<u64>, Vec<u64>)> {
     Ok((printed, measured))
 }
 
-fn seed(asked: Option<u64>) -> Result<u64> {
-    let drawn = || getrandom::u32().map(u64::from);
-    let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
-    asked.map_or_else(|| drawn().map_err(failed), Ok)
-}
-
 /// What was measured, and what was made of it.
 struct Work {
     lanes: Vec<Lane>,
@@ -101,7 +96,7 @@ struct Work {
 }
 
 fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
-    let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.networks)?;
+    let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.setup)?;
     let placement = choose_placement(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
     let names: Vec<String> = lanes.iter().map(|lane| lane.name.clone()).collect();
@@ -187,7 +182,7 @@ fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
 }
 
 fn report(
-    args: &LedgerArgs,
+    out: &FilePath,
     printed: &[u64],
     run: &Run,
     account: &Account,
@@ -206,7 +201,7 @@ fn report(
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
+    context.output.text(&format!("run: {}", out.display()))?;
     Ok(Exit::Ok)
 }
 

@@ -61,7 +61,7 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
         TimeArg::Wall => Time::Wall,
         TimeArg::Work => Time::Work,
     };
-    Ok(Plan { ranks, lanes, repeat: args.repeat, seed: args.seed, time })
+    Ok(Plan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
 }
 
 fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &Context) -> Result<Outcome> {
@@ -92,13 +92,14 @@ fn parameters(args: &SpeedupArgs, plan: &Plan, launcher: &Launcher) -> Map<Strin
 
 /// The run, with the fits beside it; `run.json` comes last.
 fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) -> Result<()> {
-    let path = args.out.join("speedup.json");
+    let out = args.output.path("speedup");
+    let path = out.join("speedup.json");
     let failed = |error| file_error("writing", path.display(), error);
     let text = serde_json::to_string_pretty(&json!({ "fits": fitted }))
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?;
-    std::fs::create_dir_all(&args.out).map_err(failed)?;
+    std::fs::create_dir_all(&out).map_err(failed)?;
     std::fs::write(&path, text + "\n").map_err(failed)?;
-    run.write(&args.out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    run.write(&out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -> Result<()> {
@@ -113,8 +114,9 @@ fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -
     for warning in &run.warnings {
         context.output.note(&format!("warning: {warning}"));
     }
-    context.output.text(&format!("run: {}", args.out.display()))?;
-    if args.no_report { Ok(()) } else { super::write_page(&args.out, context) }
+    let out = args.output.path("speedup");
+    context.output.text(&format!("run: {}", out.display()))?;
+    if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }
 }
 
 /// What a fit says, and whether it can be believed.

@@ -116,7 +116,7 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
         rate_bits_per_s: args.rate,
         rtt: args.rtt.unwrap_or_default(),
         loss: args.loss.unwrap_or_default(),
-        seed: args.seed.unwrap_or(1),
+        seed: args.chance.seed.unwrap_or(1),
         mtu_bytes: args.mtu,
         is_offloading: !args.no_offload,
         tcp_rmem_bytes,
