@@ -168,10 +168,10 @@ pub(crate) enum LaneArg {
 Measures every layer by itself (a copy in memory, a pread, a round trip over a socket, a signature, \
 ...), and beside them whole GETs and PUTs that are made of these layers; in random order, block by block. \
 Prints what each layer costs per operation and per MiB, what the layers of each way add up to, what \
-the way really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
-directory, which is removed at the end. docs/explain/ledger.md explains the rungs and the columns.")]
+the path really took, and what is left unexplained, all with 95 % intervals. It works in a temporary \
+directory, which is removed at the end. docs/explain/ledger.md explains the components and the columns.")]
 pub(crate) struct LedgerArgs {
-    /// Ways to take apart [default: all]
+    /// Paths to take apart [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<PathArg>,
     /// Take an HTTP get apart through the network of a set-up too, as root: bare, vxlan, tunnel, or a file
@@ -217,7 +217,7 @@ pub(crate) enum PlacementArg {
     Free,
 }
 
-/// The ways that `ledger` can take apart.
+/// The paths that `ledger` can take apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PathArg {
     /// A plain file by its absolute path

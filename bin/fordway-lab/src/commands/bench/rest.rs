@@ -91,14 +91,14 @@ fn block(
         let connections = point.connections as usize;
         // The first threads take what does not divide evenly.
         let share = connections / threads + usize::from(thread < connections % threads);
-        let way = Way {
+        let own = ThreadConnections {
             http,
             connections: share,
             streams: point.streams as usize,
             timeout: args.timeout,
             roots: args.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File),
         };
-        connect(&way, requests)
+        connect(&own, requests)
     };
     let label = format!("requests, {} {}", point.label(args), lane_name(http));
     let mut progress = |at: rest::Progress| {
@@ -327,7 +327,7 @@ const fn lane_name(http: HttpArg) -> &'static str {
 
 /// How many connections a thread has, and how they behave.
 #[derive(Clone)]
-struct Way {
+struct ThreadConnections {
     http: HttpArg,
     connections: usize,
     streams: usize,
@@ -336,20 +336,20 @@ struct Way {
 }
 
 /// Connects. Errors: `Unavailable`, `Timeout`, `InvalidArgument`.
-fn connect(way: &Way, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
-    let timeouts = Timeouts { first_byte: way.timeout, progress: way.timeout, ..Timeouts::default() };
-    let (requests, roots) = (requests.clone(), way.roots.clone());
-    let load: Box<dyn Load> = match way.http {
-        HttpArg::Http1 => Box::new(Http1::connect(requests, way.connections, timeouts, roots)?),
+fn connect(own: &ThreadConnections, requests: &Arc<Requests>) -> Result<Box<dyn Channel>> {
+    let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
+    let (requests, roots) = (requests.clone(), own.roots.clone());
+    let load: Box<dyn Load> = match own.http {
+        HttpArg::Http1 => Box::new(Http1::connect(requests, own.connections, timeouts, roots)?),
         HttpArg::Http2 => {
-            Box::new(Http2::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+            Box::new(Http2::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
         #[cfg(feature = "http3")]
         HttpArg::Http3 => {
-            Box::new(Http3::connect(requests, (way.connections, way.streams), timeouts, roots)?)
+            Box::new(Http3::connect(requests, (own.connections, own.streams), timeouts, roots)?)
         }
     };
-    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(way.connections * way.streams) }))
+    Ok(Box::new(HttpChannel { load, finished: Vec::with_capacity(own.connections * own.streams) }))
 }
 
 struct HttpChannel {

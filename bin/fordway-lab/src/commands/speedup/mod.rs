@@ -28,10 +28,10 @@ pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
     let machine = Machine::observe(&[]);
     let launcher = Launcher::find(args)?;
     let mut warnings = Vec::new();
-    let ways = bring_up(&asked, context, &mut warnings)?;
-    let plan = plan(args, ways.len())?;
-    let lanes: Vec<Lane> = ways.iter().map(Way::lane).collect();
-    let mut jobs = Jobs::new(args, &launcher, ways, context)?;
+    let setups = bring_up(&asked, context, &mut warnings)?;
+    let plan = plan(args, setups.len())?;
+    let lanes: Vec<Lane> = setups.iter().map(RunningSetup::lane).collect();
+    let mut jobs = Jobs::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
     let outcome = outcome?;
@@ -156,14 +156,14 @@ enum Carrier {
 
 /// One set-up that is up.
 #[derive(Debug)]
-struct Way {
+struct RunningSetup {
     name: String,
     description: String,
     carrier: Carrier,
     is_yielding: bool,
 }
 
-impl Way {
+impl RunningSetup {
     fn lane(&self) -> Lane {
         let how = if self.is_yielding { "; ranks give way while they wait" } else { "" };
         Lane { name: self.name.clone(), description: format!("{}{how}", self.description) }
@@ -229,27 +229,27 @@ fn load(name: &str) -> Result<Setup> {
 /// so it must.
 ///
 /// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
-fn bring_up(asked: &[AskedSetup], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
-    let mut ways: Vec<Way> = Vec::new();
+fn bring_up(asked: &[AskedSetup], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<RunningSetup>> {
+    let mut setups: Vec<RunningSetup> = Vec::new();
     for (at, setup) in asked.iter().enumerate() {
         context.interrupt.check()?;
-        match way(setup) {
-            Ok(way) => ways.push(way),
+        match start(setup) {
+            Ok(running) => setups.push(running),
             Err(error) if at == 0 || error.kind() == ErrorKind::InvalidArgument => return Err(error),
             Err(error) => warnings.push(format!("{} is left out: {error}", setup.name)),
         }
     }
-    Ok(ways)
+    Ok(setups)
 }
 
-fn way(asked: &AskedSetup) -> Result<Way> {
+fn start(asked: &AskedSetup) -> Result<RunningSetup> {
     let (carrier, description) = match &asked.carrier {
         AskedCarrier::Default => (Carrier::Default, "As MPI chooses".to_owned()),
         AskedCarrier::SharedMemory => (Carrier::SharedMemory, "Shared memory of this machine".to_owned()),
         AskedCarrier::Loopback => (Carrier::Loopback, "TCP on this machine's loopback device".to_owned()),
         AskedCarrier::Networks(setup) => networks(setup)?,
     };
-    Ok(Way { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
+    Ok(RunningSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
 }
 
 fn networks(setup: &Setup) -> Result<(Carrier, String)> {
