@@ -117,7 +117,10 @@ fn http2_is_taken_apart_without_the_pipe() {
     let entry = records.iter().find(|record| record["path"] == "http2 get").unwrap();
     let part = |component: &str| {
         let parts = entry["parts"].as_array().unwrap();
-        parts.iter().find(|part| part["component"] == component).unwrap_or_else(|| panic!("{component}: {entry}"))
+        parts
+            .iter()
+            .find(|part| part["component"] == component)
+            .unwrap_or_else(|| panic!("{component}: {entry}"))
     };
     assert_eq!(
         (&part("memory pipe")["times"], &part("http2 frames")["times"]),
@@ -225,7 +228,18 @@ fn an_endpoint_is_never_ignored_without_a_word() {
     }
     assert!(names(dir.path()).is_empty());
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
-    command.args(["ledger", "--duration", "1ms", "--size", "4KiB", "--only-sizes", "--path", "posix", "--root", "."]);
+    command.args([
+        "ledger",
+        "--duration",
+        "1ms",
+        "--size",
+        "4KiB",
+        "--only-sizes",
+        "--path",
+        "posix",
+        "--root",
+        ".",
+    ]);
     let ran = command.env("AWS_ENDPOINT_URL", "http://aws.invalid").current_dir(dir.path()).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let told = "the endpoint of the environment, http://aws.invalid, is not measured";

@@ -94,9 +94,7 @@ impl Entry {
 
 /// A misspelt feature would otherwise be silently left out.
 fn known(machine: &str, key: &str) -> Result<Feature> {
-    Feature::from_name(key).ok_or_else(|| {
-        invalid(format!("machine {machine}: {}", Feature::unknown(key)))
-    })
+    Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
 }
 
 fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {

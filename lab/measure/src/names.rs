@@ -16,7 +16,8 @@ fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
 /// How many letters must be put in, left out, replaced, or exchanged with their neighbours to make `one` of `other`
 /// (Damerau 1964, for changes that do not overlap).
 fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.to_lowercase().chars().collect(), other.chars().collect());
+    let (one, other): (Vec<char>, Vec<char>) =
+        (one.to_lowercase().chars().collect(), other.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
     for i in 1..=one.len() {
         let mut row = vec![i];
@@ -39,9 +40,14 @@ mod tests {
 
     #[test]
     fn distances_are_counted_in_letters() {
-        for (one, other, changes) in
-            [("", "", 0), ("bare", "bare", 0), ("vxaln", "vxlan", 1), ("bar", "bare", 1), ("", "ab", 2), ("kitten", "sitting", 3)]
-        {
+        for (one, other, changes) in [
+            ("", "", 0),
+            ("bare", "bare", 0),
+            ("vxaln", "vxlan", 1),
+            ("bar", "bare", 1),
+            ("", "ab", 2),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(one, other), changes, "{one} {other}");
         }
     }

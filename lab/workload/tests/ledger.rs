@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use fordway_measure::{Interval, Lane, Records};
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_workload::ledger::{Account, MeasuredComponent, Path, Plan, Component, entry_table, measure, component_table};
+use fordway_workload::ledger::{
+    Account, Component, MeasuredComponent, Path, Plan, component_table, entry_table, measure,
+};
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
@@ -63,7 +65,8 @@ fn run(components: &mut [MeasuredComponent], clock: &Rc<Cell<u64>>) -> Result<Re
 /// The account of a socket of 3 µs and 1 ns a byte, a copy of 100 ns and 0.25 ns a byte, and a whole.
 fn account(whole_ns: u64) -> Account {
     let clock = Rc::new(Cell::new(0));
-    let mut components = [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
+    let mut components =
+        [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
     let path = Path::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
@@ -188,13 +191,15 @@ fn what_goes_wrong_ends_it_and_is_named() {
         is_broken: true,
     };
     let lane = Lane { name: "bad".into(), description: String::new() };
-    let error = run(&mut [MeasuredComponent { lane, component: Box::new(broken) }], &clock).expect_err("it is broken");
+    let error = run(&mut [MeasuredComponent { lane, component: Box::new(broken) }], &clock)
+        .expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("the component bad at "), "{error}");
 
     let stopped = AtomicBool::new(true);
     let mut components = [fake("a", &clock, 10, 1)];
-    let error = measure(&plan(), &mut components, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
+    let error =
+        measure(&plan(), &mut components, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
     assert_eq!(error.kind(), ErrorKind::Interrupted);
 
     let records = run(&mut components, &clock).unwrap();

@@ -32,7 +32,7 @@ use fordway_workload::options::{OutArgs, ReportArgs, SeedArgs};
 /// What S3, networks and machines cost here.
 #[derive(Debug, Parser)]
 #[command(name = "fordway-lab", version, propagate_version = true, max_term_width = 100)]
-#[command(about = "Measure what every way to the objects costs here")]
+#[command(about = "Measure what every lane to the objects costs here")]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     /// Options of every command.

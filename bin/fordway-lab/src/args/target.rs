@@ -6,7 +6,8 @@ use fordway_store::Bucket;
 
 /// The most characters of a name, which is a column of tables.
 const NAME_CHARS_MAX: usize = 32;
-const FORM: &str = "write NAME=URL, such as other=http://127.0.0.1:7070 or other=http://127.0.0.1:7070/BUCKET";
+const FORM: &str =
+    "write NAME=URL, such as other=http://127.0.0.1:7070 or other=http://127.0.0.1:7070/BUCKET";
 
 /// A service with its name in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,9 @@ fn check_host(host: &str, rest: &str) -> Result<(), String> {
         );
     }
     if rest.contains(['?', '#']) {
-        return Err("the URL of a service has no query and no fragment; leave out what follows the ? or #".to_owned());
+        return Err(
+            "the URL of a service has no query and no fragment; leave out what follows the ? or #".to_owned()
+        );
     }
     // The colons of an IPv6 address are in brackets.
     let after_address = host.rsplit(']').next().unwrap_or(host);
@@ -146,7 +149,7 @@ mod tests {
             ("o=http://h:99999", "the URL's port"),
             ("o=http://me:secret@h", "keys do not belong"),
             ("o=http://h/b?x=1", "no query"),
-            ("o=http://h/a", "the bucket of the URL"),
+            ("o=http://h/-a", "the bucket of the URL"),
         ] {
             let refused = TargetArg::parse(text).expect_err(text);
             assert!(refused.contains(says), "{text}: {refused}");

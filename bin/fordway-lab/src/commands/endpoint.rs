@@ -64,9 +64,12 @@ fn tell_of_environment(command: &Command, global: &GlobalArgs, context: &Context
         _ => return Ok(()),
     };
     let named = S3Config::find_endpoint(None, &|name| super::variable(global, name))?;
-    let is_row = |endpoint: &String| targets.iter().any(|target| target.endpoint == endpoint.trim_end_matches('/'));
+    let is_row =
+        |endpoint: &String| targets.iter().any(|target| target.endpoint == endpoint.trim_end_matches('/'));
     if let Some(endpoint) = named.filter(|endpoint| !is_row(endpoint)) {
-        context.output.note(&format!("the endpoint of the environment, {endpoint}, is not measured; {advice}"));
+        context
+            .output
+            .note(&format!("the endpoint of the environment, {endpoint}, is not measured; {advice}"));
     }
     Ok(())
 }

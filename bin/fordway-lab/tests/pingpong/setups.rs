@@ -62,7 +62,8 @@ fn what_is_emulated_is_marked_in_every_place() {
     std::fs::write(&file, format!("description = \"d\"\nvariables = {{ accelerator = \"kvm\" }}\n{ENDS}"))
         .unwrap();
     let run = dir.path().join("x.run");
-    let words = ["--setup", file.to_str().unwrap(), "--connection-policy", "kept", "--out", run.to_str().unwrap()];
+    let words =
+        ["--setup", file.to_str().unwrap(), "--connection-policy", "kept", "--out", run.to_str().unwrap()];
     let output = bench(&[&SHORT[..], &words, &["--set", "accelerator=tcg"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(

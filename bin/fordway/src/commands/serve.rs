@@ -111,10 +111,7 @@ struct Ready<'r> {
     published: Published<'r>,
 }
 
-fn keys<S: serde::Serializer>(
-    identity: &Option<&Identity>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn keys<S: serde::Serializer>(identity: &Option<&Identity>, serializer: S) -> Result<S::Ok, S::Error> {
     let pair = identity.map(|identity| [&identity.access_key, &identity.secret_key]);
     pair.serialize(serializer)
 }

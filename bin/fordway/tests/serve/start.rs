@@ -130,7 +130,8 @@ fn a_generated_pair_works() {
 fn an_env_file_has_all_that_a_client_needs() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s3.env"), "older, for all to read").unwrap();
-    let mut command = fordway(&["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--write-env", "s3.env"]);
+    let mut command =
+        fordway(&["serve", ".", "--listen", "127.0.0.1:0", "--until-eof", "--write-env", "s3.env"]);
     let mut child =
         command.current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -140,7 +141,8 @@ fn an_env_file_has_all_that_a_client_needs() {
     assert_eq!(mode & 0o777, 0o600);
     let mut shell = Command::new("/bin/sh");
     let words = ["-c", ". ./s3.env && \"$0\" mb s3://made", env!("CARGO_BIN_EXE_fordway")];
-    let ran = shell.args(words).env_clear().env("HOME", "/nonexistent").current_dir(dir.path()).output().unwrap();
+    let ran =
+        shell.args(words).env_clear().env("HOME", "/nonexistent").current_dir(dir.path()).output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert!(dir.path().join("made").is_dir());
     drop(child.stdin.take());

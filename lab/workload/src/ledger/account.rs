@@ -92,7 +92,8 @@ impl Account {
     /// rounds.
     pub fn of(names: &[String], sizes: &[u64], paths: &[Path], records: &Records, seed: u64) -> Result<Self> {
         let book = Book::new(names, sizes, records, seed)?;
-        let components = (0..names.len()).map(|component| book.component(component)).collect::<Result<Vec<_>>>()?;
+        let components =
+            (0..names.len()).map(|component| book.component(component)).collect::<Result<Vec<_>>>()?;
         let entries = paths
             .iter()
             .flat_map(|path| (0..sizes.len()).map(|size| book.entry(path, size, &components)))
@@ -201,7 +202,11 @@ impl<'b> Book<'b> {
             sums.iter_mut().zip(&ns).for_each(|(sum, ns)| *sum += ns);
             let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
             fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
-            parts.push(PartCost { component: part.component.clone(), times: part.times, ns: self.interval(&ns)? });
+            parts.push(PartCost {
+                component: part.component.clone(),
+                times: part.times,
+                ns: self.interval(&ns)?,
+            });
         }
         let residuals: Vec<f64> = whole.iter().zip(&sums).map(|(whole, sum)| whole - sum).collect();
         let shares: Vec<f64> =

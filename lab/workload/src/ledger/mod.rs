@@ -11,7 +11,8 @@
 mod account;
 
 pub use account::{
-    Account, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, ComponentAccount, entry_table, component_table,
+    Account, ComponentAccount, Cost, Entry, FIT_MEDIAN_PERCENT_MAX, Fit, PartCost, Piece, component_table,
+    entry_table,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

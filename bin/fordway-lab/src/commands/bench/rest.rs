@@ -11,7 +11,8 @@ use fordway_http::{Timeouts, TlsRoots};
 use fordway_load::Http3;
 use fordway_load::{Finished, Http1, Http2, Load, Method, RequestPlan, Requests};
 use fordway_measure::{
-    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, Summary, bytes_text, load_table, rate_text,
+    Clock, Connections, Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, Summary, bytes_text, load_table,
+    rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
@@ -211,7 +212,9 @@ fn describe(
 fn unsigned(args: &RestArgs, summaries: &[Summary]) -> Option<String> {
     let is_refused = |summary: &Summary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
-        errors.is_some_and(|errors| errors.keys().any(|kind| ["status 401", "status 403"].contains(&kind.as_str())))
+        errors.is_some_and(|errors| {
+            errors.keys().any(|kind| ["status 401", "status 403"].contains(&kind.as_str()))
+        })
     };
     (!args.sign && summaries.iter().any(is_refused)).then(|| {
         "the server refuses requests that are not signed: --sign signs them with the keys of the AWS environment"

@@ -4,8 +4,8 @@
 //! alike: to wake a thread on another processor takes several times as long as on one's own, and where
 //! the scheduler chooses, it chooses differently for each pair of processes.
 
-mod echo;
 mod components;
+mod echo;
 mod setup;
 
 use std::path::Path as FilePath;
@@ -16,7 +16,7 @@ use fordway_command::{Context, Exit, file_error};
 use fordway_measure::{Clock, Lane, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
-use fordway_workload::ledger::{Account, Plan, Progress, entry_table, measure, component_table};
+use fordway_workload::ledger::{Account, Plan, Progress, component_table, entry_table, measure};
 use fordway_workload::summary::{Capacity, summarise_phase};
 use serde_json::json;
 
@@ -95,7 +95,13 @@ struct Work {
     left_out: Vec<String>,
 }
 
-fn work(dir: &FilePath, plan: &Plan, paths: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
+fn work(
+    dir: &FilePath,
+    plan: &Plan,
+    paths: &[PathArg],
+    args: &LedgerArgs,
+    context: &Context,
+) -> Result<Work> {
     let mut ladder = Ladder::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.components.iter().map(|component| component.lane.clone()).collect();
@@ -181,13 +187,7 @@ fn write(dir: &FilePath, run: &Run, work: &Work) -> Result<()> {
     run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(
-    out: &FilePath,
-    printed: &[u64],
-    run: &Run,
-    account: &Account,
-    context: &Context,
-) -> Result<Exit> {
+fn report(out: &FilePath, printed: &[u64], run: &Run, account: &Account, context: &Context) -> Result<Exit> {
     for component in &account.components {
         context.output.row(component)?;
     }

@@ -229,7 +229,11 @@ fn load(name: &str) -> Result<Setup> {
 /// so it must.
 ///
 /// Errors: `InvalidArgument` for what cannot hold the ranks of a job; errors of the reference.
-fn bring_up(asked: &[AskedSetup], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<RunningSetup>> {
+fn bring_up(
+    asked: &[AskedSetup],
+    context: &Context,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<RunningSetup>> {
     let mut setups: Vec<RunningSetup> = Vec::new();
     for (at, setup) in asked.iter().enumerate() {
         context.interrupt.check()?;

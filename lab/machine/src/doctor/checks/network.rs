@@ -105,8 +105,12 @@ pub(super) fn driver(tree: &Tree, name: &str) -> Answer {
 fn kind_of(driver: &str) -> Option<DriverKind> {
     Some(match driver {
         "e1000" | "8139cp" | "8139too" | "pcnet32" | "ne2k-pci" => DriverKind::Emulated,
-        "virtio_net" | "vmxnet3" | "vif" | "xen-netfront" | "xen_netfront" | "hv_netvsc" => DriverKind::Paravirtual,
-        "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => DriverKind::Function,
+        "virtio_net" | "vmxnet3" | "vif" | "xen-netfront" | "xen_netfront" | "hv_netvsc" => {
+            DriverKind::Paravirtual
+        }
+        "iavf" | "i40evf" | "ixgbevf" | "igbvf" | "fm10kvf" | "ena" | "efa" | "gve" | "mana" => {
+            DriverKind::Function
+        }
         "mlx4_core" | "mlx4_en" | "mlx5_core" | "ice" | "i40e" | "ixgbe" | "igb" | "igc" | "e1000e"
         | "bnxt_en" | "bnx2x" | "tg3" | "qede" | "cxgb4" | "sfc" | "be2net" | "ib_ipoib" | "hfi1"
         | "r8169" | "atlantic" | "ionic" => DriverKind::Card,

@@ -11,7 +11,7 @@ use fordway_measure::Lane;
 use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
-use fordway_workload::ledger::{MeasuredComponent, Path, Component};
+use fordway_workload::ledger::{Component, MeasuredComponent, Path};
 
 use self::paths::{http_messages, with_get_request};
 use super::components::request::{Http1Heads, S3Request, Sign};

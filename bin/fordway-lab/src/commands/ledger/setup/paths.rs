@@ -9,7 +9,6 @@ use fordway_workload::ledger::Path;
 
 use super::{Ladder, RECORD_BYTES, RECORD_OVERHEAD_BYTES, Site};
 use crate::commands::gateway::GatewayProcess;
-use crate::commands::ledger::echo::Form;
 use crate::commands::ledger::components::Operation;
 use crate::commands::ledger::components::framing::{Http2Frames, NodeFrames, Pipe, Tls, WHOLE_BYTES_MAX};
 use crate::commands::ledger::components::request::{Heads, Layer, S3Request, Verify};
@@ -17,6 +16,7 @@ use crate::commands::ledger::components::round_trip::{EventLoops, Messages, Size
 use crate::commands::ledger::components::storage::{
     Describe, Get, Objects, Open, PosixGet, Pread, PreadPieces, Publish, Put, Write,
 };
+use crate::commands::ledger::echo::Form;
 
 /// Content up to this size leaves a gateway with its head, in one call, by the node lane and by HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
