@@ -74,7 +74,7 @@ fn legend(run: &Run) -> String {
     let plain = |name: &str| parameter(name).trim_matches('"').to_owned();
     let targets = run.parameters.get("targets").and_then(serde_json::Value::as_object);
     let except = match targets.map(|targets| targets.keys().cloned().collect::<Vec<_>>()) {
-        Some(names) if !names.is_empty() => format!(", but {}, which has its own", names.join(", ")),
+        Some(names) if !names.is_empty() => format!(" except {}", names.join(", ")),
         _ => String::new(),
     };
     format!(
