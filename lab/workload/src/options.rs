@@ -10,7 +10,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// Where a command writes its run.
 #[derive(Clone, Debug, Args)]
 pub struct OutArgs {
-    /// Where the run is written: a directory, made if it is missing [default: the last word of the command, as in
+    /// Where the run is written: a directory, made if it is missing [default: the command's name, as in
     /// compare.run]
     #[arg(long, value_name = "NAME.run")]
     pub out: Option<PathBuf>,

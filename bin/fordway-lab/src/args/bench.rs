@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fordway_command::args::byte_range;
-use fordway_command::units::{parse_bit_rate, parse_duration};
+use fordway_command::units::parse_duration;
 use fordway_store::ByteRange;
 use fordway_wire::size_text::parse_bytes;
 use fordway_workload::io500::Io500Plan;
@@ -16,6 +16,7 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::{OptionalOutArgs, ReportArgs, SeedArgs};
 
 use crate::args::CallArgs;
+use crate::args::LinkArgs;
 use crate::args::netlab::percent;
 
 /// Options of `bench`.
@@ -147,18 +148,26 @@ pub(crate) struct RestArgs {
     /// The server's process, to read its counters and its descendants'
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// Keep the threads on these processors
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
-    pub(crate) pin_client: Vec<usize>,
-    /// Keep the server's processes on these processors
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', requires = "server_pid")]
-    pub(crate) pin_server: Vec<usize>,
+    /// Where the two sides run; the server is the process of --server-pid.
+    #[command(flatten)]
+    pub(crate) pins: PinArgs,
     /// What decides arrivals by chance.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
     /// Where the run is written.
     #[command(flatten)]
     pub(crate) output: OptionalOutArgs,
+}
+
+/// On which processors the two sides run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PinArgs {
+    /// Keep the client's threads on these processors [default: where the kernel puts them]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub(crate) pin_client: Vec<usize>,
+    /// Keep the server's processes on these processors [default: where the kernel puts them]
+    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
+    pub(crate) pin_server: Vec<usize>,
 }
 
 /// Methods.
@@ -236,12 +245,9 @@ pub(crate) struct TransportArgs {
     /// Connections, and threads that use them, for the bandwidth of nginx, http, node and embedded
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
-    /// Keep who asks on these processors [default: where the kernel puts it]
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
-    pub(crate) pin_client: Vec<usize>,
-    /// Keep who answers on these processors
-    #[arg(long, value_name = "CPUS", value_delimiter = ',')]
-    pub(crate) pin_server: Vec<usize>,
+    /// Where the two sides run.
+    #[command(flatten)]
+    pub(crate) pins: PinArgs,
     /// Where the messages lie that servers read [default: the temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
@@ -347,15 +353,9 @@ pub(crate) struct PingpongBenchArgs {
     /// How long an answer may take
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
-    /// Bits per second of the wire, each way (a token bucket, tbf) [default: as fast as the machine is]
-    #[arg(long, value_name = "RATE", value_parser = parse_bit_rate)]
-    pub(crate) rate: Option<u64>,
-    /// A round trip, by the link emulator
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) rtt: Option<Duration>,
-    /// Share of packets that the link emulator loses
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    pub(crate) loss: Option<f64>,
+    /// What is between ping and pong.
+    #[command(flatten)]
+    pub(crate) link: LinkArgs,
     /// The largest packet on the wire, bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
@@ -365,9 +365,6 @@ pub(crate) struct PingpongBenchArgs {
     /// The receive window that TCP begins with (the second number of tcp_rmem); a list repeats all with each
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// Congestion control of TCP [default: the kernel's]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) congestion: Option<String>,
     /// An option for the built-in pong, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,

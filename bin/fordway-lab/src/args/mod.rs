@@ -16,7 +16,7 @@ pub(crate) use machines::{
     DoctorArgs, FixArg, MachinesAction, MachinesArgs, MeasureArgs, PickArgs, ProbeArgs, SimilarityArgs,
 };
 pub(crate) use netlab::{
-    EndArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
+    EndArgs, LinkArgs, NetlabArgs, OffloadArg, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs,
 };
 pub(crate) use target::TargetArg;
 

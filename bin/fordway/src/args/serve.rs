@@ -25,7 +25,7 @@ pub struct GatewayArgs {
     /// How old what a read tells may be, on a file system that other nodes change too
     #[arg(long, value_enum, default_value_t = ConsistencyArg::FileSystem)]
     pub consistency: ConsistencyArg,
-    /// Write the endpoint, and the keys where there is one pair, as a file for the shell's `.`, mode 0600
+    /// Write the endpoint, and the key pair if there is just one, to a file that a shell can source (mode 0600)
     #[arg(long, value_name = "FILE")]
     pub write_env: Option<PathBuf>,
     /// End when standard input ends, so that no gateway outlives the program that started it
@@ -54,7 +54,7 @@ impl GatewayArgs {
   fordway serve /data --listen 127.0.0.1:0 --etag fast --durability none
   fordway serve /lustre --credentials /etc/fordway/users.toml --access-log /var/log/fordway.log \\
     --metrics 127.0.0.1:9100
-  fordway serve /data --write-env s3.env & sleep 1; . ./s3.env && aws s3 ls
+  fordway serve /data --write-env s3.env     # elsewhere: . ./s3.env && aws s3 ls
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
 

@@ -84,7 +84,7 @@ fn block(
         warm_up: args.warm_up,
         threads,
         seed: seed.wrapping_add(u64::from(place.block)),
-        client_cpus: args.pin_client.clone(),
+        client_cpus: args.pins.pin_client.clone(),
         server_pid: args.server_pid,
         keep_operations: args.output.out.is_some(),
     };
@@ -156,13 +156,19 @@ fn settings(args: &RestArgs, point: &Point, http: HttpArg, cpus: usize) -> Setti
 }
 
 fn pin_server(args: &RestArgs) -> Result<()> {
-    let Some(pid) = args.server_pid.filter(|_| !args.pin_server.is_empty()) else { return Ok(()) };
+    if args.pins.pin_server.is_empty() {
+        return Ok(());
+    }
+    let Some(pid) = args.server_pid else {
+        let detail = "--pin-server needs to know the server's process; name it with --server-pid";
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    };
     let failed = |error: std::io::Error| {
-        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pin_server);
+        let detail = format!("process {pid} cannot be kept on processors {:?}", args.pins.pin_server);
         Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
     };
     for process in fordway_sys::descendants(pid).map_err(failed)? {
-        fordway_sys::pin_process(process, &args.pin_server).map_err(|errno| failed(errno.into()))?;
+        fordway_sys::pin_process(process, &args.pins.pin_server).map_err(|errno| failed(errno.into()))?;
     }
     Ok(())
 }
@@ -235,8 +241,8 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
         "range": args.range.map(fordway_wire::range::format_range),
         "signed": args.sign,
         "seed": seed,
-        "pin_client": args.pin_client,
-        "pin_server": args.pin_server,
+        "pin_client": args.pins.pin_client,
+        "pin_server": args.pins.pin_server,
     });
     match parameters {
         serde_json::Value::Object(map) => map,

@@ -73,8 +73,8 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     let mut parameters = args.setting.parameters();
     parameters.insert("connections".into(), args.connections.into());
     parameters.insert("mpi_yield_when_idle".into(), args.mpi_yield.into());
-    parameters.insert("pin_client".into(), args.pin_client.clone().into());
-    parameters.insert("pin_server".into(), args.pin_server.clone().into());
+    parameters.insert("pin_client".into(), args.pins.pin_client.clone().into());
+    parameters.insert("pin_server".into(), args.pins.pin_server.clone().into());
     parameters
 }
 
@@ -140,8 +140,8 @@ impl Transports {
                 return Err(Error::new(ErrorKind::Unavailable, transports.missing.join("; ")));
             }
         }
-        keep_on(&transports.askers, &args.pin_client)?;
-        keep_on(&transports.answerers, &args.pin_server)?;
+        keep_on(&transports.askers, &args.pins.pin_client)?;
+        keep_on(&transports.answerers, &args.pins.pin_server)?;
         Ok(transports)
     }
 
