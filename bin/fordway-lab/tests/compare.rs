@@ -311,7 +311,7 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
         (vec!["http2=http://127.0.0.1:1"], "secret", 2, "the name http2 is the name of a lane"),
         (vec!["nonsense"], "secret", 2, "write NAME=URL"),
         (vec!["bad=http://h:port"], "secret", 2, "the URL's port"),
-        (vec![good.as_str(), closed.as_str()], "secret", 7, "does not answer; start it"),
+        (vec![good.as_str(), closed.as_str()], "secret", 7, "start it, or correct the URL"),
         (vec![good.as_str()], "another", 4, "refuses these keys"),
         (vec![&format!("missing={url}/nobucket")], "secret", 3, "has no bucket nobucket"),
     ] {

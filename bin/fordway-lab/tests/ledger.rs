@@ -251,13 +251,16 @@ fn an_endpoint_is_never_ignored_without_a_word() {
 fn renamed_options_are_answered_with_their_new_names() {
     let dir = tempfile::tempdir().unwrap();
     for (words, tip) in [
-        (&["ledger", "--network", "bare"][..], "--network is now --setup"),
-        (&["speedup", "--repeat", "7", "--", "true"], "--repeat is now --rounds"),
-        (&["compare", ".", "--warm-up", "2"], "--warm-up is now --warm-up-rounds"),
-        (&["bench", "transport", "--sizes", "1"], "--sizes is now --size"),
-        (&["bench", "mdtest", ".", "--run", "x.run"], "--run is now --out"),
-        (&["bench", "rest", "http://127.0.0.1:1/x", "--run=x.run"], "--run is now --out"),
-        (&["bench", "pingpong", "--connections", "kept"], "--connections is now --connection-policy"),
+        (&["ledger", "--network", "bare"][..], "--network of `ledger` is now --setup"),
+        (&["speedup", "--repeat", "7", "--", "true"], "--repeat of `speedup` is now --rounds"),
+        (&["compare", ".", "--warm-up", "2"], "--warm-up of `compare` is now --warm-up-rounds"),
+        (&["bench", "transport", "--sizes", "1"], "--sizes of `transport` is now --size"),
+        (&["bench", "mdtest", ".", "--run", "x.run"], "--run of `bench` is now --out"),
+        (&["bench", "rest", "http://127.0.0.1:1/x", "--run=x.run"], "--run of `bench` is now --out"),
+        (
+            &["bench", "pingpong", "--connections", "kept"],
+            "--connections of `pingpong` is now --connection-policy",
+        ),
     ] {
         let ran = fordway(dir.path(), words);
         assert_eq!(ran.status.code(), Some(2), "{words:?}");

@@ -75,19 +75,20 @@ const RENAMED: [Renamed; 10] = [
     ("pingpong", "--connections", "--connection-policy"),
 ];
 
-/// Adds the new name to the error of an option that was renamed; `words` are those of the command line.
-pub fn with_new_name(mut error: clap::Error, words: &[String]) -> clap::Error {
+/// The error of a command line, or of one with an option that was renamed, the new name; `words` are those of the command
+/// line.
+pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     if error.kind() != ClapKind::UnknownArgument {
         return error;
     }
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
     // clap names it as in `--run <NAME>` where it knows of a value.
-    let option = unknown.split([' ', '=']).next().unwrap_or(unknown).to_owned();
+    let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
     let is_it = |(word, old, _): &&Renamed| option == *old && words.iter().any(|given| given == word);
-    let Some((_, old, new)) = RENAMED.iter().find(is_it) else { return error };
-    // What is merely spelt alike would lead astray.
-    error.insert(ContextKind::SuggestedArg, ContextValue::None);
-    let tip = format!("{old} is now {new}");
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    error
+    match RENAMED.iter().find(is_it) {
+        Some((word, old, new)) => {
+            clap::Error::raw(ClapKind::UnknownArgument, format!("{old} of `{word}` is now {new}\n"))
+        }
+        None => error,
+    }
 }

@@ -21,7 +21,7 @@ const PROBE: &[u8] = b"fordway compare";
 /// Opens the service, and makes a bucket there, or a prefix in the bucket that its URL names, which the target removes.
 /// Errors: of the service, in sentences that say what to do.
 pub(super) fn open(target: &TargetArg, global: &GlobalArgs, context: &Context) -> Result<Box<dyn Target>> {
-    let refused = |error: Error| refusal(target, error);
+    let refused = |error: Error| refusal(target, &error);
     let stores = Stores::of(target, global, context).map_err(refused)?;
     let own = format!("fordway-compare-{:08x}", random()?);
     let at = |store: &Arc<dyn Store>| -> Result<StoreTarget> {
@@ -88,28 +88,27 @@ fn lane(target: &TargetArg) -> Lane {
 }
 
 /// The error of a service that cannot be measured, with what helps.
-fn refusal(target: &TargetArg, error: Error) -> Error {
-    let kind = error.kind();
-    let what = match (kind, &target.bucket) {
-        (ErrorKind::NoSuchBucket, Some(bucket)) => {
-            format!("has no bucket {bucket}; make it, or leave it out of the URL and one is made")
+fn refusal(target: &TargetArg, error: &Error) -> Error {
+    use ErrorKind as K;
+    let (what, helps) = match (error.kind(), &target.bucket) {
+        (K::NoSuchBucket, Some(bucket)) => {
+            (format!("has no bucket {bucket}"), "make it, or leave it out of the URL and one is made")
         }
-        (ErrorKind::Unavailable | ErrorKind::Timeout, _) => {
-            "does not answer; start it, or correct the URL".to_owned()
+        (K::Unavailable | K::Timeout, _) => ("does not answer".to_owned(), "start it, or correct the URL"),
+        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, None) => (
+            "refuses these keys, or does not let them make a bucket".to_owned(),
+            "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a bucket in the URL",
+        ),
+        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => {
+            ("refuses these keys".to_owned(), "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         }
-        (
-            ErrorKind::AccessDenied | ErrorKind::InvalidAccessKeyId | ErrorKind::SignatureDoesNotMatch,
-            None,
-        ) => "refuses these keys, or does not let them make a bucket; set its AWS_ACCESS_KEY_ID and \
-              AWS_SECRET_ACCESS_KEY, or name a bucket in the URL"
-            .to_owned(),
-        (
-            ErrorKind::AccessDenied | ErrorKind::InvalidAccessKeyId | ErrorKind::SignatureDoesNotMatch,
-            Some(_),
-        ) => "refuses these keys; set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".to_owned(),
-        _ => "cannot be measured".to_owned(),
+        _ => ("cannot be measured".to_owned(), "correct that, or leave the target out"),
     };
-    Error::new(kind, format!("--target {target} {what}")).caused_by(error)
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let said = [error.detail().to_owned(), cause.unwrap_or_default()];
+    let said: Vec<_> = said.into_iter().filter(|text| !text.is_empty()).collect();
+    let why = if said.is_empty() { String::new() } else { format!(" ({})", said.join(": ")) };
+    Error::new(error.kind(), format!("--target {target} {what}{why}: {helps}"))
 }
 
 fn random() -> Result<u32> {

@@ -153,7 +153,7 @@ impl Setup {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((_, text)) => Setup::parse(name, text),
             None => {
-                let detail = format!("{}, and files", unknown_name("set-up", name, &Setup::names()));
+                let detail = format!("{}; or name a file", unknown_name("set-up", name, &Setup::names()));
                 Err(Error::new(ErrorKind::InvalidArgument, detail))
             }
         }

@@ -221,7 +221,7 @@ fn load(name: &str) -> Result<Setup> {
     if name.contains('/') || name.ends_with(".toml") || known.contains(&name) {
         return Setup::load(name);
     }
-    let detail = format!("{}, and files", unknown_name("set-up", name, &known));
+    let detail = format!("{}; or name a file", unknown_name("set-up", name, &known));
     Err(Error::new(ErrorKind::InvalidArgument, detail))
 }
 
