@@ -280,7 +280,7 @@ mod tests {
             ("[machines.a]\nthreads = 1", "has machines"),
             ("[machine]\na = 1", "[machine.\"a\"]"),
             ("[machine.a]", "no features"),
-            ("[machine.a]\nhow = 1", "no feature how"),
+            ("[machine.a]\nhow = 1", "no feature \"how\""),
         ] {
             let message = refused(text);
             assert!(message.contains(told), "{text}: {message}");
