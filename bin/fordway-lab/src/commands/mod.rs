@@ -3,11 +3,13 @@
 mod bench;
 mod compare;
 mod doctor;
+mod endpoint;
 mod gateway;
 mod ledger;
 mod machines;
 mod netlab;
 mod pingpong;
+mod service;
 mod speedup;
 
 use std::path::{Path, PathBuf};
@@ -17,12 +19,13 @@ use clap::CommandFactory;
 use fordway_command::{Context, Exit, file_error, manual};
 use fordway_store::Result;
 
-use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
+use crate::args::{Cli, Command, CompletionsArgs, GlobalArgs, ManArgs};
 
 /// Carries out a command line.
 pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+    endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
-        Command::Compare(args) => compare::run(&args, context),
+        Command::Compare(args) => compare::run(&args, &cli.global, context),
         Command::Ledger(args) => ledger::run(&args, context),
         Command::Machines(args) => machines::run(&args, context),
         Command::Doctor(args) => doctor::run(&args, context),
@@ -32,6 +35,15 @@ pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
         Command::Pingpong(args) => pingpong::run(&args, context),
         Command::Completions(args) => completions(&args, context),
         Command::Man(args) => man(&args, context),
+    }
+}
+
+/// A variable of the AWS environment, unless an option stands for it.
+fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
+    match name {
+        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
+        "AWS_REGION" if global.region.is_some() => global.region.clone(),
+        _ => std::env::var(name).ok(),
     }
 }
 
