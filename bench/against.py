@@ -128,7 +128,7 @@ def compare_tables(old, new, pairs, runs):
 
 
 def start_gateway(program, root):
-    command = [program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none", root]
+    command = [program, "serve", "--listen", "127.0.0.1:0", "--etag", "fast", "--durability", "none", "--threads", "1", root]
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | KEYS)
     ready = gateway.stdout.readline()
     if " at http" not in ready:

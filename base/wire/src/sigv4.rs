@@ -167,8 +167,12 @@ pub struct PresignedRequest<'a> {
 
 impl SignedRequest<'_> {
     fn header_names(&self) -> String {
-        let names: Vec<&str> = self.headers.iter().map(|(name, _)| *name).collect();
-        names.join(";")
+        let mut names = String::with_capacity(self.headers.iter().map(|(name, _)| name.len() + 1).sum());
+        for (index, (name, _)) in self.headers.iter().enumerate() {
+            names.push_str(if index > 0 { ";" } else { "" });
+            names.push_str(name);
+        }
+        names
     }
 
     /// SHA-256 of the canonical request, fed piece by piece so that it is never assembled.
@@ -217,8 +221,11 @@ fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = Vec::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.extend_from_slice(&[byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]));
+    }
+    String::from_utf8(text).expect("digits are ASCII")
 }
 
 /// The examples of "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference.

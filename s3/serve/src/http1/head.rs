@@ -100,12 +100,10 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> Refusal {
 
 /// The parser takes a line feed alone for the end of a line; others on the way may not.
 fn has_bare_line_feed(head: &[u8]) -> bool {
-    let mut before = b'\n';
-    head.iter().any(|&byte| {
-        let bare = byte == b'\n' && before != b'\r';
-        before = byte;
-        bare
-    })
+    // All pairs, without a way out in between: so the compiler looks at many at a time.
+    let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
+    let is_within = pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')));
+    is_within || head.first() == Some(&b'\n')
 }
 
 /// The headers that say how the message is to be read.
