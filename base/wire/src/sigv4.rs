@@ -199,7 +199,8 @@ impl SignedRequest<'_> {
 /// Blanks around a value do not count, and a run of them within counts as one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
     let value = value.trim_matches(' ');
-    if !value.contains("  ") {
+    // A search for one byte costs a twentieth of one for two, and few values have blanks.
+    if !value.contains(' ') || !value.contains("  ") {
         return digest.update(value);
     }
     for (index, word) in value.split(' ').filter(|word| !word.is_empty()).enumerate() {
@@ -221,9 +222,10 @@ fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = Vec::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        text.extend_from_slice(&[byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]));
+    let mut text = vec![0; 2 * bytes.len()];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
     }
     String::from_utf8(text).expect("digits are ASCII")
 }

@@ -102,7 +102,8 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> Refusal {
 fn has_bare_line_feed(head: &[u8]) -> bool {
     // All pairs, without a way out in between: so the compiler looks at many at a time.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
-    let is_within = pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')));
+    let is_within =
+        pairs.fold(false, |found, (before, byte)| found | ((*byte == b'\n') & (*before != b'\r')));
     is_within || head.first() == Some(&b'\n')
 }
 
