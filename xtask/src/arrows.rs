@@ -17,7 +17,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// Where a crate stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum CrateLayer {
     Needs,
     Base,
     Http,
@@ -33,36 +33,36 @@ enum Room {
     Xtask,
 }
 
-const ROOMS: &[(Room, &[&str])] = &[
-    (Room::Needs, &["needs"]),
-    (Room::Base, &["store", "wire", "sys"]),
-    (Room::Http, &["http"]),
-    (Room::S3, &["posix", "client", "serve"]),
-    (Room::Lanes, &["lanes"]),
-    (Room::Lab, &["measure", "workload", "load", "netlab", "machine"]),
-    (Room::Command, &["command"]),
-    (Room::Testkit, &["testkit"]),
-    (Room::Program, &["cli", "capi", "libs3", "python"]),
-    (Room::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
-    (Room::Xtask, &["xtask"]),
+const ROOMS: &[(CrateLayer, &[&str])] = &[
+    (CrateLayer::Needs, &["needs"]),
+    (CrateLayer::Base, &["store", "wire", "sys"]),
+    (CrateLayer::Http, &["http"]),
+    (CrateLayer::S3, &["posix", "client", "serve"]),
+    (CrateLayer::Lanes, &["lanes"]),
+    (CrateLayer::Lab, &["measure", "workload", "load", "netlab", "machine"]),
+    (CrateLayer::Command, &["command"]),
+    (CrateLayer::Testkit, &["testkit"]),
+    (CrateLayer::Program, &["cli", "capi", "libs3", "python"]),
+    (CrateLayer::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
+    (CrateLayer::Xtask, &["xtask"]),
 ];
 
 /// The only arrows within a room; in the lab, everything may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
 /// What a room may use.
-fn uses(room: Room) -> &'static [Room] {
-    use Room::{Base, Command, Http, Lab, Lanes, S3};
+fn uses(room: CrateLayer) -> &'static [CrateLayer] {
+    use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
     match room {
-        Room::Needs | Base | Room::Xtask => &[],
+        CrateLayer::Needs | Base | CrateLayer::Xtask => &[],
         Http => &[Base],
         S3 => &[Base, Http],
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
-        Room::Program => &[Base, Http, S3, Lanes, Command],
+        CrateLayer::Program => &[Base, Http, S3, Lanes, Command],
         // Clusters of its own lie in networks of the lab.
-        Room::Testkit => &[Base, Http, S3, Lanes, Lab],
-        Room::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
+        CrateLayer::Testkit => &[Base, Http, S3, Lanes, Lab],
+        CrateLayer::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
@@ -92,7 +92,7 @@ fn short(package: &str) -> String {
     package.strip_prefix("fordway-").unwrap_or(package).to_owned()
 }
 
-fn room_of(name: &str) -> Option<Room> {
+fn room_of(name: &str) -> Option<CrateLayer> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
@@ -102,11 +102,12 @@ fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
         return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));
     };
     let allowed = match to_room {
-        Room::Needs => {
-            kind == DependencyKind::Development || matches!(from_room, Room::Testkit | Room::Xtask)
+        CrateLayer::Needs => {
+            kind == DependencyKind::Development
+                || matches!(from_room, CrateLayer::Testkit | CrateLayer::Xtask)
         }
-        Room::Testkit => kind == DependencyKind::Development && from_room != Room::Xtask,
-        Room::Lab if from_room == Room::Lab => to == "measure",
+        CrateLayer::Testkit => kind == DependencyKind::Development && from_room != CrateLayer::Xtask,
+        CrateLayer::Lab if from_room == CrateLayer::Lab => to == "measure",
         _ if from_room == to_room => WITHIN_ROOMS.contains(&(from, to)),
         _ => uses(from_room).contains(&to_room),
     };

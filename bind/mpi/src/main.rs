@@ -25,7 +25,7 @@ use mpi::traits::Communicator;
 
 use self::stencil::StencilArgs;
 use self::team::MpiTeam;
-use self::transport::TransportArgs;
+use self::transport::MpiTransportArgs;
 
 /// Raised by SIGINT and SIGTERM, which `mpirun` passes on.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -36,53 +36,53 @@ static STOP: AtomicBool = AtomicBool::new(false);
 #[command(after_help = "Examples:
   mpirun -n 4 fordway-mpi ior /lustre/scratch file:///lustre/scratch
   srun fordway-mpi io500 file:///lustre/scratch --stonewall 300")]
-struct Cli {
+struct MpiCommandLine {
     #[command(subcommand)]
-    benchmark: Benchmark,
+    benchmark: MpiBenchmark,
 }
 
 #[derive(Subcommand)]
-enum Benchmark {
+enum MpiBenchmark {
     /// Large files in blocks and transfers: bandwidth
-    Ior(Job<IorPlan>),
+    Ior(BenchmarkJob<IorPlan>),
     /// Many small files: create, stat, read, delete
-    Mdtest(Job<MdtestPlan>),
+    Mdtest(BenchmarkJob<MdtestPlan>),
     /// Data sets of constant size: the latency of each operation
-    Mdworkbench(Job<MdworkbenchPlan>),
+    Mdworkbench(BenchmarkJob<MdworkbenchPlan>),
     /// IO500's phases in their order, and its scores
-    Io500(Job<Io500Plan>),
+    Io500(BenchmarkJob<Io500Plan>),
     /// Latency and bandwidth between two ranks, for messages of many sizes
-    Transport(TransportArgs),
+    Transport(MpiTransportArgs),
     /// Heat on a plate: a program of neighbours, to measure speed-up with
     Stencil(StencilArgs),
 }
 
 #[derive(Args)]
-struct Job<P: Args> {
+struct BenchmarkJob<P: Args> {
     #[command(flatten)]
     setting: Setting,
     #[command(flatten)]
     plan: P,
 }
 
-impl Benchmark {
+impl MpiBenchmark {
     /// Runs on the ranks of `world`; answers whether every operation succeeded.
     fn run(self, world: SimpleCommunicator) -> Result<bool> {
         let (workload, setting) = match self {
-            Benchmark::Ior(job) => (Workload::Ior(job.plan), job.setting),
-            Benchmark::Mdtest(job) => (Workload::Mdtest(job.plan), job.setting),
-            Benchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
-            Benchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
-            Benchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
-            Benchmark::Stencil(args) => return stencil::run(&args, &world),
+            MpiBenchmark::Ior(job) => (Workload::Ior(job.plan), job.setting),
+            MpiBenchmark::Mdtest(job) => (Workload::Mdtest(job.plan), job.setting),
+            MpiBenchmark::Mdworkbench(job) => (Workload::Mdworkbench(job.plan), job.setting),
+            MpiBenchmark::Io500(job) => (Workload::Io500(job.plan), job.setting),
+            MpiBenchmark::Transport(args) => return transport::run_ranks(&args, &world, &STOP),
+            MpiBenchmark::Stencil(args) => return stencil::run(&args, &world),
         };
         run(&workload, &setting, &MpiTeam::new(world))
     }
 }
 
 fn main() -> ExitCode {
-    let benchmark = Cli::parse().benchmark;
-    if matches!(&benchmark, Benchmark::Transport(args) if args.which) {
+    let benchmark = MpiCommandLine::parse().benchmark;
+    if matches!(&benchmark, MpiBenchmark::Transport(args) if args.which) {
         println!("{}", transport::library());
         return ExitCode::SUCCESS;
     }

@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_millis(1);
 
 Rank 0 asks and rank 1 answers, wherever the launcher has put them. `fordway bench transport` starts
 this by itself on one machine, beside TCP, HTTP and the lanes.")]
-pub(crate) struct TransportArgs {
+pub(crate) struct MpiTransportArgs {
     #[command(flatten)]
     setting: Setting,
     /// Print the MPI library that this is linked to, and end
@@ -48,7 +48,11 @@ pub(crate) fn library() -> String {
 
 /// Runs it on the two ranks of `world`. Answers whether all bytes were right.
 /// Errors: `InvalidArgument` for another number of ranks.
-pub(crate) fn run_ranks(args: &TransportArgs, world: &SimpleCommunicator, stop: &AtomicBool) -> Result<bool> {
+pub(crate) fn run_ranks(
+    args: &MpiTransportArgs,
+    world: &SimpleCommunicator,
+    stop: &AtomicBool,
+) -> Result<bool> {
     if world.size() != 2 {
         let why = format!("transport needs 2 ranks and has {}; start it with mpirun -n 2", world.size());
         return Err(Error::new(ErrorKind::InvalidArgument, why));

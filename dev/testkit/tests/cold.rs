@@ -8,7 +8,7 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
-use fordway_sys::fault::{self, Plan};
+use fordway_sys::fault::{self, FaultPlan};
 use fordway_sys::without_waiting;
 
 #[test]
@@ -58,7 +58,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
 
 /// The calls of a read, and what came of it.
 fn calls_of<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
-    fault::run(Plan::default(), read)
+    fault::run(FaultPlan::default(), read)
 }
 
 #[test]

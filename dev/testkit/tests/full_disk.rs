@@ -13,7 +13,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, Expected, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
+    Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
 /// A tmpfs of 2 MiB; unmounted when dropped.
@@ -62,7 +62,7 @@ fn fills_up(store: &dyn Store) {
         }
         let mut writer = store.writer(&bucket, &key("dir/streamed"), &PutOptions::default()).unwrap();
         let written = (0..size / 50_000 + 1).try_for_each(|_| writer.write(&[1; 50_000]));
-        let ended = written.and_then(|()| writer.commit(&Expected::default()).map(drop));
+        let ended = written.and_then(|()| writer.commit(&ExpectedContent::default()).map(drop));
         assert_eq!(ended.expect_err("it does not fit").kind(), ErrorKind::NoSpace);
     }
     let listed = store.list(&bucket, &ListQuery::default()).unwrap();

@@ -9,7 +9,7 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
-    Bucket, Expected, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
+    Bucket, ExpectedContent, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
 };
 use fordway_wire::sigv4::{PresignedRequest, SigningKey};
 
@@ -36,7 +36,7 @@ fn serve() -> Served {
     for number in 1..=PARTS {
         let mut part = store.part_writer(&bucket, &key, &upload, number, &PartOptions::default()).unwrap();
         part.write(b"x").unwrap();
-        part.commit(&Expected::default()).unwrap();
+        part.commit(&ExpectedContent::default()).unwrap();
     }
     for _ in 0..UPLOADS {
         store.create_upload(&bucket, &key, &PutOptions::default()).unwrap();

@@ -8,12 +8,12 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::Identity;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_store::Store;
-use fordway_testkit::conformance::Fixture;
+use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
 
 /// A gateway on a directory of its own, and a client of its Unix socket, or by TCP.
-fn open(by_tcp: bool) -> Fixture {
+fn open(by_tcp: bool) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     std::fs::create_dir(&root).unwrap();
@@ -28,7 +28,7 @@ fn open(by_tcp: bool) -> Fixture {
         Some(address) => NodeAddress::Tcp(address.to_string(), secret),
         None => NodeAddress::Unix(socket),
     };
-    Fixture::new(NodeStore::new(address), (gateway, dir))
+    StoreFixture::new(NodeStore::new(address), (gateway, dir))
 }
 
 mod unix {

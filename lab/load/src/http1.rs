@@ -11,11 +11,11 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{Finished, Load, Problem, Requests, Traffic, no_answer_within};
+use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
-use fordway_http::parts::Framing;
-use fordway_http::parts::Head;
-use fordway_http::parts::{Connection, io_error};
-use fordway_http::{Credentials, Timeouts, TlsRoots, Version};
+use fordway_http::parts::ResponseHead;
+use fordway_http::parts::{BufferedConnection, io_error};
+use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
 /// Body bytes that one call may drop.
 const SCRATCH_BYTES: usize = 1 << 20;
@@ -45,10 +45,10 @@ pub struct Http1 {
 
 /// A connection and the request on it.
 struct Line {
-    connection: Option<Connection>,
+    connection: Option<BufferedConnection>,
     state: State,
-    head: Head,
-    framing: Framing,
+    head: ResponseHead,
+    framing: BodyFraming,
     /// Whether the kernel is asked to tell when more can be sent.
     waits_to_send: bool,
     /// Whether the connection can take another request after this one.
@@ -89,7 +89,7 @@ impl Http1 {
             |error: rustix::io::Errno| Error::new(ErrorKind::Io, "epoll").caused_by(io::Error::from(error));
         let now = Instant::now();
         let mut http1 = Http1 {
-            connector: Connector::new(Version::Http1, timeouts, roots, Credentials::none()),
+            connector: Connector::new(HttpVersion::Http1, timeouts, roots, SessionCredentials::none()),
             timeout: timeouts.first_byte,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             events: Vec::with_capacity(connections),
@@ -310,8 +310,8 @@ impl Line {
         Line {
             connection: None,
             state: State::Idle,
-            head: Head::default(),
-            framing: Framing::Empty,
+            head: ResponseHead::default(),
+            framing: BodyFraming::Empty,
             waits_to_send: false,
             keep_alive: false,
             started: now,
@@ -353,7 +353,7 @@ impl Line {
             let Some(received) = receive_head(connection, &mut self.head, &mut self.first_byte)? else {
                 return Ok(Step::Pending);
             };
-            self.framing = Framing::of(&self.head, connection, requests.method().name())?;
+            self.framing = BodyFraming::of(&self.head, connection, requests.method().name())?;
             // An answer before the end of the request leaves a connection of no further use.
             self.keep_alive =
                 self.state == State::Head && self.head.may_keep_alive(connection, &self.framing);
@@ -370,7 +370,7 @@ impl Line {
         let Some(connection) = &mut self.connection else { return Err(ErrorKind::Internal.into()) };
         while !self.framing.has_ended() {
             let got = match &self.framing {
-                Framing::Length(left) => {
+                BodyFraming::Length(left) => {
                     let room = usize::try_from(*left).unwrap_or(usize::MAX).min(scratch.len());
                     match connection.discard(&mut scratch[..room]) {
                         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -410,8 +410,8 @@ impl Line {
 
 /// Receives until the head is there and says when that was; `None` if it is not yet.
 fn receive_head(
-    connection: &mut Connection,
-    head: &mut Head,
+    connection: &mut BufferedConnection,
+    head: &mut ResponseHead,
     first_byte: &mut Option<Instant>,
 ) -> Result<Option<Instant>> {
     loop {
@@ -436,8 +436,8 @@ fn receive_head(
 }
 
 /// Takes what of the body came along with the head; returns how many bytes.
-fn take_waiting(connection: &mut Connection, framing: &mut Framing) -> u64 {
-    let Framing::Length(left) = framing else { return 0 };
+fn take_waiting(connection: &mut BufferedConnection, framing: &mut BodyFraming) -> u64 {
+    let BodyFraming::Length(left) = framing else { return 0 };
     let waiting = (connection.waiting().len() as u64).min(*left);
     connection.consume(waiting as usize);
     framing.passed(waiting);

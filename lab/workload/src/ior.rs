@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fordway_measure::{Shuffle, bytes_text};
 use fordway_store::{
-    CompleteOptions, CompletedPart, ETag, Error, ErrorKind, Expected, Key, MAX_PARTS, MIN_PART_BYTES,
+    CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key, MAX_PARTS, MIN_PART_BYTES,
     PartOptions, PutOptions, Result, UploadId, Writer,
 };
 use fordway_sys::read_into_spare;
@@ -501,7 +501,7 @@ impl<'p> Upload<'p> {
     /// Finishes the part at work, if there is one.
     fn send(&mut self) -> Result<()> {
         if let Some((writer, number, bytes)) = self.current.take() {
-            let expected = Expected { size: Some(bytes), ..Default::default() };
+            let expected = ExpectedContent { size: Some(bytes), ..Default::default() };
             let sent = writer.commit(&expected)?;
             self.sent.push((number, sent.etag.as_str().to_owned()));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fordway_store::{DeleteOptions, Entry, Error, ErrorKind, Key, ListQuery, Result};
+use fordway_store::{DeleteOptions, Error, ErrorKind, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
@@ -206,7 +206,7 @@ fn list_and_delete(site: &Site, prefix: &str) -> Result<()> {
     if page.entries.is_empty() {
         return Err(Error::new(ErrorKind::NoSuchKey, format!("nothing begins with {prefix}")));
     }
-    for object in page.entries.iter().filter_map(Entry::object) {
+    for object in page.entries.iter().filter_map(ListEntry::object) {
         store.delete(bucket, &Key::new(&*object.key)?, &DeleteOptions::default())?;
     }
     Ok(())

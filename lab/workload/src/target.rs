@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fordway_measure::{Lane, Shuffle};
 use fordway_store::{
-    Bucket, ByteRange, DeleteOptions, Entry, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions,
+    Bucket, ByteRange, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, PutOptions,
     Result, Store,
 };
 
@@ -62,7 +62,7 @@ impl StoreTarget {
         StoreTarget { lane, store, bucket, server_pid }
     }
 
-    fn pages(&self, mut visit: impl FnMut(Entry)) -> Result<()> {
+    fn pages(&self, mut visit: impl FnMut(ListEntry)) -> Result<()> {
         let mut query = ListQuery::default();
         loop {
             let page = self.store.list(&self.bucket, &query)?;
@@ -91,7 +91,7 @@ impl Target for StoreTarget {
     fn list(&self) -> Result<Vec<(String, u64)>> {
         let mut keys = Vec::new();
         self.pages(|entry| {
-            if let Entry::Object(object) = entry {
+            if let ListEntry::Object(object) = entry {
                 keys.push((object.key, object.size));
             }
         })?;

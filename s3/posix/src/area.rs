@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Peer, act_for, file_user, is_in_group, make_dir, name_to_text, open_in,
-    read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
+    Errno, FileStat, Mode, OFlags, PeerCredentials, act_for, file_user, is_in_group, make_dir, name_to_text,
+    open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
 };
 
 use crate::dirs::Dir;
@@ -111,7 +111,7 @@ fn as_keeper<T: Send + 'static>(
     if caller == of.user || !may_ask {
         return make(&parent);
     }
-    let owner = Peer { uid: of.user, gid: of.group, groups: Vec::new() };
+    let owner = PeerCredentials { uid: of.user, gid: of.group, groups: Vec::new() };
     let (handed, act) = (owned(&parent)?, make.clone());
     match act_for(&owner, move || act(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),

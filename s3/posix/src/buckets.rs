@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result, Versioning,
-    check_document,
+    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result,
+    VersioningState, check_document,
 };
 use fordway_sys::{
     EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
@@ -89,7 +89,7 @@ impl Inner {
         match removed {
             Ok(()) => self.sync_root(),
             Err(error) => {
-                if versioning != Versioning::Unversioned {
+                if versioning != VersioningState::Unversioned {
                     self.set_versioning(bucket, versioning)?;
                 }
                 Err(error)

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use fordway_store::{Bucket, DeleteOptions, Deleted, Key, Result, VersionId, Versioning};
+use fordway_store::{Bucket, DeleteOptions, DeleteResult, Key, Result, VersionId, VersioningState};
 use fordway_sys::{
     Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file, stat_in,
     stat_now,
@@ -16,7 +16,7 @@ use crate::stage::sync_dir;
 use crate::{Durability, Inner};
 
 impl Inner {
-    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
@@ -25,17 +25,17 @@ impl Inner {
                 self.volume.refresh(bucket, key, contents)?;
                 let found = self.volume.open_version(bucket, key, options.version.as_ref());
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
-                    return Ok(Deleted { version: options.version.clone(), is_marker: false });
+                    return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
-            if contents.versioning != Versioning::Unversioned {
+            if contents.versioning != VersioningState::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);
             }
             // Without versions, the object is the version `null`.
             if options.version.as_ref().is_none_or(VersionId::is_null) {
                 self.remove(bucket, key, contents)?;
             }
-            Ok(Deleted { version: options.version.clone(), is_marker: false })
+            Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
         match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),

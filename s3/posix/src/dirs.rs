@@ -12,7 +12,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use fordway_sys::{Errno, Mode, OFlags, Tick, stat};
+use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
 use crate::volume::Tree;
 
@@ -42,7 +42,7 @@ impl Default for Dirs {
 #[derive(Clone)]
 struct Held {
     dir: Arc<File>,
-    opened: Tick,
+    opened: CoarseInstant,
 }
 
 /// A directory to work in.
@@ -130,7 +130,7 @@ impl Dirs {
     }
 
     fn hold(&self, path: &str, dir: &Arc<File>) {
-        let held = Held { dir: dir.clone(), opened: Tick::now() };
+        let held = Held { dir: dir.clone(), opened: CoarseInstant::now() };
         let mut all = self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, held| held.opened.elapsed() < HOLD);

@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_store::{ETagPolicy, Result};
-use fordway_sys::Resolution;
+use fordway_sys::PathResolution;
 
 pub use fsck::{Finding, FindingKind, FsckEvent, FsckOptions, FsckSummary, Severity};
 pub use gc::{Garbage, GarbageKind, GcEvent, GcOptions, GcSummary};
@@ -113,7 +113,7 @@ pub struct PosixConfig {
     /// writes atomic (about 4 µs each). Without it `If-Match` on writes is refused.
     pub if_match: bool,
     /// How paths are kept beneath the root.
-    pub resolution: Resolution,
+    pub resolution: PathResolution,
     /// How far symbolic links in a bucket may lead.
     pub links: LinkRule,
     /// How old what a read tells may be.
@@ -129,7 +129,7 @@ impl Default for PosixConfig {
             etag_policy: ETagPolicy::Fast,
             durability: Durability::None,
             if_match: true,
-            resolution: Resolution::Kernel,
+            resolution: PathResolution::Kernel,
             links: LinkRule::default(),
             consistency: Consistency::default(),
             lock_patience: LOCK_PATIENCE,

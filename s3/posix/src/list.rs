@@ -5,11 +5,12 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, Collector, ErrorKind, Key, ListQuery, Listing, MAX_KEY_BYTES, ObjectInfo,
-    ObjectSummary, Result, Step,
+    Bucket, Checksum, ErrorKind, Key, ListCollector, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
+    ObjectSummary, Result, WalkStep,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, Sharing, get_xattr_in, look_again, read_dir, stat, stat_in, text_to_name,
+    EntryKind, Errno, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_dir, stat, stat_in,
+    text_to_name,
 };
 
 use crate::Inner;
@@ -72,14 +73,14 @@ struct Walk<'w> {
     bucket: &'w Bucket,
     query: &'w ListQuery,
     contents: Contents,
-    page: Collector<'w>,
+    page: ListCollector<'w>,
     odd: Peekable<KeysFrom>,
     /// Device and inode of the directories above, so that a link to one of them is no endless tree.
     above: Vec<(u64, u64)>,
 }
 
 impl Inner {
-    pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         self.volume.open_dir(bucket.as_str()).map_err(|errno| match errno {
             Errno::NOENT | Errno::NOTDIR => ErrorKind::NoSuchBucket.into(),
             errno => from_errno(errno, "opening the bucket"),
@@ -87,7 +88,7 @@ impl Inner {
         let contents = self.volume.contents(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = KeysFrom::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
-        let page = Collector::new(query);
+        let page = ListCollector::new(query);
         let mut walk = Walk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The longest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
@@ -181,7 +182,7 @@ impl Inner {
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
         // NFS looks names up anew where the directory has changed.
-        if self.volume.is_strong() && self.volume.sharing == Sharing::Unknown {
+        if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
         if let Ok(Some(info)) = self.volume.describe_in(dir, name) {
@@ -399,12 +400,12 @@ impl Walk<'_> {
     }
 }
 
-impl From<Step> for Flow {
-    fn from(step: Step) -> Self {
+impl From<WalkStep> for Flow {
+    fn from(step: WalkStep) -> Self {
         match step {
-            Step::Next => Flow::On,
-            Step::SkipPrefix(prefix) => Flow::Behind(prefix),
-            Step::Full => Flow::Stop,
+            WalkStep::Next => Flow::On,
+            WalkStep::SkipPrefix(prefix) => Flow::Behind(prefix),
+            WalkStep::Full => Flow::Stop,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 
-use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, Versioning};
+use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, VersioningState};
 use fordway_sys::{
     Errno, FileStat, Mode, OFlags, open_in, remove_dir, remove_xattr, set_xattr, stat, sync_data,
 };
@@ -109,7 +109,7 @@ impl Staged {
     pub(crate) fn may_be_marker(&self, key: &Key, record: &Record, contents: Contents) -> bool {
         self.written() == 0
             && record.parts.is_empty()
-            && contents.versioning == Versioning::Unversioned
+            && contents.versioning == VersioningState::Unversioned
             && marked_dir(&self.bucket, key).is_some()
     }
 
@@ -126,7 +126,7 @@ impl Staged {
                 true => inner.volume.open_file(bucket, &odd(bucket, key))?,
                 false => None,
             };
-            if apart.is_some() || contents.versioning != Versioning::Unversioned {
+            if apart.is_some() || contents.versioning != VersioningState::Unversioned {
                 return Ok(None);
             }
             let current = inner.volume.open_marker(bucket, key, contents)?;

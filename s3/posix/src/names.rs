@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fordway_store::Key;
-use fordway_sys::{EntryKind, Errno, FileStat, Sharing, Tick, name_to_text, read_dir, stat, stat_now};
+use fordway_sys::{
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
+};
 
 use crate::private::{is_settled, times};
 
@@ -200,7 +202,7 @@ struct Memory {
     inode: u64,
     times: (i64, i64),
     /// When these times were first seen.
-    seen: Tick,
+    seen: CoarseInstant,
     /// `None` while a change might leave these times as they are.
     names: Option<Arc<Names>>,
 }
@@ -244,7 +246,7 @@ impl Remembered {
     pub(crate) fn names(
         &self,
         dir: &File,
-        sharing: Sharing,
+        sharing: FileSystemSharing,
         read: impl FnOnce() -> Result<Names, Errno>,
     ) -> Result<Arc<Names>, Errno> {
         // The times first: what changes after them is seen as a change.
@@ -275,7 +277,7 @@ impl Remembered {
     pub(crate) fn names_below(
         &self,
         dir: &File,
-        sharing: Sharing,
+        sharing: FileSystemSharing,
         read: impl FnOnce(bool) -> Result<Names, Errno>,
     ) -> Result<Arc<Names>, Errno> {
         let before = if sharing.is_shared() { stat_now(dir)? } else { stat(dir)? };
@@ -304,16 +306,16 @@ impl Remembered {
     }
 
     /// The names for these times, and since when these are known.
-    fn find(&self, stat: &FileStat) -> (Option<Arc<Names>>, Tick) {
+    fn find(&self, stat: &FileStat) -> (Option<Arc<Names>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));
         match found.filter(|found| found.times == times(stat)) {
             Some(found) => (found.names.clone(), found.seen),
-            None => (None, Tick::now()),
+            None => (None, CoarseInstant::now()),
         }
     }
 
-    fn keep(&self, stat: &FileStat, seen: Tick, names: Option<&Arc<Names>>) {
+    fn keep(&self, stat: &FileStat, seen: CoarseInstant, names: Option<&Arc<Names>>) {
         let (device, inode) = (stat.device, stat.inode);
         let mut all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         all.retain(|memory| (memory.device, memory.inode) != (device, inode));
@@ -368,7 +370,7 @@ mod tests {
                 asked = Some(all);
                 Names::read(&opened, |name| all || name.starts_with(b"k1"), |_| EntryKind::Other)
             };
-            let names = remembered.names_below(&opened, Sharing::default(), read).unwrap();
+            let names = remembered.names_below(&opened, FileSystemSharing::default(), read).unwrap();
             (asked, names.len())
         };
         assert_eq!([ask().0, ask().0, ask().0, ask().0], [Some(false), Some(true), None, None]);

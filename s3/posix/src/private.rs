@@ -11,9 +11,10 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foldhash::HashMap;
-use fordway_store::{Bucket, Versioning};
+use fordway_store::{Bucket, VersioningState};
 use fordway_sys::{
-    ByteLocks, Errno, FileStat, Mode, OFlags, Sharing, Tick, look_again, open_in, stat, stat_in, stat_now,
+    ByteLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, look_again, open_in, stat,
+    stat_in, stat_now,
 };
 
 use crate::area::{Guard, read_small};
@@ -40,9 +41,9 @@ pub(crate) const VERSIONING_BYTES: usize = 64;
 pub(crate) struct Private {
     known: RwLock<HashMap<Bucket, Arc<Known>>>,
     /// Whether other nodes may change the root's file system.
-    sharing: Sharing,
+    sharing: FileSystemSharing,
     /// The same of every device that a bucket was found on.
-    devices: RwLock<HashMap<u64, Sharing>>,
+    devices: RwLock<HashMap<u64, FileSystemSharing>>,
 }
 
 /// What lies in the private directory of a bucket.
@@ -57,9 +58,9 @@ pub(crate) struct Contents {
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
     /// Whether old versions are kept.
-    pub(crate) versioning: Versioning,
+    pub(crate) versioning: VersioningState,
     /// Whether other nodes may change its file system.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     /// Who is trusted in it, if the bucket has the sticky bit. Not known where there is no such directory.
     pub(crate) guard: Option<Guard>,
 }
@@ -67,14 +68,14 @@ pub(crate) struct Contents {
 impl Contents {
     /// Whether a key has one place, and one version.
     pub(crate) fn is_simple(&self) -> bool {
-        !self.has_odd && self.versioning == Versioning::Unversioned
+        !self.has_odd && self.versioning == VersioningState::Unversioned
     }
 }
 
 struct Known {
     /// The directory; `None` if there was none.
     private: Option<File>,
-    opened: Tick,
+    opened: CoarseInstant,
     /// The times of `private` for which the rest holds; `None` if they were too young to trust.
     times: Option<(i64, i64)>,
     contents: Contents,
@@ -105,18 +106,18 @@ impl Glance {
 }
 
 impl Private {
-    pub(crate) fn new(sharing: Sharing) -> Self {
+    pub(crate) fn new(sharing: FileSystemSharing) -> Self {
         Private { known: RwLock::default(), sharing, devices: RwLock::default() }
     }
 
     /// Cost: one `fstatfs` for each device.
-    fn sharing_of(&self, private: &File, device: u64) -> Result<Sharing, Errno> {
+    fn sharing_of(&self, private: &File, device: u64) -> Result<FileSystemSharing, Errno> {
         let known =
             self.devices.read().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&device).copied();
         if let Some(sharing) = known {
             return Ok(sharing);
         }
-        let sharing = Sharing::of(private)?;
+        let sharing = FileSystemSharing::of(private)?;
         self.devices.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(device, sharing);
         Ok(sharing)
     }
@@ -194,7 +195,7 @@ impl Private {
         contents: Contents,
     ) {
         let lock_table = AtomicU64::new(0);
-        let known = Known { private, opened: Tick::now(), times, contents, lock_table };
+        let known = Known { private, opened: CoarseInstant::now(), times, contents, lock_table };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);
@@ -216,30 +217,32 @@ fn contents_of(private: &File) -> Result<Contents, Errno> {
     let versioning = read_versioning(private, guard)?;
     let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
     let has_markers = has(MARKERS, |state| state.is_file)?;
-    let sharing = Sharing::default();
+    let sharing = FileSystemSharing::default();
     Ok(Contents { exists: true, has_odd, has_meta, has_markers, versioning, sharing, guard })
 }
 
 /// Whether old versions are kept. A bucket whose `versioning` says it in no words of ours, or in a third
 /// user's, keeps them: what was not kept cannot be had again.
-fn read_versioning(private: &File, guard: Option<Guard>) -> Result<Versioning, Errno> {
+fn read_versioning(private: &File, guard: Option<Guard>) -> Result<VersioningState, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match open_in(private, VERSIONING, flags, Mode::empty()) {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(Versioning::Unversioned),
-        Err(Errno::LOOP | Errno::NXIO) => return Ok(Versioning::Enabled),
+        Err(Errno::NOENT) => return Ok(VersioningState::Unversioned),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningState::Enabled),
         Err(errno) => return Err(errno),
     };
-    let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else { return Ok(Versioning::Enabled) };
+    let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else {
+        return Ok(VersioningState::Enabled);
+    };
     let is_believed = guard.is_none_or(|guard| guard.trusts(state.user));
-    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(Versioning::Enabled))
+    Ok(versioning_of(&text).filter(|_| is_believed).unwrap_or(VersioningState::Enabled))
 }
 
 /// What the content of `versioning` means; `None` if nothing.
-pub(crate) fn versioning_of(text: &[u8]) -> Option<Versioning> {
+pub(crate) fn versioning_of(text: &[u8]) -> Option<VersioningState> {
     match std::str::from_utf8(text.trim_ascii()) {
-        Ok(ENABLED) => Some(Versioning::Enabled),
-        Ok(SUSPENDED) => Some(Versioning::Suspended),
+        Ok(ENABLED) => Some(VersioningState::Enabled),
+        Ok(SUSPENDED) => Some(VersioningState::Suspended),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@
 //!    another writer, who could not know of it, made the plain one) the plain one is the object, and
 //!    the next writer or deleter removes the other, before the plain one goes.
 
-use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, Versioning};
+use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, link, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::errors::from_errno;
@@ -48,7 +48,7 @@ impl Staged {
         {
             return Ok(made);
         }
-        let is_versioned = seen.versioning == Versioning::Enabled;
+        let is_versioned = seen.versioning == VersioningState::Enabled;
         record.version = if is_versioned { Some(new_version(0)?) } else { None };
         let mut made = self.seal(record)?;
         let is_simple = seen.is_simple() && self.is_plain;
@@ -67,7 +67,7 @@ impl Staged {
                 .locked(&bucket, key, |contents| self.publish_locked(key, (conditions, record), contents))?;
             made.version = record.version.clone();
         }
-        if record.version.is_none() && seen.versioning == Versioning::Suspended {
+        if record.version.is_none() && seen.versioning == VersioningState::Suspended {
             made.version = Some(VersionId::null());
         }
         self.sync_name()?;
@@ -125,7 +125,7 @@ impl Staged {
         contents: Contents,
     ) -> Result<()> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
-        let is_versioned = contents.versioning != Versioning::Unversioned;
+        let is_versioned = contents.versioning != VersioningState::Unversioned;
         if is_versioned {
             inner.require_locks("a write to a bucket that keeps versions")?;
         }

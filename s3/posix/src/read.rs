@@ -5,11 +5,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
-    ObjectPart, Result, VersionId,
+    Bucket, ByteRange, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo,
+    ObjectPart, OpenObject, Result, VersionId,
 };
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Sharing, get_xattr_in, look_again, read_into_spare, stat, stat_in,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
+    stat_in,
 };
 
 use crate::Inner;
@@ -249,7 +250,7 @@ impl Volume {
 }
 
 impl Inner {
-    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let mut race = 0;
         loop {
             match self.try_get(bucket, key, options) {
@@ -260,7 +261,7 @@ impl Inner {
         }
     }
 
-    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn try_get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let opened = self.volume.open_version(bucket, key, options.version.as_ref())?;
         let parts = if options.part.is_some() { opened.record().parts.clone() } else { Vec::new() };
         let (file, info) = opened.into_info();
@@ -268,26 +269,26 @@ impl Inner {
         let range = options.wanted(info.size, &parts)?;
         let content = match range.is_empty() {
             // What is empty may be a directory.
-            true => Content::Bytes(Default::default()),
+            true => ObjectContent::Bytes(Default::default()),
             false => {
                 let (offset, len) = (range.start, range.end - range.start);
                 self.content(FileRegion { file, offset, len })?
             }
         };
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     }
 
     /// What is read of a file later. FUSE may open a file at its server with the first read alone, when another node
     /// may have removed it: so it is read now, all of it if there is little.
-    fn content(&self, region: FileRegion) -> Result<Content> {
-        if self.volume.sharing != Sharing::Unknown {
-            return Ok(Content::File(region));
+    fn content(&self, region: FileRegion) -> Result<ObjectContent> {
+        if self.volume.sharing != FileSystemSharing::Unknown {
+            return Ok(ObjectContent::File(region));
         }
         let is_small = region.len <= SMALL_BYTES;
         let end = region.offset + if is_small { region.len } else { 1 };
         let mut bytes = Vec::new();
         read_exactly(&region.file, region.offset..end, &mut bytes)?;
-        Ok(if is_small { Content::Bytes(bytes.into()) } else { Content::File(region) })
+        Ok(if is_small { ObjectContent::Bytes(bytes.into()) } else { ObjectContent::File(region) })
     }
 
     /// Bytes alone: the record is read only where a condition asks for the tag in it.

@@ -16,8 +16,8 @@
 
 use std::time::Duration;
 
-use fordway_store::{Bucket, ErrorKind, Key, Result, Versioning};
-use fordway_sys::{Errno, Mode, OFlags, Sharing, inode_in, look_again, open_in, stat_now};
+use fordway_store::{Bucket, ErrorKind, Key, Result, VersioningState};
+use fordway_sys::{Errno, FileSystemSharing, Mode, OFlags, inode_in, look_again, open_in, stat_now};
 
 use crate::Consistency;
 use crate::errors::from_errno;
@@ -39,8 +39,8 @@ impl Volume {
         if !contents.sharing.is_shared() {
             return Ok(());
         }
-        let is_versioned = contents.versioning != Versioning::Unversioned;
-        let is_checked = contents.sharing != Sharing::Nfs && (is_versioned || self.is_strong());
+        let is_versioned = contents.versioning != VersioningState::Unversioned;
+        let is_checked = contents.sharing != FileSystemSharing::Nfs && (is_versioned || self.is_strong());
         let odd = contents.has_odd.then(|| odd(bucket, key));
         for place in plain(bucket, key).into_iter().chain(odd) {
             self.refresh_place(&place, is_checked)?;
@@ -64,14 +64,14 @@ impl Volume {
         }
         self.refresh_dirs(&private_dir(bucket));
         let contents = self.contents(bucket)?;
-        if contents.versioning != Versioning::Unversioned {
+        if contents.versioning != VersioningState::Unversioned {
             self.refresh_dirs(&versions_of(bucket, key));
         }
         self.refresh(bucket, key, contents)
     }
 
     /// Before a directory is listed.
-    pub(crate) fn freshen_dir(&self, path: &str, sharing: Sharing) {
+    pub(crate) fn freshen_dir(&self, path: &str, sharing: FileSystemSharing) {
         if self.is_strong() && sharing.is_shared() {
             self.refresh_dirs(path);
         }

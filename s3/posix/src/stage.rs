@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, Sharing, create_unnamed, free_bytes, open_in, remove_file, set_mode,
-    set_modified, stat, sync_data, write_all_at,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, open_in, remove_file,
+    set_mode, set_modified, stat, sync_data, write_all_at,
 };
 
 use crate::area::Shelter;
@@ -93,8 +93,8 @@ impl Staged {
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             // Few shared file systems have unnamed files, and some that say so lose them.
             let unnamed = match inner.volume.sharing {
-                Sharing::Local => create_unnamed(&parent, mode),
-                Sharing::Nfs | Sharing::Unknown => Err(Errno::OPNOTSUPP),
+                FileSystemSharing::Local => create_unnamed(&parent, mode),
+                FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
             };
             let (file, hidden) = match unnamed {
                 Ok(file) => (file, None),

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, Deleted, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result, Step,
-    VersionCollector, VersionId, VersionListing, VersionSummary, Versioning, VersionsQuery,
+    Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result,
+    VersionCollector, VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery, WalkStep,
 };
 use fordway_sys::{
     EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir, remove_dir, remove_file, rename, stat_in,
@@ -94,7 +94,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 impl Volume {
-    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
     }
@@ -168,7 +168,7 @@ impl Volume {
     /// As [`Volume::archived`], with the directory, if there is one.
     fn archived_in(&self, bucket: &Bucket, key: &Key) -> Result<(Option<File>, Vec<Archived>)> {
         let mut found = Vec::new();
-        if self.contents(bucket)?.versioning == Versioning::Unversioned {
+        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok((None, found));
         }
         let dir = self.each_archived(bucket, key, |name| found.extend(Archived::parse(name)))?;
@@ -179,7 +179,7 @@ impl Volume {
     /// The newest of the key's old versions and delete markers. Memory: none for the others.
     pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<Archived>> {
         let mut newest = None::<Archived>;
-        if self.contents(bucket)?.versioning == Versioning::Unversioned {
+        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
             return Ok(None);
         }
         self.each_archived(bucket, key, |name| {
@@ -283,7 +283,11 @@ impl Volume {
 }
 
 impl Inner {
-    pub(crate) fn set_versioning(self: &Arc<Self>, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    pub(crate) fn set_versioning(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        versioning: VersioningState,
+    ) -> Result<()> {
         versioning.check_settable()?;
         self.volume.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
@@ -291,7 +295,7 @@ impl Inner {
         let private = private_dir(bucket);
         let place = Place { dir: private.into(), name: VERSIONING.into() };
         let mut staged = Staged::at(self, bucket, place)?;
-        let text = if versioning == Versioning::Enabled { ENABLED } else { SUSPENDED };
+        let text = if versioning == VersioningState::Enabled { ENABLED } else { SUSPENDED };
         staged.write(format!("{text}\n").as_bytes())?;
         staged.publish_private()?;
         self.volume.private.forget(bucket);
@@ -367,9 +371,14 @@ impl Inner {
     }
 
     /// Hides the object behind a delete marker, which becomes the latest version.
-    pub(crate) fn delete_latest(&self, bucket: &Bucket, key: &Key, contents: Contents) -> Result<Deleted> {
+    pub(crate) fn delete_latest(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: Contents,
+    ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
-        let by_null = contents.versioning != Versioning::Enabled;
+        let by_null = contents.versioning != VersioningState::Enabled;
         let current = self.volume.locate(bucket, key, contents)?;
         if current.is_none() {
             self.volume.require_bucket(bucket)?;
@@ -395,7 +404,7 @@ impl Inner {
             self.remove_at(bucket, place, contents)?;
         }
         self.remove_marker(bucket, key, contents)?;
-        Ok(Deleted { version: Some(version), is_marker: true })
+        Ok(DeleteResult { version: Some(version), is_marker: true })
     }
 
     /// Removes one version for good; the newest that is left becomes the latest.
@@ -405,7 +414,7 @@ impl Inner {
         key: &Key,
         version: &VersionId,
         contents: Contents,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
         let current = self.volume.locate(bucket, key, contents)?;
         let current = current.map(|(place, opened)| (place, opened.version()));
@@ -436,7 +445,7 @@ impl Inner {
             _ => {}
         }
         self.volume.remove_empty(bucket, &versions_of(bucket, key));
-        Ok(Deleted { version: Some(version.clone()), is_marker })
+        Ok(DeleteResult { version: Some(version.clone()), is_marker })
     }
 
     /// Deletes as `options` say, with the key's lock held.
@@ -445,7 +454,7 @@ impl Inner {
         (bucket, key): (&Bucket, &Key),
         options: &DeleteOptions,
         contents: Contents,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         match &options.version {
             Some(version) => self.delete_version(bucket, key, version, contents),
             None => self.delete_latest(bucket, key, contents),
@@ -482,7 +491,7 @@ impl Inner {
         let mut page = VersionCollector::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The rest of the versions of the key that the page before ended in.
-            if self.offer_key(&mut page, bucket, key)? == Step::Full {
+            if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
                 return Ok(page.finish());
             }
         }
@@ -494,12 +503,12 @@ impl Inner {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
                 while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
-                    if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
+                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
                         return Ok(page.finish());
                     }
                 }
                 archived.next_if(|key| key.as_str() == entry.name());
-                if self.offer_key(&mut page, bucket, entry.name())? == Step::Full {
+                if self.offer_key(&mut page, bucket, entry.name())? == WalkStep::Full {
                     return Ok(page.finish());
                 }
             }
@@ -509,14 +518,14 @@ impl Inner {
             }
         }
         for key in archived {
-            if self.offer_key(&mut page, bucket, key.as_str())? == Step::Full {
+            if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
                 break;
             }
         }
         Ok(page.finish())
     }
 
-    fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<Step> {
+    fn offer_key(&self, page: &mut VersionCollector, bucket: &Bucket, key: &str) -> Result<WalkStep> {
         let dir = OnceCell::new();
         let list = || match self.versions_to_show(bucket, key, &dir) {
             // Of a key that is closed to the caller nothing is shown, and the others are.
@@ -698,7 +707,7 @@ mod tests {
             let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
             let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
             store.create_bucket(&bucket).unwrap();
-            store.set_versioning(&bucket, Versioning::Enabled).unwrap();
+            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
             Root { dir, store, bucket, key }
         }
 

@@ -8,7 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
-use fordway_sys::{Errno, Links, Mode, OFlags, Root, Sharing, make_dir, open_in, read_dir, set_xattr, stat};
+use fordway_sys::{
+    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
+    set_xattr, stat,
+};
 
 use crate::area::not_ours;
 use crate::dirs::{Dir, Dirs};
@@ -26,7 +29,7 @@ pub(crate) struct Volume {
     pub(crate) root: Tree,
     pub(crate) config: PosixConfig,
     /// Whether other nodes may change the root's file system. A bucket may lie on another.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: FileSystemSharing,
     pub(crate) dirs: Dirs,
     pub(crate) private: Private,
 }
@@ -35,9 +38,9 @@ impl Volume {
     /// Errors: `InvalidArgument` if `root` is missing or no directory, `AccessDenied`, `NotImplemented` if it was written
     /// by a later version of the format.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
-        let opened = Root::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
+        let opened = RootDirectory::open(root, config.resolution).map_err(|errno| on_root(errno, root))?;
         format::check(&opened, root)?;
-        let sharing = Sharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
+        let sharing = FileSystemSharing::of(opened.dir()).map_err(|errno| on_root(errno, root))?;
         Ok(Volume {
             path: root.to_owned(),
             root: Tree::new(opened, config.links),
@@ -178,12 +181,12 @@ pub enum LinkRule {
 
 /// The directory whose directories are the buckets.
 pub(crate) struct Tree {
-    root: Root,
+    root: RootDirectory,
     rule: LinkRule,
 }
 
 impl Tree {
-    pub(crate) fn new(root: Root, rule: LinkRule) -> Self {
+    pub(crate) fn new(root: RootDirectory, rule: LinkRule) -> Self {
         Tree { root, rule }
     }
 
@@ -199,7 +202,7 @@ impl Tree {
         if self.rule == LinkRule::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
         }
-        match self.root.open_from(self.dir(), path, Links::None, flags, mode) {
+        match self.root.open_from(self.dir(), path, SymlinkPolicy::None, flags, mode) {
             Err(Errno::LOOP) => self.open_through_links(path, flags, mode),
             done => done,
         }
@@ -209,10 +212,10 @@ impl Tree {
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {
-            LinkRule::BeneathRoot => Links::Beneath,
-            LinkRule::BeneathBucket => Links::None,
+            LinkRule::BeneathRoot => SymlinkPolicy::Beneath,
+            LinkRule::BeneathBucket => SymlinkPolicy::None,
         };
-        let in_bucket = if is_private(path) { Links::None } else { Links::Beneath };
+        let in_bucket = if is_private(path) { SymlinkPolicy::None } else { SymlinkPolicy::Beneath };
         let step = OFlags::PATH | OFlags::DIRECTORY;
         let bucket = self.root.open_from(self.dir(), bucket, to_bucket, step, Mode::empty())?;
         self.root.open_from(&bucket, below, in_bucket, flags, mode)

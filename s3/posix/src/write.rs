@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, Conditions, CopyOptions, ETagPolicy, Error,
-    ErrorKind, Expected, Hasher, Key, PutOptions, PutResult, Result, Tags, Uncommitted, VersionId, Writer,
-    check_tags,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, CommitFailure, Conditions, ContentHasher,
+    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Tags,
+    VersionId, Writer, check_tags,
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
 
@@ -27,7 +27,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) bucket: Bucket,
     pub(crate) key: Key,
     pub(crate) staged: Staged,
-    pub(crate) hasher: Hasher,
+    pub(crate) hasher: ContentHasher,
     pub(crate) metadata: BoxedMetadata,
     pub(crate) tags: Tags,
     pub(crate) conditions: Conditions,
@@ -69,7 +69,7 @@ impl Inner {
         if self.etag_policy(options) == ETagPolicy::Md5 || options.checksum.is_some() {
             let mut hasher = self.hasher(options);
             hasher.update(body);
-            let found = hasher.finish(&Expected::default())?;
+            let found = hasher.finish(&ExpectedContent::default())?;
             (record.etag, record.checksum) = (found.etag, found.checksum);
         }
         if !says_nothing(options) {
@@ -82,8 +82,8 @@ impl Inner {
         options.etag_policy.unwrap_or(self.volume.config.etag_policy)
     }
 
-    fn hasher(&self, options: &PutOptions) -> Hasher {
-        Hasher::new(self.etag_policy(options), options.check_md5, options.checksum)
+    fn hasher(&self, options: &PutOptions) -> ContentHasher {
+        ContentHasher::new(self.etag_policy(options), options.check_md5, options.checksum)
     }
 
     /// Stages a file for what `options` say of an object.
@@ -246,15 +246,15 @@ impl ObjectWriter {
     }
 
     /// What is known of the object now that all of it has arrived. Errors: `BadDigest`, `IncompleteBody`.
-    fn digest(&mut self, expected: &Expected) -> Result<Record> {
-        let idle = Hasher::new(ETagPolicy::Fast, false, None);
+    fn digest(&mut self, expected: &ExpectedContent) -> Result<Record> {
+        let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
         let (metadata, tags) = (std::mem::take(&mut self.metadata), std::mem::take(&mut self.tags));
         Ok(Record { etag: found.etag, checksum: found.checksum, metadata, tags, ..Default::default() })
     }
 
     /// May be tried again after the error `LockTimeout`.
-    fn finish(&mut self, expected: &Expected) -> Result<PutResult> {
+    fn finish(&mut self, expected: &ExpectedContent) -> Result<PutResult> {
         let mut record = match self.record.take() {
             Some(record) => record,
             None => self.digest(expected)?,
@@ -289,14 +289,14 @@ impl Writer for ObjectWriter {
         is_fit
     }
 
-    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         self.finish(expected)
     }
 
-    fn try_commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult, Uncommitted> {
+    fn try_commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.finish(expected).map_err(|error| match error.kind() {
-            ErrorKind::LockTimeout => Uncommitted::Locked(self, error),
-            _ => Uncommitted::Failed(error),
+            ErrorKind::LockTimeout => CommitFailure::Locked(self, error),
+            _ => CommitFailure::Failed(error),
         })
     }
 }
@@ -330,12 +330,12 @@ fn append_with_checksum(
     size: u64,
     algorithm: ChecksumAlgorithm,
 ) -> Result<Option<Checksum>> {
-    let mut hasher = Hasher::new(ETagPolicy::Fast, false, Some(algorithm));
+    let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(algorithm));
     for_each_piece(file, 0, size, |piece| {
         hasher.update(piece);
         staged.write(piece)
     })?;
-    Ok(hasher.finish(&Expected::default())?.checksum)
+    Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
 /// Appends `len` bytes of `file` from `offset` to `staged`.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_store::{Content, Error, Store};
+use fordway_store::{Error, ObjectContent, Store};
 use fordway_wire::s3_xml::escaped;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 pub(crate) enum Reply {
     Nothing,
     /// An object's.
-    Content(Content),
+    Content(ObjectContent),
     /// Pieces of an object's.
     Parts(Parts),
     /// Of the S3 layer.

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use fordway_store::{Content, FileRegion};
+use fordway_store::{FileRegion, ObjectContent};
 use fordway_sys::{Errno, read_cached};
 
 use crate::answer::Reply;
@@ -93,11 +93,11 @@ pub(crate) async fn append_part(source: &Source, range: Range<u64>, buffer: &mut
 }
 
 impl Pieces {
-    pub(crate) fn new(content: Content) -> Self {
+    pub(crate) fn new(content: ObjectContent) -> Self {
         match content {
-            Content::Bytes(bytes) => Pieces::Bytes(bytes),
-            Content::File(region) => Pieces::File(region),
-            Content::Stream(reader, len) => Pieces::Reader(reader, len),
+            ObjectContent::Bytes(bytes) => Pieces::Bytes(bytes),
+            ObjectContent::File(region) => Pieces::File(region),
+            ObjectContent::Stream(reader, len) => Pieces::Reader(reader, len),
         }
     }
 
@@ -264,9 +264,9 @@ mod tests {
         file.write_all(&content).unwrap();
         let len = content.len() as u64 - 5;
         let kinds = [
-            Content::Bytes(Bytes::copy_from_slice(&content[5..])),
-            Content::File(FileRegion { file, offset: 5, len }),
-            Content::Stream(Box::new(io::Cursor::new(content.clone().split_off(5))), len),
+            ObjectContent::Bytes(Bytes::copy_from_slice(&content[5..])),
+            ObjectContent::File(FileRegion { file, offset: 5, len }),
+            ObjectContent::Stream(Box::new(io::Cursor::new(content.clone().split_off(5))), len),
         ];
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for kind in kinds {

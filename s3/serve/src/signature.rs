@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_wire::date;
-use fordway_wire::date::Utc;
+use fordway_wire::date::UtcTime;
 use fordway_wire::sigv4::MAX_EXPIRES_S;
 use http::header::{AUTHORIZATION, DATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
@@ -195,7 +195,7 @@ fn stamp(headers: &HeaderMap) -> Option<String> {
         Some(text) if !text.is_empty() => None,
         _ => {
             let date = headers.get(DATE)?.to_str().ok()?;
-            Some(Utc::from(date::parse_http(date)?).amz_date())
+            Some(UtcTime::from(date::parse_http(date)?).amz_date())
         }
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, file_error};
-use fordway_http::Version;
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_http::HttpVersion;
 use fordway_measure::{Lane, Machine, Run, SCHEMA, SCHEMA_VERSION, bytes_text, table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::args::{CompareArgs, LaneArg};
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &CompareArgs, context: &CommandContext) -> Result<CommandExit> {
     let seed = match args.seed {
         Some(seed) => seed,
         None => {
@@ -55,7 +55,7 @@ pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<Exit> {
     report(args, &run, &outcome, injected, context)
 }
 
-fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, context: &Context) {
+fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, context: &CommandContext) {
     context.output.note(&format!(
         "{} files, {} of {}, in {}; {} rounds after {} to warm up, {} thread{}, seed {}",
         tree.items.len(),
@@ -70,7 +70,7 @@ fn introduce(args: &CompareArgs, tree: &Tree, place: &Place, plan: &Plan, contex
     ));
 }
 
-fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &Context) -> Result<Outcome> {
+fn measure(plan: &Plan, tree: &Tree, lanes: &Lanes, context: &CommandContext) -> Result<Outcome> {
     context.output.start_steps();
     let mut progress = |at: Progress| {
         context.output.steps(at.done, at.total, format_args!("round {} {}", at.round + 1, at.phase.name()));
@@ -161,8 +161,8 @@ fn report(
     run: &Run,
     outcome: &Outcome,
     injected_ns: Option<f64>,
-    context: &Context,
-) -> Result<Exit> {
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -178,7 +178,7 @@ fn report(
         super::write_page(&args.out, context)?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
-    Ok(if failed { Exit::Corrupt } else { Exit::Ok })
+    Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
 /// Holds the delay that was logged against the one in the records of the last lane.
@@ -285,7 +285,9 @@ impl Lanes {
                 let gateway = match lane {
                     LaneArg::Node => GatewayProcess::start_node(root, etag, durability)?,
                     LaneArg::Https => GatewayProcess::start_tls(root, etag, durability)?,
-                    LaneArg::Http2 => GatewayProcess::start(root, etag, durability)?.asked_in(Version::Http2),
+                    LaneArg::Http2 => {
+                        GatewayProcess::start(root, etag, durability)?.asked_in(HttpVersion::Http2)
+                    }
                     _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));

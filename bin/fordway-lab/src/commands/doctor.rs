@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
     Finding, Fix, Job, Noise, RICHTERS_POINTS, Tree, Verdict, examine, examine_mounts, processors,
 };
@@ -13,10 +13,10 @@ use serde::Serialize;
 use super::bench::transport::mpi;
 use crate::args::{DoctorArgs, FixArg};
 
-pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some([one, other]) = args.shared.as_deref() {
         print(&examine_mounts(one, other, context.interrupt.flag())?, context)?;
-        return Ok(Exit::Ok);
+        return Ok(CommandExit::Ok);
     }
     let tree = tree(args)?;
     let mut findings = examine(&tree);
@@ -27,7 +27,7 @@ pub(super) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit> {
         Some(fix) => print_fix(fix, args.nodes, &tree, &findings, context)?,
         None => print(&findings, context)?,
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Errors: `Io` for a copy that is not there, or one that cannot be made.
@@ -41,7 +41,7 @@ fn tree(args: &DoctorArgs) -> Result<Tree> {
 }
 
 /// Errors: `Interrupted`. What cannot be measured is a finding that says so.
-fn measure(tree: &Tree, args: &DoctorArgs, context: &Context) -> Result<Vec<Finding>> {
+fn measure(tree: &Tree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<Finding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
     context.output.steps(0, 2, "listening for noise");
@@ -59,7 +59,13 @@ fn round_trip() -> Finding {
     }
 }
 
-fn print_fix(fix: FixArg, nodes: u32, tree: &Tree, findings: &[Finding], context: &Context) -> Result<()> {
+fn print_fix(
+    fix: FixArg,
+    nodes: u32,
+    tree: &Tree,
+    findings: &[Finding],
+    context: &CommandContext,
+) -> Result<()> {
     let job = Job::filling(tree, nodes).map_err(|unseen| {
         let why = format!("the size of a job for this node cannot be told: {unseen}");
         Error::new(ErrorKind::Io, why)
@@ -71,7 +77,7 @@ fn print_fix(fix: FixArg, nodes: u32, tree: &Tree, findings: &[Finding], context
     context.output.data(fix.text(findings, job).as_bytes())
 }
 
-fn print(findings: &[Finding], context: &Context) -> Result<()> {
+fn print(findings: &[Finding], context: &CommandContext) -> Result<()> {
     for finding in findings {
         context.output.record(&Told(finding))?;
     }

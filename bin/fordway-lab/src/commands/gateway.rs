@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{Credentials, S3Config, S3Store};
-use fordway_http::{TlsRoots, Version};
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_netlab::setup::End;
 use fordway_posix::Durability;
 use fordway_serve::Identity;
@@ -29,7 +29,7 @@ pub(super) struct GatewayProcess {
 
 /// What a gateway is asked in.
 enum Speaks {
-    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: Version },
+    Http { endpoint: String, identity: Identity, certificate: Option<Certificate>, version: HttpVersion },
     Node { socket: PathBuf, _dir: TempDir },
 }
 
@@ -84,7 +84,7 @@ impl GatewayProcess {
     }
 
     /// The same, whose clients speak this version of HTTP.
-    pub(super) fn asked_in(mut self, http: Version) -> Self {
+    pub(super) fn asked_in(mut self, http: HttpVersion) -> Self {
         if let Speaks::Http { version, .. } = &mut self.speaks {
             *version = http;
         }
@@ -100,7 +100,7 @@ impl GatewayProcess {
         let (process, endpoint) = ready(command, "http")?;
         Ok(GatewayProcess {
             process,
-            speaks: Speaks::Http { endpoint, identity, certificate, version: Version::Http1 },
+            speaks: Speaks::Http { endpoint, identity, certificate, version: HttpVersion::Http1 },
         })
     }
 

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::CommandFactory;
-use fordway_command::{Context, Exit, file_error, manual};
+use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_store::Result;
 
 use crate::args::{Cli, Command, CompletionsArgs, ManArgs};
 
 /// Carries out a command line.
-pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
+pub(crate) fn run(cli: Cli, context: &CommandContext) -> Result<CommandExit> {
     match cli.command {
         Command::Compare(args) => compare::run(&args, context),
         Command::Ledger(args) => ledger::run(&args, context),
@@ -35,21 +35,24 @@ pub(crate) fn run(cli: Cli, context: &Context) -> Result<Exit> {
     }
 }
 
-fn completions(args: &CompletionsArgs, context: &Context) -> Result<Exit> {
-    context.output.data(&manual::completions(args.shell, Cli::command(), "fordway-lab")).map(|()| Exit::Ok)
+fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {
+    context
+        .output
+        .data(&manual::completions(args.shell, Cli::command(), "fordway-lab"))
+        .map(|()| CommandExit::Ok)
 }
 
-fn man(args: &ManArgs, context: &Context) -> Result<Exit> {
+fn man(args: &ManArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.out {
         None => context.output.data(&manual::front_page(Cli::command())?)?,
         Some(directory) => manual::write_pages(Cli::command(), directory)?,
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Has `fordway-report` make a page of the run: from beside this binary, from a virtual environment
 /// that is active, or from PATH.
-fn write_page(run: &Path, context: &Context) -> Result<()> {
+fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
     let html = run.with_extension("html");
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("fordway-report")));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fordway-report"));

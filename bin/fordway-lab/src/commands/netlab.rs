@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{bytes_text, ns_text};
 use fordway_netlab::{
     CLIENT_ADDRESS, DirectionStats, Lab, LabConfig, LinkConfig, LinkStats, Process, SERVER_ADDRESS,
@@ -19,7 +19,7 @@ use crate::args::{NetlabArgs, OffloadArg};
 /// How long a server may take until it accepts connections.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-pub(super) fn run(args: &NetlabArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &NetlabArgs, context: &CommandContext) -> Result<CommandExit> {
     let config = config(args);
     let lab = Lab::new(&config)?;
     let mut server = args.server.as_deref().map(|server| start_server(&lab, server)).transpose()?;
@@ -63,7 +63,7 @@ fn with_addresses(mut command: Command) -> Command {
 }
 
 /// Asks from within the server's network, so that the link is not used.
-fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &Context) -> Result<()> {
+fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &CommandContext) -> Result<()> {
     let address = SERVER_ADDRESS.parse().map(|address| SocketAddr::new(address, port));
     let address = address.map_err(|error| Error::new(ErrorKind::Internal, "the address").caused_by(error))?;
     let since = Instant::now();
@@ -83,7 +83,12 @@ fn wait_for_port(lab: &Lab, server: &mut Process, port: u16, context: &Context) 
     Ok(())
 }
 
-fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfig) -> Result<Exit> {
+fn run_client(
+    lab: &Lab,
+    args: &NetlabArgs,
+    context: &CommandContext,
+    config: &LabConfig,
+) -> Result<CommandExit> {
     let [program, arguments @ ..] = args.client.as_slice() else {
         return Err(Error::new(ErrorKind::InvalidArgument, "there is no command to run as the client"));
     };
@@ -101,10 +106,10 @@ fn run_client(lab: &Lab, args: &NetlabArgs, context: &Context, config: &LabConfi
     }
     match ended {
         None => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal")),
-        Some(status) if status.success() => Ok(Exit::Ok),
+        Some(status) if status.success() => Ok(CommandExit::Ok),
         Some(status) => {
             context.output.note(&format!("the client ended with {status}"));
-            Ok(Exit::Failure)
+            Ok(CommandExit::Failure)
         }
     }
 }

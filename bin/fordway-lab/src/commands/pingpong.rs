@@ -5,8 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use fordway_command::program::stop_when_asked;
-use fordway_command::{Context, Exit};
-use fordway_http::{Exchange, Failure, HttpClient, Origin, Replay, Response, Timeouts, TlsRoots, Version};
+use fordway_command::{CommandContext, CommandExit};
+use fordway_http::{
+    ExchangeFailure, HttpClient, HttpExchange, HttpResponse, HttpVersion, Origin, ReplayPolicy, Timeouts,
+    TlsRoots,
+};
 use fordway_load::pingpong::{Content, Played, Player, Server, Wanted};
 use fordway_netlab::tunnel::Tunnel;
 use fordway_store::{Error, ErrorKind, Result};
@@ -14,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::{EndArgs, PingArgs, PingpongAction, PingpongArgs, PongArgs, TunnelArgs};
 
-pub(super) fn run(args: &PingpongArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
         PingpongAction::Pong(args) => serve(&args.end, Memory::new(args)?, context),
         PingpongAction::Ping(args) => serve(&args.end, Asker::new(args)?, context),
@@ -23,7 +26,7 @@ pub(super) fn run(args: &PingpongArgs, context: &Context) -> Result<Exit> {
 }
 
 /// Answers until a signal, or the end of the input where that was asked for.
-fn serve(args: &EndArgs, player: impl Player, context: &Context) -> Result<Exit> {
+fn serve(args: &EndArgs, player: impl Player, context: &CommandContext) -> Result<CommandExit> {
     let server = Server::bind(&args.listen)?;
     let ready = Ready { endpoint: format!("http://{}", server.address()) };
     server.start(player, usize::from(args.workers))?;
@@ -35,10 +38,10 @@ fn serve(args: &EndArgs, player: impl Player, context: &Context) -> Result<Exit>
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // It ends also where nobody is left who could send.
     let _ = stopped.recv();
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn tunnel(args: &TunnelArgs, context: &Context) -> Result<Exit> {
+fn tunnel(args: &TunnelArgs, context: &CommandContext) -> Result<CommandExit> {
     let tunnel = Tunnel::new(&args.device, &args.listen, &args.peer)?;
     std::thread::spawn(move || {
         if let Err(error) = tunnel.run() {
@@ -48,7 +51,7 @@ fn tunnel(args: &TunnelArgs, context: &Context) -> Result<Exit> {
     let (stop, stopped) = std::sync::mpsc::channel();
     stop_when_asked(move || _ = stop.send(()), &context.interrupt, false)?;
     let _ = stopped.recv();
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// What is printed when connections are taken.
@@ -186,14 +189,14 @@ impl Caller {
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         };
         let timeouts = Timeouts { first_byte: timeout, progress: timeout, ..Timeouts::default() };
-        let client = || HttpClient::new(Version::Http1, timeouts, TlsRoots::System);
+        let client = || HttpClient::new(HttpVersion::Http1, timeouts, TlsRoots::System);
         let authority = origin.authority();
         let path = (before.to_owned(), behind.to_owned());
         Ok(Caller { kept: client(), fresh: client(), origin, authority, path })
     }
 
     /// Asks for a message of `bytes`. A kept connection that turns out to be closed is a failure too.
-    pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<Response, Failure> {
+    pub(super) fn ask(&self, bytes: u64, keep: bool) -> std::result::Result<HttpResponse, ExchangeFailure> {
         let close = if keep { "" } else { "connection: close\r\n" };
         let write_head = |head: &mut Vec<u8>| {
             let (before, behind) = &self.path;
@@ -203,12 +206,12 @@ impl Caller {
             );
             head.extend_from_slice(text.as_bytes());
         };
-        let exchange = Exchange {
+        let exchange = HttpExchange {
             origin: &self.origin,
             method: "GET",
             write_head: &write_head,
             body: &[],
-            replay: Replay::IfUnsent,
+            replay: ReplayPolicy::IfUnsent,
         };
         if keep { self.kept.send(&exchange) } else { self.fresh.send(&exchange) }
     }

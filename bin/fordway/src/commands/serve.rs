@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
-use fordway_command::{Context, Exit, Interrupt};
+use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcp};
 use fordway_serve::{Gateway, GatewayConfig, Identity, OpenStore, Reload, Tls, Users};
@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 
 use crate::args::{ConditionsArg, NodeArgs, ServeArgs};
 
-pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is; clients beyond it will wait");
     }
@@ -30,7 +30,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
             .note("listening beyond this machine without TLS: requests and data can be read on the way");
     }
     let root = args.root.display().to_string();
-    let ready = Ready {
+    let ready = GatewayReady {
         root: &root,
         endpoint: format!("{}://{}", if tls.is_some() { "https" } else { "http" }, gateway.local_addr()),
         metrics: gateway.metrics_addr().map(|address| format!("http://{address}/metrics")),
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 fn config(args: &ServeArgs, tls: Option<Tls>) -> GatewayConfig {
@@ -93,7 +93,7 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
 }
 
 /// Has a hang-up read all files again.
-fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
+fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &InterruptFlag) {
     interrupt.on_hang_up(move || {
         reload.trigger();
         match tls.as_ref().map(Tls::reload) {
@@ -106,7 +106,7 @@ fn reload_when_asked(reload: Reload, tls: Option<Tls>, interrupt: &Interrupt) {
 
 /// What is printed when the gateway can be used.
 #[derive(Serialize)]
-struct Ready<'r> {
+struct GatewayReady<'r> {
     root: &'r str,
     endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub(super) fn keys<S: serde::Serializer>(
     pair.serialize(serializer)
 }
 
-impl fmt::Display for Ready<'_> {
+impl fmt::Display for GatewayReady<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fordway: serving {} at {}", self.root, self.endpoint)?;
         if let Some(metrics) = &self.metrics {
@@ -155,7 +155,7 @@ pub(super) fn identity(variable: &dyn Fn(&str) -> Option<String>) -> Result<(Ide
     }
 }
 
-pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
+pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandExit> {
     let variable = |name: &str| std::env::var(name).ok();
     let socket = args.socket.clone().map_or_else(|| default_socket(&variable), Ok)?;
     let Some(root) = &args.root else { return node_status(socket, context) };
@@ -188,7 +188,7 @@ pub(super) fn node(args: &NodeArgs, context: &Context) -> Result<Exit> {
     let stop = gateway.stop_handle();
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.until_eof)?;
     gateway.run()?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Opens the store as the user that the calling thread acts as. The path is made absolute once: each user
@@ -244,22 +244,22 @@ impl fmt::Display for NodeReady<'_> {
     }
 }
 
-pub(super) fn node_status(socket: PathBuf, context: &Context) -> Result<Exit> {
+pub(super) fn node_status(socket: PathBuf, context: &CommandContext) -> Result<CommandExit> {
     let address = NodeAddress::Unix(socket);
     let endpoint = address.to_string();
     let counters = NodeStore::new(address).stats()?;
-    context.output.record(&Status { endpoint, counters })?;
-    Ok(Exit::Ok)
+    context.output.record(&GatewayCounters { endpoint, counters })?;
+    Ok(CommandExit::Ok)
 }
 
 /// Counters by name, in the gateway's order.
-struct Status {
+struct GatewayCounters {
     endpoint: String,
     counters: Vec<(String, u64)>,
 }
 
 /// One object, `endpoint` first.
-impl Serialize for Status {
+impl Serialize for GatewayCounters {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
         let mut map = serializer.serialize_map(Some(1 + self.counters.len()))?;
@@ -272,7 +272,7 @@ impl Serialize for Status {
 }
 
 /// A table; sizes in the form for people.
-impl fmt::Display for Status {
+impl fmt::Display for GatewayCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.endpoint)?;
         let width = self.counters.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

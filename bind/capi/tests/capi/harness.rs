@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
-use fordway_testkit::hostile::{HostileServer, Script};
+use fordway_testkit::hostile::{HostileServer, LieScript};
 use tempfile::TempDir;
 
 pub(crate) const SIZE: usize = 600_000;
@@ -131,7 +131,7 @@ pub(crate) struct Place {
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
 
-pub(crate) fn at_a_server(script: Script) -> Place {
+pub(crate) fn at_a_server(script: LieScript) -> Place {
     let server = HostileServer::start(content(), script);
     let url = server.url();
     // It has one file, whatever it is asked for: what is missing is on this machine.

@@ -9,7 +9,7 @@ use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{
-    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, Expected, ObjectTags,
+    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent, ObjectTags,
     Objects, PartOptions, PutOptions, Store, Tags,
 };
 
@@ -345,7 +345,7 @@ fn numbers_in_records_are_checked() {
                 let sent =
                     store.part_writer(&alices, &key("k"), &upload, 9_999, &options).and_then(|mut part| {
                         part.write(&vec![1; 6 << 20])?;
-                        part.commit(&Expected::default())
+                        part.commit(&ExpectedContent::default())
                     });
                 drop(sent);
                 let _ = store.list_parts(&alices, &key("k"), &upload, &Default::default());

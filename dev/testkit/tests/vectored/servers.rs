@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_client::s3::{Credentials, S3Config, S3Store};
 use fordway_http::vector::RemoteFile;
-use fordway_http::{Credentials as HttpCredentials, Proxies, TlsRoots};
+use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
@@ -153,8 +153,8 @@ fn nginx_with_tls() {
     let variable = format!("{}", proxy.address());
     let tunnelled = session(|options| {
         options.tls_roots = TlsRoots::File(server.dir.path().join("cert"));
-        options.proxies = Proxies::resolve(&|name| (name == "HTTPS_PROXY").then(|| variable.clone()));
-        options.credentials = HttpCredentials::none().with_bearer_token("ours");
+        options.proxies = ProxySettings::resolve(&|name| (name == "HTTPS_PROXY").then(|| variable.clone()));
+        options.credentials = SessionCredentials::none().with_bearer_token("ours");
     });
     let opened = RemoteFile::open(&tunnelled, &url).unwrap();
     assert!(read(&opened, &spread(900, 300)).unwrap() == expected(&content, &spread(900, 300)));

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fordway_measure::Clock;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, Tun};
+use fordway_sys::{PacketHeader, TUN_READ_BYTES_MAX, TunDevice};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::Serialize;
 
@@ -132,9 +132,9 @@ impl Link {
 }
 
 /// Makes the device at one end of a link.
-fn open_end(namespace: &Namespace, address: &str, large_packets: bool) -> Result<Tun> {
+fn open_end(namespace: &Namespace, address: &str, large_packets: bool) -> Result<TunDevice> {
     let device = namespace
-        .run(|| Tun::new(DEVICE, large_packets))?
+        .run(|| TunDevice::new(DEVICE, large_packets))?
         .map_err(|error| refused("making a network device", error))?;
     // The queue before the device is not the link's: it must never be what drops.
     namespace
@@ -165,7 +165,7 @@ const NAP_NS_MAX: u64 = 200_000;
 struct Engine {
     clock: Clock,
     nap_ns: u64,
-    devices: [Tun; 2],
+    devices: [TunDevice; 2],
     there: Direction,
     back: Direction,
     stop: Arc<OwnedFd>,
@@ -180,7 +180,7 @@ struct Direction {
 
 impl Engine {
     fn new(
-        devices: [Tun; 2],
+        devices: [TunDevice; 2],
         config: &LinkConfig,
         stop: Arc<OwnedFd>,
         shared: Arc<Mutex<LinkStats>>,
@@ -265,7 +265,7 @@ impl Engine {
 
 impl Direction {
     /// Reads what waits at a device; answers whether more may wait.
-    fn take_in(&mut self, from: &Tun, clock: Clock) -> bool {
+    fn take_in(&mut self, from: &TunDevice, clock: Clock) -> bool {
         for _ in 0..BATCH {
             // A device that is down or gone says so by an error, and has nothing to give.
             let Ok(Some(len)) = from.receive(self.flight.room()) else { return false };
@@ -288,7 +288,7 @@ impl Direction {
     }
 
     /// Writes what is due to the other device.
-    fn hand_over(&mut self, to: &Tun, clock: Clock) {
+    fn hand_over(&mut self, to: &TunDevice, clock: Clock) {
         let mut now_ns = clock.now_ns();
         while let Some(due_ns) = self.flight.due_ns() {
             // Handing over takes time, in which more may have come due.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use fordway_measure::{LaneScore, Scores};
-use fordway_store::{Entry, Error, ErrorKind, GetOptions, Key, ListQuery, Result};
+use fordway_store::{Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
@@ -236,7 +236,7 @@ fn look_at_objects(site: &Site, prefix: &str, newer_than: SystemTime) -> Result<
     let (mut query, mut found) = (ListQuery::prefix(prefix), Found::default());
     loop {
         let page = store.list(bucket, &query)?;
-        for object in page.entries.iter().filter_map(Entry::object) {
+        for object in page.entries.iter().filter_map(ListEntry::object) {
             found.seen += 1;
             let is_newer = object.modified >= newer_than;
             found.wanted += u64::from(is_newer && object.size == HARD_BYTES && is_wanted(&object.key));

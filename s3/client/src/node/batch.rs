@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Deleted, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
+    Bucket, DeleteResult, Error, ErrorKind, GetOptions, Key, ObjectInfo, PutOptions, PutResult, Result,
 };
-use fordway_wire::node::{Flags, Request, Take};
+use fordway_wire::node::{ReadField, Request, ResponseFlags};
 
 use crate::node::connection::{Connection, Failure};
 use crate::node::read::read;
@@ -38,7 +38,7 @@ impl<'b, T> Batch<'b, T> {
 
     /// Asks for all of `chunks`: `ask` gathers the message for one, `answer` reads the results for the
     /// first objects of it, perhaps for all. What a broken connection leaves open is asked for again.
-    fn run<A: Take>(
+    fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
         mut ask: impl FnMut(&mut Connection, &Range<usize>) -> u32,
@@ -65,7 +65,7 @@ impl<'b, T> Batch<'b, T> {
                     let (found, header) = connection.reply::<A>(id)?;
                     let found = answer(found, connection.body(&header)).map_err(Failure::Unusable)?;
                     connection.finish(&header);
-                    let (answered, has_more) = (found.len(), header.flags.has(Flags::MORE));
+                    let (answered, has_more) = (found.len(), header.flags.has(ResponseFlags::MORE));
                     if answered == 0 || answered > chunk.len() || has_more == (answered == chunk.len()) {
                         let why = format!("{answered} objects were answered of {} asked for", chunk.len());
                         return Err(Failure::Unusable(Error::new(ErrorKind::BadResponse, why)));
@@ -169,7 +169,11 @@ pub(super) fn head_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -
     named(found, &call, |at| keys[at].to_string())
 }
 
-pub(super) fn delete_many(session: &Arc<Session>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+pub(super) fn delete_many(
+    session: &Arc<Session>,
+    bucket: &Bucket,
+    keys: &[Key],
+) -> Vec<Result<DeleteResult>> {
     let call = Call { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
     let ask = |connection: &mut Connection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Wait, keep_alive, receive_with_descriptor, send_all};
+use fordway_sys::{Errno, WaitMode, keep_alive, receive_with_descriptor, send_all};
 use fordway_wire::node::{
-    Flags, Header, Hello, Inbox, NONCE_BYTES, Proof, Request, Side, Take, VERSION, WELCOME_BYTES, Welcome,
-    take_reply,
+    ClientHello, FrameBuffer, FrameHeader, GatewayWelcome, HandshakeProof, NONCE_BYTES, ProofSide, ReadField,
+    Request, ResponseFlags, VERSION, WELCOME_BYTES, take_reply,
 };
 
 use crate::node::read::Spare;
@@ -51,7 +51,7 @@ impl Failure {
 /// A connection to a gateway that has welcomed us.
 pub(super) struct Connection {
     socket: OwnedFd,
-    inbox: Inbox,
+    inbox: FrameBuffer,
     /// The one that came with the frame being read.
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
@@ -70,7 +70,7 @@ impl Connection {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
         let mut connection = Connection {
             socket,
-            inbox: Inbox::default(),
+            inbox: FrameBuffer::default(),
             descriptor: None,
             out: Vec::new(),
             next_id: 1,
@@ -86,14 +86,15 @@ impl Connection {
     }
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), Failure> {
-        let hello = Hello { version: VERSION, takes_descriptors: address.is_local() };
+        let hello = ClientHello { version: VERSION, takes_descriptors: address.is_local() };
         // A gateway that refuses us may be done with us already: what it said is still there.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
-            self.receive(Wait::Yes).map_err(|errno| Failure::NotSent(sent.err().unwrap_or(errno)))?;
+            self.receive(WaitMode::Yes).map_err(|errno| Failure::NotSent(sent.err().unwrap_or(errno)))?;
         }
         let bytes = self.inbox.waiting().first_chunk();
-        let welcome = bytes.map(Welcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
+        let welcome =
+            bytes.map(GatewayWelcome::from_bytes).unwrap_or_else(|| Err(ErrorKind::Internal.into()));
         let welcome = welcome.map_err(|error| {
             Failure::Unusable(Error::new(ErrorKind::BadResponse, format!("{address}: {}", error.detail())))
         })?;
@@ -118,15 +119,15 @@ impl Connection {
             Failure::Unusable(Error::new(ErrorKind::Io, "no random number").caused_by(error))
         })?;
         let Secret { access_key, secret_key } = secret;
-        let proof = |side| Proof::new(secret_key, side, theirs, &nonce, access_key);
+        let proof = |side| HandshakeProof::new(secret_key, side, theirs, &nonce, access_key);
         let request = Request::Authenticate {
             access_key: Cow::Borrowed(access_key),
             nonce,
-            proof: proof(Side::Client).to_bytes(),
+            proof: proof(ProofSide::Client).to_bytes(),
         };
         let (answer, header) = self.call::<[u8; 32]>(&request, &[])?;
         self.finish(&header);
-        match proof(Side::Gateway).is(&answer) {
+        match proof(ProofSide::Gateway).is(&answer) {
             true => Ok(()),
             false => {
                 let why = "the gateway does not know the secret key itself; check that the endpoint is right";
@@ -136,11 +137,11 @@ impl Connection {
     }
 
     /// Asks, and waits for the answer. The header tells where its body is: [`Connection::body`].
-    pub(super) fn call<T: Take>(
+    pub(super) fn call<T: ReadField>(
         &mut self,
         request: &Request<'_>,
         body: &[u8],
-    ) -> Result<(T, Header), Failure> {
+    ) -> Result<(T, FrameHeader), Failure> {
         let id = self.send(request, body)?;
         self.reply(id)
     }
@@ -173,14 +174,14 @@ impl Connection {
 
     /// Waits for the answer to the request `id`, which is the next that comes. What is left of the
     /// answer before is dropped.
-    pub(super) fn reply<T: Take>(&mut self, id: u32) -> Result<(T, Header), Failure> {
+    pub(super) fn reply<T: ReadField>(&mut self, id: u32) -> Result<(T, FrameHeader), Failure> {
         let header = self.wait_for_frame()?;
         let bad = |why: &str| Failure::Unusable(Error::new(ErrorKind::BadResponse, why));
         // A gateway that could not make out a request at all answers to none.
         if header.id != id && header.id != 0 {
             return Err(bad("the gateway answered to something else"));
         }
-        self.is_awake = header.flags.has(Flags::AWAKE);
+        self.is_awake = header.flags.has(ResponseFlags::AWAKE);
         let frame = self.inbox.frame(&header).ok_or_else(|| bad("the answer is not whole"))?;
         match take_reply(&frame) {
             Ok(answer) => Ok((answer, header)),
@@ -192,18 +193,18 @@ impl Connection {
     }
 
     /// The body of the answer with this header, until [`Connection::finish`].
-    pub(super) fn body(&self, header: &Header) -> &[u8] {
+    pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
         self.inbox.frame(header).map_or(&[], |frame| frame.body)
     }
 
     /// Drops the answer with this header, which was made use of.
-    pub(super) fn finish(&mut self, header: &Header) {
+    pub(super) fn finish(&mut self, header: &FrameHeader) {
         self.inbox.consume(header.frame_bytes());
     }
 
     /// The file whose descriptor came with the answer. Errors: `BadResponse` if there is none.
-    pub(super) fn file(&mut self, header: &Header) -> Result<File, Failure> {
-        let passed = self.descriptor.take().filter(|_| header.flags.has(Flags::DESCRIPTOR));
+    pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, Failure> {
+        let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
         passed.map(File::from).ok_or_else(|| {
             let why = "the gateway passed no descriptor; if this process has none left, raise `ulimit -n`";
             Failure::Unusable(Error::new(ErrorKind::BadResponse, why))
@@ -214,7 +215,7 @@ impl Connection {
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
-            return receive_with_descriptor(&self.socket, buffer, Wait::Yes).map(|(count, _)| count);
+            return receive_with_descriptor(&self.socket, buffer, WaitMode::Yes).map(|(count, _)| count);
         }
         let count = waiting.len().min(buffer.len());
         buffer[..count].copy_from_slice(&waiting[..count]);
@@ -227,7 +228,7 @@ impl Connection {
         self.inbox.waiting().is_empty() && self.out.is_empty()
     }
 
-    fn wait_for_frame(&mut self) -> Result<Header, Failure> {
+    fn wait_for_frame(&mut self) -> Result<FrameHeader, Failure> {
         let mut since = None;
         loop {
             let next = self
@@ -239,32 +240,32 @@ impl Connection {
             }
             let wait = self.how_to_wait(&mut since);
             match self.receive(wait) {
-                Ok(()) => self.misses = if since.is_some() && wait == Wait::No { 0 } else { self.misses },
-                Err(Errno::WOULDBLOCK) if wait == Wait::No => std::hint::spin_loop(),
+                Ok(()) => self.misses = if since.is_some() && wait == WaitMode::No { 0 } else { self.misses },
+                Err(Errno::WOULDBLOCK) if wait == WaitMode::No => std::hint::spin_loop(),
                 Err(errno) => return Err(Failure::Unknown(errno)),
             }
         }
     }
 
     /// Awake for a moment where the gateway is too and that was of use before, then asleep.
-    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> Wait {
+    fn how_to_wait(&mut self, since: &mut Option<Instant>) -> WaitMode {
         match since {
             None if self.is_awake && (self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)) => {
                 *since = Some(Instant::now());
-                Wait::No
+                WaitMode::No
             }
-            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => Wait::No,
+            Some(since) if self.is_awake && since.elapsed() < LOOKOUT => WaitMode::No,
             _ => {
                 if self.is_awake {
                     self.misses = self.misses.wrapping_add(1);
                     self.is_awake = false;
                 }
-                Wait::Yes
+                WaitMode::Yes
             }
         }
     }
 
-    fn receive(&mut self, wait: Wait) -> Result<(), Errno> {
+    fn receive(&mut self, wait: WaitMode) -> Result<(), Errno> {
         let (count, descriptor) = receive_with_descriptor(self.socket.as_fd(), self.inbox.room(), wait)?;
         if descriptor.is_some() {
             self.descriptor = descriptor;

@@ -10,39 +10,42 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fordway_store::{
-    Bucket, ByteRange, Conditions, Content, Error, ErrorKind, FileRegion, GetOptions, Key, Object,
+    Bucket, ByteRange, Conditions, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, OpenObject,
     PutOptions, PutResult, Result, receive_exact,
 };
 use fordway_sys::{current_core, read_into_spare, write_all_at};
-use fordway_wire::node::{Committed, Got, Header, INLINE_BYTES_MAX, ReadDone, Request, Sent};
+use fordway_wire::node::{
+    CommitResponse, ContentDelivery, FrameHeader, GetResponse, INLINE_BYTES_MAX, ReadResponse, Request,
+};
 
 use crate::node::connection::{Connection, Failure};
 use crate::node::session::{Call, Lease, Session};
 use crate::node::write::failed_write;
 
 /// An object, its content in the form it was sent in.
-pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>) -> Result<Object> {
+pub(super) fn get(session: &Arc<Session>, call: &Call<'_>, request: &Request<'_>) -> Result<OpenObject> {
     let mut stream = None;
     let (object, lease) = session.run(call, |connection| {
-        let (Got { info, range, sent }, header) = connection.call(request, &[])?;
+        let (GetResponse { info, range, sent }, header) = connection.call(request, &[])?;
         let content = match sent {
-            Sent::Inline => Content::Bytes(Bytes::copy_from_slice(connection.body(&header))),
-            Sent::Descriptor(offset, len) => {
+            ContentDelivery::Inline => ObjectContent::Bytes(Bytes::copy_from_slice(connection.body(&header))),
+            ContentDelivery::Descriptor(offset, len) => {
                 let file = connection.file(&header)?;
-                Content::File(FileRegion { file, offset, len })
+                ObjectContent::File(FileRegion { file, offset, len })
             }
-            Sent::Stream(len) => {
+            ContentDelivery::Stream(len) => {
                 stream = Some(len);
-                Content::Bytes(Bytes::new())
+                ObjectContent::Bytes(Bytes::new())
             }
         };
         connection.finish(&header);
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     })?;
     Ok(match stream {
-        Some(len) => {
-            Object { content: Content::Stream(Box::new(StreamReader { lease, left: len }), len), ..object }
-        }
+        Some(len) => OpenObject {
+            content: ObjectContent::Stream(Box::new(StreamReader { lease, left: len }), len),
+            ..object
+        },
         None => object,
     })
 }
@@ -64,7 +67,7 @@ pub(super) fn read(
     };
     let done = session.run(&call, |connection| {
         buffer.clear();
-        let (ReadDone { size, sent }, header) = connection.call(&request, &[])?;
+        let (ReadResponse { size, sent }, header) = connection.call(&request, &[])?;
         fill(connection, &header, sent, buffer)?;
         Ok(size)
     });
@@ -74,19 +77,19 @@ pub(super) fn read(
 /// Reads what was sent into `buffer`, to its end.
 fn fill(
     connection: &mut Connection,
-    header: &Header,
-    sent: Sent,
+    header: &FrameHeader,
+    sent: ContentDelivery,
     buffer: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let too_large = |_| Failure::Unusable(ErrorKind::EntityTooLarge.into());
     match sent {
-        Sent::Inline => buffer.extend_from_slice(connection.body(header)),
-        Sent::Descriptor(offset, len) => {
+        ContentDelivery::Inline => buffer.extend_from_slice(connection.body(header)),
+        ContentDelivery::Descriptor(offset, len) => {
             let (file, wanted) = (connection.file(header)?, usize::try_from(len).map_err(too_large)?);
             connection.finish(header);
             return read_file(&file, offset, wanted, buffer).map_err(Failure::Answered);
         }
-        Sent::Stream(len) => {
+        ContentDelivery::Stream(len) => {
             connection.finish(header);
             return read_stream(connection, usize::try_from(len).map_err(too_large)?, buffer);
         }
@@ -139,7 +142,7 @@ pub(super) fn read_large_ranges(
     let object = get(session, &call, &request)?;
     let wanted = ranges.iter().map(|range| range.resolve(object.info.size)).collect::<Result<Vec<_>>>();
     let wanted = wanted.map_err(|error| call.named(error))?;
-    let Content::File(file) = object.content else {
+    let ObjectContent::File(file) = object.content else {
         // By TCP the ranges come one by one, all of the version that was seen first.
         let same = GetOptions { conditions: Conditions::only_if(object.info.etag), ..options.clone() };
         drop(object.content);
@@ -288,7 +291,7 @@ fn put_on(
         filled: body.len() as u64,
         core: current_core(),
     };
-    let (done, header) = connection.call::<Option<Committed>>(&request, &[])?;
+    let (done, header) = connection.call::<Option<CommitResponse>>(&request, &[])?;
     if done.as_ref().is_some_and(|done| done.has_spare) {
         connection.spare = Some(Spare::new(connection.file(&header)?, (bucket, key), options));
     }

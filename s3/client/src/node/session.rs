@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Process};
-use fordway_wire::node::{Request, Take};
+use fordway_sys::{Errno, ProcessIdentity};
+use fordway_wire::node::{ReadField, Request};
 
 use crate::node::LANE;
 use crate::node::connection::NodeAddress;
@@ -37,7 +37,7 @@ impl Call<'_> {
 
 /// Connections at rest, and whose they are.
 struct Idle {
-    opened_by: Process,
+    opened_by: ProcessIdentity,
     connections: Vec<Connection>,
 }
 
@@ -58,12 +58,12 @@ pub(super) struct Lease {
 
 impl Session {
     pub(super) fn new(address: NodeAddress) -> Self {
-        let idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+        let idle = Idle { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         Session { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
     }
 
     /// Asks for what one message answers, without content.
-    pub(super) fn ask<T: Take>(self: &Arc<Self>, call: &Call<'_>, request: &Request<'_>) -> Result<T> {
+    pub(super) fn ask<T: ReadField>(self: &Arc<Self>, call: &Call<'_>, request: &Request<'_>) -> Result<T> {
         let asked = self.run(call, |connection| {
             let (answer, header) = connection.call(request, &[])?;
             connection.finish(&header);
@@ -146,7 +146,7 @@ impl Session {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
             // After a fork the parent uses them too: two requests on one would be mixed up.
-            *idle = Idle { opened_by: Process::current(), connections: Vec::new() };
+            *idle = Idle { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
     }

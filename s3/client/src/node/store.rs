@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
-    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
@@ -100,7 +101,7 @@ impl Objects for NodeStore {
         write::put(&self.session, (bucket, key), body, options)
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         let request = Request::Get { bucket: of(bucket), key: of(key), options: of(options) };
         read::get(&self.session, &on_object("get", bucket, key), &request)
     }
@@ -128,7 +129,7 @@ impl Objects for NodeStore {
         self.session.ask(&on_object("head", bucket, key), &request)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         let call = on_object("delete", bucket, key).once_if(!options.conditions.is_empty());
         let request = Request::Delete { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)
@@ -148,11 +149,11 @@ impl Objects for NodeStore {
     }
 
     /// Cost: a message per 4,096 entries.
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
-        let (mut page, mut found) = (query.clone(), Listing::default());
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+        let (mut page, mut found) = (query.clone(), ObjectListing::default());
         loop {
             let request = Request::List { bucket: of(bucket), query: of(&page) };
-            let mut more: Listing = self.session.ask(&on_bucket("list", bucket), &request)?;
+            let mut more: ObjectListing = self.session.ask(&on_bucket("list", bucket), &request)?;
             let is_empty = more.entries.is_empty();
             found.entries.append(&mut more.entries);
             found.next = more.next;
@@ -166,7 +167,7 @@ impl Objects for NodeStore {
 }
 
 impl ObjectBatches for NodeStore {
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         batch::delete_many(&self.session, bucket, keys)
     }
 
@@ -202,11 +203,11 @@ impl ObjectTags for NodeStore {
 }
 
 impl ObjectVersions for NodeStore {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         let request = Request::SetVersioning { bucket: of(bucket), versioning };
         self.session.ask(&on_bucket("set versioning", bucket), &request)
     }

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Error, ErrorKind, Expected, Key, PartOptions, PutOptions, PutResult, Result, UploadId, Writer,
+    Bucket, Error, ErrorKind, ExpectedContent, Key, PartOptions, PutOptions, PutResult, Result, UploadId,
+    Writer,
 };
 use fordway_sys::{Errno, free_bytes, write_all_at};
-use fordway_wire::node::{Committed, Request, Started};
+use fordway_wire::node::{CommitResponse, Request, StartResponse};
 
 use crate::node::read::{Spare, put_spare};
 use crate::node::session::{Call, Lease, Session};
@@ -67,7 +68,7 @@ pub(super) fn put(
     options: &PutOptions,
 ) -> Result<PutResult> {
     if body.len() <= WHOLE_BYTES_MAX {
-        return put_whole(session, (bucket, key), body, options, &Expected::default());
+        return put_whole(session, (bucket, key), body, options, &ExpectedContent::default());
     }
     if let Some(made) = put_spare(session, (bucket, key), body, options)? {
         return Ok(made);
@@ -76,7 +77,7 @@ pub(super) fn put(
     let target = Target { bucket: bucket.clone(), key: key.clone(), what };
     let mut started = start(session, &target)?;
     started.append(&target, body)?;
-    started.commit(&target, &Expected::default(), true)
+    started.commit(&target, &ExpectedContent::default(), true)
 }
 
 fn put_whole(
@@ -84,7 +85,7 @@ fn put_whole(
     (bucket, key): (&Bucket, &Key),
     body: &[u8],
     options: &PutOptions,
-    expected: &Expected,
+    expected: &ExpectedContent,
 ) -> Result<PutResult> {
     let request = Request::Put {
         bucket: Cow::Borrowed(bucket),
@@ -107,7 +108,7 @@ fn start(session: &Arc<Session>, target: &Target) -> Result<Writing> {
     // Started and never committed, it leaves nothing.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
-        let (Started { has_file }, header) = connection.call(&target.start_request(), &[])?;
+        let (StartResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
         let file = if has_file { Some(connection.file(&header)?) } else { None };
         connection.finish(&header);
         Ok(file)
@@ -140,13 +141,13 @@ impl Writing {
     }
 
     /// `wants_more` says that another object like this one is likely.
-    fn commit(mut self, target: &Target, expected: &Expected, wants_more: bool) -> Result<PutResult> {
+    fn commit(mut self, target: &Target, expected: &ExpectedContent, wants_more: bool) -> Result<PutResult> {
         let filled = self.file.is_some().then_some(self.written_bytes);
         self.is_open = false;
         self.lease.act_here(&target.call(false), |connection| {
             let wants_spare = wants_more && filled.is_some();
             let request = Request::Commit { expected: Cow::Borrowed(expected), filled, wants_spare };
-            let (done, header) = connection.call::<Committed>(&request, &[])?;
+            let (done, header) = connection.call::<CommitResponse>(&request, &[])?;
             if let (true, What::Object(options)) = (done.has_spare, &target.what) {
                 connection.spare =
                     Some(Spare::new(connection.file(&header)?, (&target.bucket, &target.key), options));
@@ -220,7 +221,7 @@ impl Writer for NodeWriter {
         appended
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let NodeWriter { session, target, buffer, writing } = *self;
         match (writing, &target.what) {
             (Some(writing), _) => writing.commit(&target, expected, false),

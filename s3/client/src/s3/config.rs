@@ -6,7 +6,7 @@ use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
 use crate::s3::Credentials;
 use crate::s3::credentials::Profile;
-use fordway_http::{Proxies, Timeouts, TlsRoots, Version};
+use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
@@ -61,7 +61,7 @@ pub struct S3Config {
     /// Where the bucket's name goes.
     pub addressing: Addressing,
     /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
-    pub http: Version,
+    pub http: HttpVersion,
     /// How long to wait.
     pub timeouts: Timeouts,
     /// How long a call may wait in all, retries included; it also bounds each of `timeouts`. A body
@@ -82,7 +82,7 @@ pub struct S3Config {
     /// Connections at once for many ranges of objects.
     pub connections: usize,
     /// By whom the service is reached.
-    pub proxies: Proxies,
+    pub proxies: ProxySettings,
 }
 
 impl S3Config {
@@ -94,7 +94,7 @@ impl S3Config {
             credentials,
             signature: Signature::V4,
             addressing: Addressing::Auto,
-            http: Version::default(),
+            http: HttpVersion::default(),
             timeouts: Timeouts::default(),
             timeout: None,
             max_retries: 4,
@@ -104,7 +104,7 @@ impl S3Config {
             part_bytes: DEFAULT_PART_BYTES,
             tls_roots: TlsRoots::System,
             connections: 8,
-            proxies: Proxies::none(),
+            proxies: ProxySettings::none(),
         }
     }
 
@@ -155,7 +155,8 @@ impl S3Config {
         };
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
         let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
-        let http = get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(Version::default()), Version::named)?;
+        let http =
+            get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(HttpVersion::default()), HttpVersion::named)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {
@@ -163,7 +164,7 @@ impl S3Config {
             addressing,
             http,
             tls_roots,
-            proxies: Proxies::resolve(variable),
+            proxies: ProxySettings::resolve(variable),
             ..S3Config::new(endpoint, region, credentials)
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fordway_store::{
-    Bucket, DeleteOptions, Deleted, DocumentKind, Error, ErrorKind, Key, Result, check_document,
+    Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
 };
 use fordway_wire::s3_xml::{DeleteFailure, DeleteOutcome};
 use fordway_wire::{s3_error, s3_xml};
@@ -20,7 +20,7 @@ pub(super) fn delete(
     bucket: &Bucket,
     key: &Key,
     options: &DeleteOptions,
-) -> Result<Deleted> {
+) -> Result<DeleteResult> {
     let mut call = Call::on_object("DELETE", "delete", bucket, key).version(options.version.as_ref());
     let is_plain = options.conditions.is_empty();
     if !is_plain {
@@ -30,21 +30,21 @@ pub(super) fn delete(
     let deleted = session.run(&call, |mut response| {
         response.read_document()?;
         let is_marker = response.header("x-amz-delete-marker") == Some("true");
-        Ok(Deleted { version: version(&response), is_marker })
+        Ok(DeleteResult { version: version(&response), is_marker })
     });
     match deleted {
         // Some services say so; S3 itself calls it success.
-        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(Deleted::default()),
+        Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(DeleteResult::default()),
         other => other,
     }
 }
 
 /// One result per key, in order. Cost: a request per 1,000 keys.
-pub(super) fn delete_many(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+pub(super) fn delete_many(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
 }
 
-fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
     let document = s3_xml::delete(keys.iter().map(Key::as_str));
     let call = Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
     let answer =
@@ -61,7 +61,7 @@ fn delete_batch(session: &Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<
 
 /// What became of each key of a batch. One that the server does not mention is gone.
 struct ByKey {
-    deleted: HashMap<String, Deleted>,
+    deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,
 }
 
@@ -78,7 +78,7 @@ impl From<DeleteOutcome> for ByKey {
 }
 
 impl ByKey {
-    fn of(&self, key: &Key) -> Result<Deleted> {
+    fn of(&self, key: &Key) -> Result<DeleteResult> {
         match self.failures.get(key.as_str()) {
             Some(failure) => Err(explained(failure)),
             None => Ok(self.deleted.get(key.as_str()).cloned().unwrap_or_default()),

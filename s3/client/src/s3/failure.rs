@@ -9,7 +9,7 @@ use fordway_wire::{date, s3_error};
 use crate::s3::S3Config;
 use crate::s3::request::Call;
 use fordway_http::retry::retry_after;
-use fordway_http::{Replay, Response};
+use fordway_http::{HttpResponse, ReplayPolicy};
 
 /// More of an error document is not worth reading.
 const MAX_DOCUMENT_BYTES: usize = 256 * 1024;
@@ -29,7 +29,7 @@ pub(super) struct Attempt {
 impl Attempt {
     /// A failure after the head was received.
     pub(super) fn while_receiving(error: Error, call: &Call) -> Self {
-        let may_pass = call.replay == Replay::Safe
+        let may_pass = call.replay == ReplayPolicy::Safe
             && (is_passing(error.kind())
                 || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
         Attempt { error, may_pass, retry_after: None }
@@ -42,7 +42,12 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
 }
 
 /// The failure that an answer states.
-pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, sent: SystemTime) -> Attempt {
+pub(super) fn of_answer(
+    mut response: HttpResponse,
+    call: &Call,
+    config: &S3Config,
+    sent: SystemTime,
+) -> Attempt {
     let document = response.read_rest(MAX_DOCUMENT_BYTES).unwrap_or_default();
     let mut said = error_document(&document).ok().flatten().unwrap_or_default();
     if said.code.is_empty() {
@@ -65,8 +70,8 @@ pub(super) fn of_answer(mut response: Response, call: &Call, config: &S3Config, 
             _ => error,
         },
         may_pass: match call.replay {
-            Replay::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
-            Replay::IfUnsent => matches!(status, 429 | 503),
+            ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
+            ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,
     }
@@ -120,7 +125,7 @@ fn is_elsewhere(status: u16, said: &ErrorDocument) -> bool {
 }
 
 fn detail(
-    response: &Response,
+    response: &HttpResponse,
     said: &ErrorDocument,
     kind: ErrorKind,
     config: &S3Config,
@@ -142,7 +147,7 @@ fn detail(
     detail
 }
 
-fn direction(response: &Response, said: &ErrorDocument, config: &S3Config) -> String {
+fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -> String {
     if !said.region.is_empty() {
         let (right, asked) = (&said.region, &config.region);
         return format!(

@@ -10,7 +10,7 @@ use fordway_wire::range::digits;
 use fordway_wire::{date, header_text, tagging};
 
 use crate::s3::request::Call;
-use fordway_http::Response;
+use fordway_http::HttpResponse;
 
 const USER_PREFIX: &str = "x-amz-meta-";
 
@@ -94,7 +94,7 @@ pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
 }
 
 /// What an answer says about an object of `size` bytes.
-pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
+pub(super) fn object_info(response: &HttpResponse, size: u64) -> ObjectInfo {
     let mut info = ObjectInfo::new(size, etag(response));
     info.modified = response.header("last-modified").and_then(date::parse_http).unwrap_or(UNIX_EPOCH);
     info.metadata = metadata(response).into();
@@ -107,12 +107,12 @@ pub(super) fn object_info(response: &Response, size: u64) -> ObjectInfo {
 }
 
 /// The version that an answer names.
-pub(super) fn version(response: &Response) -> Option<VersionId> {
+pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
 /// What an answer says that a write made.
-pub(super) fn put_result(response: &Response) -> PutResult {
+pub(super) fn put_result(response: &HttpResponse) -> PutResult {
     PutResult {
         etag: etag(response),
         modified: answered_at(response),
@@ -122,18 +122,18 @@ pub(super) fn put_result(response: &Response) -> PutResult {
 }
 
 /// The tag that an answer states, or an empty one.
-pub(super) fn etag(response: &Response) -> ETag {
+pub(super) fn etag(response: &HttpResponse) -> ETag {
     ETag::new(response.header("etag").unwrap_or_default())
 }
 
 /// The server's clock, which is when it published what it answers for.
-pub(super) fn answered_at(response: &Response) -> SystemTime {
+pub(super) fn answered_at(response: &HttpResponse) -> SystemTime {
     response.header("date").and_then(date::parse_http).unwrap_or_else(SystemTime::now)
 }
 
 /// The checksum that an answer states. One made of parts' checksums must say of how many: without, it
 /// would be checked against the bytes.
-fn checksum(response: &Response) -> Option<Checksum> {
+fn checksum(response: &HttpResponse) -> Option<Checksum> {
     let found = |algorithm: ChecksumAlgorithm| {
         let value = response.header(algorithm.header())?;
         Checksum::from_base64(algorithm, value).ok()
@@ -143,7 +143,7 @@ fn checksum(response: &Response) -> Option<Checksum> {
     stated.filter(|checksum| checksum.parts.is_some() || !is_composite)
 }
 
-fn metadata(response: &Response) -> Metadata {
+fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
         // What S3 answers where the writer said nothing is nothing.

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use fordway_store::{
-    Bucket, BucketInfo, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, Result, VersionId,
-    VersionListing, Versioning, VersionsQuery,
+    Bucket, BucketInfo, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, Result, VersionId,
+    VersionListing, VersioningState, VersionsQuery,
 };
 use fordway_wire::s3_xml;
 use fordway_wire::s3_xml::ListBucketPage;
@@ -15,7 +15,7 @@ use crate::s3::request::Call;
 use crate::s3::session::Session;
 
 /// Lists a bucket. Cost: a request per 1,000 entries.
-pub(super) fn list(session: &Session, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+pub(super) fn list(session: &Session, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
     let mut found = Merged { query, entries: Vec::new() };
     let (mut token, mut pages) = (None, Pages::default());
     loop {
@@ -61,14 +61,14 @@ fn page_call<'a>(
 /// behind the start, so that pages join without a double.
 struct Merged<'q> {
     query: &'q ListQuery,
-    entries: Vec<Entry>,
+    entries: Vec<ListEntry>,
 }
 
 impl Merged<'_> {
     fn add(&mut self, page: ListBucketPage) {
-        let objects = page.objects.into_iter().map(Entry::Object);
-        let prefixes = page.common_prefixes.into_iter().map(Entry::CommonPrefix);
-        let mut arrived: Vec<Entry> =
+        let objects = page.objects.into_iter().map(ListEntry::Object);
+        let prefixes = page.common_prefixes.into_iter().map(ListEntry::CommonPrefix);
+        let mut arrived: Vec<ListEntry> =
             objects.chain(prefixes).filter(|entry| self.is_behind_start(entry)).collect();
         arrived.sort_by(|a, b| a.name().cmp(b.name()));
         for entry in arrived {
@@ -80,19 +80,21 @@ impl Merged<'_> {
 
     /// A start *within* a common prefix leaves that prefix in the listing: it stands for the keys
     /// below it that come later.
-    fn is_behind_start(&self, entry: &Entry) -> bool {
+    fn is_behind_start(&self, entry: &ListEntry) -> bool {
         let Some(start) = &self.query.start_after else { return true };
         match entry {
-            Entry::Object(object) => self.query.is_after_start(&object.key),
-            Entry::CommonPrefix(prefix) => prefix > start || (start.starts_with(prefix) && start != prefix),
+            ListEntry::Object(object) => self.query.is_after_start(&object.key),
+            ListEntry::CommonPrefix(prefix) => {
+                prefix > start || (start.starts_with(prefix) && start != prefix)
+            }
         }
     }
 
-    fn finish(mut self, has_more: bool) -> Listing {
+    fn finish(mut self, has_more: bool) -> ObjectListing {
         let overflows = self.entries.len() > self.query.max_keys;
         self.entries.truncate(self.query.max_keys);
         let last = self.entries.last().map(|entry| entry.name().to_owned());
-        Listing { next: last.filter(|_| has_more || overflows), entries: self.entries }
+        ObjectListing { next: last.filter(|_| has_more || overflows), entries: self.entries }
     }
 }
 
@@ -123,13 +125,13 @@ pub(super) fn list_buckets(session: &Session) -> Result<Vec<BucketInfo>> {
     }
 }
 
-pub(super) fn versioning(session: &Session, bucket: &Bucket) -> Result<Versioning> {
+pub(super) fn versioning(session: &Session, bucket: &Bucket) -> Result<VersioningState> {
     let call = Call::on_bucket("GET", "get versioning", bucket).query("versioning", "");
     let document = session.run_for_document(&call)?;
     s3_xml::bucket_versioning(&document).map_err(|error| call.named(error))
 }
 
-pub(super) fn set_versioning(session: &Session, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+pub(super) fn set_versioning(session: &Session, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
     let document = s3_xml::versioning_configuration(versioning);
     let call = Call::on_bucket("PUT", "set versioning", bucket).query("versioning", "").document(&document);
     versioning.check_settable().map_err(|error| call.named(error))?;

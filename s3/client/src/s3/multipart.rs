@@ -7,7 +7,7 @@ use fordway_store::{
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
-use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, Copied};
+use fordway_wire::s3_xml::{AttributesPage, CompletedUpload, CopyResult};
 
 use crate::s3::headers::{
     OF_COPY_SOURCE, OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, answered_at, put_result,
@@ -123,12 +123,12 @@ fn closed(session: &Session, from: (&Bucket, &Key), options: &GetOptions) -> Res
 }
 
 /// Reads the answer to a copy, which may be a failure under status 200.
-pub(super) fn copied(mut response: fordway_http::Response) -> Result<PutResult> {
+pub(super) fn copied(mut response: fordway_http::HttpResponse) -> Result<PutResult> {
     match s3_xml::copied(&response.read_document()?)? {
-        Copied::Done(etag, modified, checksum) => {
+        CopyResult::Done(etag, modified, checksum) => {
             Ok(PutResult { etag, modified, checksum, version: version(&response) })
         }
-        Copied::Failed(said) => Err(failure::of_document(&said)),
+        CopyResult::Failed(said) => Err(failure::of_document(&said)),
     }
 }
 

@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use fordway_http::vector::{Begun, FileVersion, Fragment, Pin, RemoteFile, Target, is_passing};
-use fordway_http::{Origin, Response};
+use fordway_http::vector::{
+    BegunRequest, FileVersion, Fragment, RangeTarget, RemoteFile, VersionPin, is_passing,
+};
+use fordway_http::{HttpResponse, Origin};
 use fordway_store::{
-    Bucket, ByteRange, Checksum, Conditions, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions,
-    Hasher, Key, Object, ObjectInfo, Result, TRUSTED_BYTES, VersionId, receive_exact, receive_rest,
+    Bucket, ByteRange, Checksum, Conditions, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent,
+    GetOptions, Key, ObjectContent, ObjectInfo, OpenObject, Result, TRUSTED_BYTES, VersionId, receive_exact,
+    receive_rest,
 };
 use fordway_wire::range::{digits, format_range, parse_content_range};
 
@@ -55,7 +58,7 @@ struct Opened {
     range: Range<u64>,
     /// Held against the bytes, if they are the whole object.
     checksum: Option<Checksum>,
-    response: Response,
+    response: HttpResponse,
     body: Body,
 }
 
@@ -68,7 +71,7 @@ enum Body {
 
 impl Opened {
     /// Errors: `InvalidRange`, `BadResponse`.
-    fn new(mut response: Response, options: &GetOptions, verify: bool) -> Result<Self> {
+    fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         let wanted = options.range;
         let (range, size, body) = match (response.status(), response.body_bytes()) {
             (206, length) => {
@@ -109,7 +112,11 @@ impl Opened {
 }
 
 /// The range and size of a partial answer, which must be what was asked for.
-fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+fn partial(
+    response: &HttpResponse,
+    wanted: Option<ByteRange>,
+    length: Option<u64>,
+) -> Result<(Range<u64>, u64)> {
     let bad = |detail: String| Error::new(ErrorKind::BadResponse, detail);
     let stated = response.header("content-range").unwrap_or_default();
     let Some((range, Some(size))) = parse_content_range(stated) else {
@@ -126,7 +133,7 @@ fn partial(response: &Response, wanted: Option<ByteRange>, length: Option<u64>) 
 }
 
 /// Where a part lies, which only the server knows. One without bytes has no place to state.
-fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
+fn part(response: &HttpResponse, length: Option<u64>) -> Result<(Range<u64>, u64)> {
     let stated = response.header("content-range").unwrap_or_default();
     if let Some(size) = stated.strip_prefix("bytes */").and_then(digits) {
         return Ok((size..size, size));
@@ -143,7 +150,7 @@ fn part(response: &Response, length: Option<u64>) -> Result<(Range<u64>, u64)> {
 }
 
 /// Passes over what a server sent before the wanted bytes because it knows no ranges.
-fn skip(response: &mut Response, count: u64) -> Result<()> {
+fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
     let mut rest = vec![0; count.min(64 * 1024) as usize];
     let mut left = count;
     while left > 0 {
@@ -155,7 +162,7 @@ fn skip(response: &mut Response, count: u64) -> Result<()> {
 }
 
 /// Opens an object as a stream. A connection that breaks later is an error of the stream.
-pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
     let call = call(session, "GET", "get", (bucket, key), options);
     session.run(&call, |response| {
         let opened = Opened::new(response, options, session.config.verify_reads)?;
@@ -164,14 +171,14 @@ pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOp
         let content = match body {
             Body::Buffered(bytes) => {
                 verify(checksum.as_ref(), &bytes)?;
-                Content::Bytes(Bytes::from(bytes))
+                ObjectContent::Bytes(Bytes::from(bytes))
             }
             Body::Streaming { ends } => {
                 let check = checksum.map(Check::new);
-                Content::Stream(Box::new(Stream { response, left: len, ends, check }), len)
+                ObjectContent::Stream(Box::new(Stream { response, left: len, ends, check }), len)
             }
         };
-        Ok(Object { info, range, content })
+        Ok(OpenObject { info, range, content })
     })
 }
 
@@ -216,24 +223,24 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
 
 /// A checksum on its way.
 struct Check {
-    hasher: Hasher,
+    hasher: ContentHasher,
     stated: Checksum,
 }
 
 impl Check {
     fn new(stated: Checksum) -> Self {
-        Check { hasher: Hasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
+        Check { hasher: ContentHasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
     }
 
     fn finish(self) -> Result<()> {
-        let expected = Expected { checksum: Some(self.stated), ..Default::default() };
+        let expected = ExpectedContent { checksum: Some(self.stated), ..Default::default() };
         self.hasher.finish(&expected).map(|_| ())
     }
 }
 
 /// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
 struct Stream {
-    response: Response,
+    response: HttpResponse,
     left: u64,
     /// Whether the body ends with them.
     ends: bool,
@@ -310,7 +317,11 @@ fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
     ranges.iter().map(bounded).collect()
 }
 
-fn read_fragments(file: &RemoteFile, ranges: &[ByteRange], begun: Option<Begun>) -> Result<Vec<Vec<u8>>> {
+fn read_fragments(
+    file: &RemoteFile,
+    ranges: &[ByteRange],
+    begun: Option<BegunRequest>,
+) -> Result<Vec<Vec<u8>>> {
     let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
     let resolved = resolved.map_err(|error| file.named(error))?;
     let length = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -363,7 +374,7 @@ impl Ranged {
     }
 }
 
-impl Target for Ranged {
+impl RangeTarget for Ranged {
     fn origin(&self) -> &Origin {
         &self.address.origin
     }
@@ -372,8 +383,8 @@ impl Target for Ranged {
         self.call("GET").named(error)
     }
 
-    fn pin(&self) -> Pin {
-        Pin::IfMatch
+    fn pin(&self) -> VersionPin {
+        VersionPin::IfMatch
     }
 
     /// S3 itself answers them with the whole object; other services may not.

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_http::Replay;
+use fordway_http::ReplayPolicy;
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Key, Result, VersionId};
 use fordway_wire::sigv4::{SignedRequest, SigningKey};
 
@@ -27,7 +27,7 @@ pub(super) struct Call<'a> {
     /// Names in lower case.
     pub(super) headers: Vec<(Cow<'static, str>, Cow<'a, str>)>,
     pub(super) body: &'a [u8],
-    pub(super) replay: Replay,
+    pub(super) replay: ReplayPolicy,
 }
 
 impl<'a> Call<'a> {
@@ -41,7 +41,7 @@ impl<'a> Call<'a> {
             is_for_document: false,
             headers: Vec::new(),
             body: &[],
-            replay: Replay::Safe,
+            replay: ReplayPolicy::Safe,
         }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Call<'a> {
 
     /// Sent again only if the server cannot have acted on it: doing it twice is not doing it once.
     pub(super) fn once(mut self) -> Self {
-        self.replay = Replay::IfUnsent;
+        self.replay = ReplayPolicy::IfUnsent;
         self
     }
 
@@ -169,7 +169,7 @@ impl Signer {
         let Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
             return;
         };
-        let date = fordway_wire::date::Utc::from(now).amz_date();
+        let date = fordway_wire::date::UtcTime::from(now).amz_date();
         let mut headers = vec![("x-amz-content-sha256", request.payload_hash), ("x-amz-date", date.as_str())];
         headers.extend(session_token.as_deref().map(|token| ("x-amz-security-token", token)));
         for (name, value) in &headers {

@@ -12,15 +12,17 @@ use crate::s3::failure::{self, Attempt};
 use crate::s3::request::Call;
 use crate::s3::request::{Signer, Unsigned};
 use crate::s3::{Addressing, Credentials, S3Config};
-use fordway_http::retry::Retries;
-use fordway_http::{Exchange, HttpClient, Origin, Replay, Response, Timeouts, USER_AGENT, vector};
+use fordway_http::retry::RetryBudget;
+use fordway_http::{
+    HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
+};
 
 /// A service with the connections to it. Shared between threads.
 pub(super) struct Session {
     pub(super) config: S3Config,
     http: Arc<HttpClient>,
     /// Reads many ranges.
-    pub(super) vector: Arc<vector::Session>,
+    pub(super) vector: Arc<vector::HttpSession>,
     origin: Origin,
     base_path: String,
     signer: Signer,
@@ -51,11 +53,15 @@ impl Session {
     /// Carries out a call and hands its answer (2xx) to `receive`, which must read the body. Both
     /// are done again where a failure may pass and the call allows it.
     /// Errors: from the service, with the number of tries, and errors of `receive`.
-    pub(super) fn run<T>(&self, call: &Call, mut receive: impl FnMut(Response) -> Result<T>) -> Result<T> {
+    pub(super) fn run<T>(
+        &self,
+        call: &Call,
+        mut receive: impl FnMut(HttpResponse) -> Result<T>,
+    ) -> Result<T> {
         call.check_headers()?;
         let address = self.address(call);
         let until = self.config.timeout.map(|timeout| Instant::now() + timeout);
-        let mut retries = Retries::new(self.config.max_retries, until);
+        let mut retries = RetryBudget::new(self.config.max_retries, until);
         loop {
             let failed = match self.attempt(call, &address) {
                 Ok(response) => match receive(response) {
@@ -79,9 +85,9 @@ impl Session {
         self.run(call, |mut response| response.read_document())
     }
 
-    fn attempt(&self, call: &Call, address: &Address) -> Result<Response, Attempt> {
+    fn attempt(&self, call: &Call, address: &Address) -> Result<HttpResponse, Attempt> {
         let now = SystemTime::now();
-        let exchange = Exchange {
+        let exchange = HttpExchange {
             origin: &address.origin,
             method: call.method,
             write_head: &|head| self.write_head(head, call, address, now),
@@ -90,7 +96,7 @@ impl Session {
         };
         let response = self.http.send(&exchange).map_err(|failure| Attempt {
             may_pass: failure::is_passing(failure.error.kind())
-                && (call.replay == Replay::Safe || !failure.may_have_acted),
+                && (call.replay == ReplayPolicy::Safe || !failure.may_have_acted),
             retry_after: None,
             error: failure.error,
         })?;
@@ -151,7 +157,7 @@ impl Session {
         headers.extend_from_slice(&added);
         headers.sort_unstable_by_key(|(name, _)| *name);
         let query: Vec<_> = call.query.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let request = sigv2::SignedRequest {
+        let request = sigv2::LegacySignedRequest {
             method: call.method,
             host_bucket: Some(call.bucket).filter(|bucket| self.is_virtual(bucket)),
             path: &address.path,
@@ -223,10 +229,10 @@ impl Session {
 }
 
 /// A reader of many ranges, on the same connections.
-fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::Session {
+fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::HttpSession {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();
-    let options = vector::Options {
+    let options = vector::SessionOptions {
         http: config.http,
         timeouts,
         deadline: config.timeout,
@@ -236,7 +242,7 @@ fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>)
         proxies,
         ..Default::default()
     };
-    vector::Session::over(http.clone(), options)
+    vector::HttpSession::over(http.clone(), options)
 }
 
 fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {

@@ -5,10 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, Deleted, DocumentKind, GetOptions, Key, ListQuery, Listing, MultipartUploads, Object,
-    ObjectBatches, ObjectInfo, ObjectPart, ObjectTags, ObjectVersions, Objects, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId,
-    VersionListing, Versioning, VersionsQuery, Writer, check_tags, checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches,
+    ObjectInfo, ObjectListing, ObjectPart, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, Result, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
@@ -124,7 +125,7 @@ impl Objects for S3Store {
         writer::put(&self.session, (bucket, key), body, options, (checksum.as_ref(), md5))
     }
 
-    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Object> {
+    fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         read::get(&self.session, bucket, key, options)
     }
 
@@ -149,7 +150,7 @@ impl Objects for S3Store {
         head(&self.session, (bucket, key), options)
     }
 
-    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<Deleted> {
+    fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         delete::delete(&self.session, bucket, key, options)
     }
 
@@ -182,13 +183,13 @@ impl Objects for S3Store {
         self.session.run(&call, multipart::copied)
     }
 
-    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<Listing> {
+    fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         list::list(&self.session, bucket, query)
     }
 }
 
 impl ObjectBatches for S3Store {
-    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Deleted>> {
+    fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         delete::delete_many(&self.session, bucket, keys)
     }
 }
@@ -209,11 +210,11 @@ impl ObjectTags for S3Store {
 }
 
 impl ObjectVersions for S3Store {
-    fn versioning(&self, bucket: &Bucket) -> Result<Versioning> {
+    fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         list::versioning(&self.session, bucket)
     }
 
-    fn set_versioning(&self, bucket: &Bucket, versioning: Versioning) -> Result<()> {
+    fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()> {
         list::set_versioning(&self.session, bucket, versioning)
     }
 

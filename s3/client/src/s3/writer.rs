@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Digests, ETagPolicy,
-    Error, ErrorKind, Expected, Hasher, Key, MAX_PARTS, PartOptions, PutOptions, PutResult, Result, UploadId,
-    Writer, check_tags,
+    Bucket, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
+    ETagPolicy, Error, ErrorKind, ExpectedContent, HashResult, Key, MAX_PARTS, PartOptions, PutOptions,
+    PutResult, Result, UploadId, Writer, check_tags,
 };
 
 use crate::s3::headers::{OF_OBJECT, add_checksum, add_conditions, add_metadata, add_tags, put_result};
@@ -54,7 +54,7 @@ pub(super) struct ObjectWriter {
     key: Key,
     options: PutOptions,
     /// Of everything written so far, for what the caller expects at the end.
-    hasher: Hasher,
+    hasher: ContentHasher,
     buffer: Vec<u8>,
     /// Filled beyond this, the buffer leaves as a part.
     limit_bytes: usize,
@@ -86,7 +86,7 @@ impl ObjectWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
-            hasher: Hasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
+            hasher: ContentHasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
             options: options.clone(),
             buffer: Vec::with_capacity(expected_bytes),
             limit_bytes,
@@ -106,7 +106,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    fn put_whole(&self, found: &Digests, md5: Option<[u8; 16]>) -> Result<PutResult> {
+    fn put_whole(&self, found: &HashResult, md5: Option<[u8; 16]>) -> Result<PutResult> {
         let usual = self.session.config.checksum;
         let checksum = found.checksum.clone().or_else(|| usual.map(|kind| Checksum::of(kind, &self.buffer)));
         let digests = (checksum.as_ref(), found.md5.or(md5));
@@ -128,8 +128,8 @@ impl Writer for ObjectWriter {
         Ok(())
     }
 
-    fn commit(mut self: Box<Self>, expected: &Expected) -> Result<PutResult> {
-        let hasher = std::mem::replace(&mut self.hasher, Hasher::new(ETagPolicy::Fast, false, None));
+    fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
+        let hasher = std::mem::replace(&mut self.hasher, ContentHasher::new(ETagPolicy::Fast, false, None));
         let found = check(hasher, &self.options, expected)
             .map_err(|error| error.during("put", LANE, self.bucket.as_str(), self.key.as_str()))?;
         if self.upload.is_none() {
@@ -152,9 +152,9 @@ impl Writer for ObjectWriter {
 
 /// Holds what was written against what was announced. An MD5 that was not asked for at the start
 /// is left to the server, which sees it with a single PUT.
-fn check(hasher: Hasher, options: &PutOptions, expected: &Expected) -> Result<Digests> {
+fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
-    hasher.finish(&Expected { md5, ..expected.clone() })
+    hasher.finish(&ExpectedContent { md5, ..expected.clone() })
 }
 
 impl Started {
@@ -243,11 +243,11 @@ impl Writer for PartWriter {
         Ok(())
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let stated = expected.checksum.as_ref().map(|checksum| checksum.algorithm);
         let algorithm = self.checksum.or(stated);
         let is_md5_wanted = algorithm.is_none() || expected.md5.is_some();
-        let mut hasher = Hasher::new(ETagPolicy::Fast, is_md5_wanted, algorithm);
+        let mut hasher = ContentHasher::new(ETagPolicy::Fast, is_md5_wanted, algorithm);
         hasher.update(&self.body);
         let found = hasher
             .finish(expected)

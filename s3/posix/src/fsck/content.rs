@@ -2,7 +2,9 @@
 
 use std::fs::File;
 
-use fordway_store::{Checksum, Digests, ETag, ETagPolicy, Expected, Hasher, ObjectPart, Result};
+use fordway_store::{
+    Checksum, ContentHasher, ETag, ETagPolicy, ExpectedContent, HashResult, ObjectPart, Result,
+};
 use fordway_sys::{Errno, read_into_spare, stat};
 
 use super::{Check, FindingKind, is_sealed};
@@ -58,7 +60,7 @@ impl Check<'_> {
             if let Err(errno) = self.read_stretch(file, offset, piece.size, &mut hasher)? {
                 return self.unreadable(path, errno, "reading");
             }
-            wrong = wrong.or(piece.difference(&hasher.finish(&Expected::default())?));
+            wrong = wrong.or(piece.difference(&hasher.finish(&ExpectedContent::default())?));
             offset += piece.size;
         }
         let now = match stat(file) {
@@ -81,7 +83,7 @@ impl Check<'_> {
         file: &File,
         start: u64,
         len: u64,
-        hasher: &mut Hasher,
+        hasher: &mut ContentHasher,
     ) -> Result<Result<(), Errno>> {
         let mut done = 0;
         while done < len {
@@ -105,13 +107,13 @@ impl Check<'_> {
 }
 
 impl Piece<'_> {
-    fn hasher(&self) -> Hasher {
+    fn hasher(&self) -> ContentHasher {
         let algorithm = self.checksum.map(|checksum| checksum.algorithm);
-        Hasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
+        ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
     /// What is stored and what was found, where they differ.
-    fn difference(&self, found: &Digests) -> Option<String> {
+    fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
             && found.md5 != self.md5

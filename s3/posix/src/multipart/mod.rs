@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Content, ETagPolicy, Error, ErrorKind, Expected, GetOptions, Hasher, Key, MAX_PARTS, ObjectPart,
-    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result, UploadId, UploadListing,
-    UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum, multipart_etag,
+    Bucket, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, MAX_PARTS,
+    ObjectContent, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
+    UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
 use parts::{CLOSED, DATA, PartSink, UPLOAD, in_upload, part_name, part_number};
 
@@ -45,7 +46,7 @@ pub(crate) struct PartWriter {
     key: Key,
     dir: String,
     number: u16,
-    hasher: Hasher,
+    hasher: ContentHasher,
     sink: PartSink,
 }
 
@@ -76,7 +77,7 @@ impl Writer for PartWriter {
         }
     }
 
-    fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+    fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let PartWriter { inner, bucket, key, dir, number, hasher, sink } = *self;
         let publish = || {
             let found = hasher.finish(expected)?;
@@ -130,7 +131,7 @@ impl Uploads<'_> {
             bucket: bucket.clone(),
             key: key.clone(),
             number,
-            hasher: Hasher::new(found.etag_policy(), options.check_md5, checksum),
+            hasher: ContentHasher::new(found.etag_policy(), options.check_md5, checksum),
             sink: PartSink::open(self.inner, bucket, &found.dir, number, options.size_hint)?,
             dir: found.dir,
         })
@@ -148,13 +149,13 @@ impl Uploads<'_> {
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
-            Content::File(region) if writer.hasher.is_idle() => {
+            ObjectContent::File(region) if writer.hasher.is_idle() => {
                 writer.sink.copy(&region.file, region.offset, region.len)?;
                 writer.hasher.skip(region.len);
             }
             content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
-        Box::new(writer).commit(&Expected::default())
+        Box::new(writer).commit(&ExpectedContent::default())
     }
 
     pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {

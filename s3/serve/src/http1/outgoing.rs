@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{Content, FileRegion};
+use fordway_store::{FileRegion, ObjectContent};
 use fordway_wire::date::format_http;
 use http::{HeaderName, Response, StatusCode, header};
 use http_body::Body as _;
@@ -121,9 +121,9 @@ impl Body {
     fn new(reply: Reply, is_chunked: bool) -> Self {
         match reply {
             Reply::Nothing => Body::Nothing,
-            Reply::Content(Content::Bytes(bytes)) => Body::Bytes(bytes),
-            Reply::Content(Content::File(region)) => Body::File(region),
-            Reply::Content(stream @ Content::Stream(..)) => Body::Pieces(Pieces::new(stream)),
+            Reply::Content(ObjectContent::Bytes(bytes)) => Body::Bytes(bytes),
+            Reply::Content(ObjectContent::File(region)) => Body::File(region),
+            Reply::Content(stream @ ObjectContent::Stream(..)) => Body::Pieces(Pieces::new(stream)),
             Reply::Parts(parts) => Body::Parts(parts),
             Reply::Document(document) => match document.bytes() {
                 Some(bytes) => Body::Bytes(bytes),
@@ -263,7 +263,7 @@ mod tests {
             let outgoing = Outgoing::new(response, Form { is_http_1_1, is_head: false });
             (String::from_utf8(outgoing.head).unwrap(), outgoing.ends_connection)
         };
-        let bytes = || Reply::Content(Content::Bytes(Bytes::from_static(b"hello")));
+        let bytes = || Reply::Content(ObjectContent::Bytes(Bytes::from_static(b"hello")));
         assert_eq!(written(200, bytes(), true).0, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n");
         assert_eq!(written(204, Reply::Nothing, true).0, "HTTP/1.1 204 No Content\r\n");
         assert_eq!(written(304, bytes(), true).0, "HTTP/1.1 304 Not Modified\r\n");

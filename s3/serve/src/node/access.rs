@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result, Store};
-use fordway_sys::{Helper, Peer, act_as, peer_of, user_id};
+use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::OpenStore;
@@ -32,7 +32,7 @@ pub(super) struct Access {
     allowed: Vec<u32>,
     /// The stores of other users, for as long as one of their connections is open. What a store
     /// remembers (held directories, sorted names) was found with the permissions of its one user.
-    stores: Mutex<HashMap<Peer, Weak<dyn Store>>>,
+    stores: Mutex<HashMap<PeerCredentials, Weak<dyn Store>>>,
 }
 
 impl Access {
@@ -41,7 +41,7 @@ impl Access {
         let own = open()?;
         if user_id() == 0 {
             // Threads that act as clients for good cannot make what is to be a bucket's owner's.
-            Helper::start();
+            PrivilegedThread::start();
         }
         Ok(Access { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
@@ -83,7 +83,7 @@ impl Access {
         Admitted { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
 
-    fn store_of(&self, peer: &Peer) -> Result<Arc<dyn Store>> {
+    fn store_of(&self, peer: &PeerCredentials) -> Result<Arc<dyn Store>> {
         act_as(peer).map_err(|errno| {
             let why = format!(
                 "the gateway may not act as the user with the id {}; it needs CAP_SETUID and CAP_SETGID",

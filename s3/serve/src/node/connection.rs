@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, Wait, receive, send_all};
+use fordway_sys::{Errno, WaitMode, receive, send_all};
 use fordway_wire::node::{
-    FIELDS_BYTES_MAX, Flags, HELLO_BYTES, Header, Hello, Inbox, NONCE_BYTES, Proof, Put, Reply, Request,
-    Side, VERSION, Welcome,
+    ClientHello, FIELDS_BYTES_MAX, FrameBuffer, FrameHeader, GatewayWelcome, HELLO_BYTES, HandshakeProof,
+    NONCE_BYTES, NodeResponse, ProofSide, Request, ResponseFlags, VERSION, WriteField,
 };
 
 use crate::Identity;
@@ -92,14 +92,14 @@ impl Connection {
     }
 
     fn greet_and_serve(&self, shared: &Shared) -> Result<(), Errno> {
-        let mut inbox = Inbox::default();
+        let mut inbox = FrameBuffer::default();
         while inbox.waiting().len() < HELLO_BYTES {
-            self.receive(&mut inbox, Wait::Yes)?;
+            self.receive(&mut inbox, WaitMode::Yes)?;
             if self.by == By::Unix && is_http(inbox.waiting()) {
                 return self.serve_http(inbox.waiting(), shared);
             }
         }
-        let hello = inbox.waiting().first_chunk().map(Hello::from_bytes);
+        let hello = inbox.waiting().first_chunk().map(ClientHello::from_bytes);
         let Some(Ok(hello)) = hello else {
             shared.stats.malformed.add(1);
             return Err(Errno::PROTO);
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// Welcomes the client, and has it prove what it must.
-    fn admit(&self, hello: Hello, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+    fn admit(&self, hello: ClientHello, shared: &Shared, inbox: &mut FrameBuffer) -> Result<Admitted, Errno> {
         let admitted = match (hello.version == VERSION, self.by, &shared.keys) {
             (false, ..) => Err(Error::new(
                 ErrorKind::NotImplemented,
@@ -158,12 +158,17 @@ impl Connection {
     }
 
     fn welcome(&self, nonce: [u8; NONCE_BYTES], wants_proof: bool) -> Result<(), Errno> {
-        let welcome = Welcome { version: VERSION, wants_proof, is_refusal: false, nonce };
+        let welcome = GatewayWelcome { version: VERSION, wants_proof, is_refusal: false, nonce };
         send_all(&self.socket, &welcome.to_bytes(), &[], None)
     }
 
     /// Has the client show that it knows the secret, and shows the same.
-    fn challenge(&self, keys: &Identity, shared: &Shared, inbox: &mut Inbox) -> Result<Admitted, Errno> {
+    fn challenge(
+        &self,
+        keys: &Identity,
+        shared: &Shared,
+        inbox: &mut FrameBuffer,
+    ) -> Result<Admitted, Errno> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).map_err(|_| Errno::IO)?;
         self.welcome(nonce, true)?;
@@ -172,7 +177,7 @@ impl Connection {
                 Some(header) => break header,
                 // A client that has proved nothing gets no memory.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
-                None => self.receive(inbox, Wait::Yes)?,
+                None => self.receive(inbox, WaitMode::Yes)?,
             }
         };
         let request = inbox.frame(&header).map(|frame| Request::take(header.code, frame.fields));
@@ -180,13 +185,13 @@ impl Connection {
         let Some(Ok(Request::Authenticate { access_key, nonce: theirs, proof })) = request else {
             return Err(Errno::PROTO);
         };
-        let expected = |side| Proof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
-        let refused = match (access_key == keys.access_key, expected(Side::Client).is(&proof)) {
+        let expected = |side| HandshakeProof::new(&keys.secret_key, side, &nonce, &theirs, &access_key);
+        let refused = match (access_key == keys.access_key, expected(ProofSide::Client).is(&proof)) {
             (true, true) => None,
             (true, false) => Some(ErrorKind::SignatureDoesNotMatch),
             (false, _) => Some(ErrorKind::InvalidAccessKeyId),
         };
-        let answer = refused.map_or(Ok(expected(Side::Gateway).to_bytes()), |kind| Err(kind.into()));
+        let answer = refused.map_or(Ok(expected(ProofSide::Gateway).to_bytes()), |kind| Err(kind.into()));
         self.reply(header.id, &answer)?;
         if refused.is_some() {
             shared.stats.refused.add(1);
@@ -195,15 +200,15 @@ impl Connection {
         Ok(shared.access.admit_by_secret())
     }
 
-    fn reply<T: Put>(&self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
+    fn reply<T: WriteField>(&self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let mut bytes = Vec::new();
-        let flags = Flags::default();
-        Reply { id, flags, answer: answer.as_ref(), body_bytes: 0 }.put(&mut bytes);
+        let flags = ResponseFlags::default();
+        NodeResponse { id, flags, answer: answer.as_ref(), body_bytes: 0 }.put(&mut bytes);
         send_all(&self.socket, &bytes, &[], None)
     }
 
     /// Receives what there is. Errors: from the socket; `CONNRESET` at the end of the stream.
-    fn receive(&self, inbox: &mut Inbox, wait: Wait) -> Result<(), Errno> {
+    fn receive(&self, inbox: &mut FrameBuffer, wait: WaitMode) -> Result<(), Errno> {
         match receive(self.socket.as_fd(), inbox.room(), wait)? {
             0 => Err(Errno::CONNRESET),
             count => {
@@ -216,17 +221,18 @@ impl Connection {
 
 /// Tells a client why it is not served; answers what ends the connection.
 pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
-    let welcome = Welcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
+    let welcome =
+        GatewayWelcome { version: VERSION, wants_proof: false, is_refusal: true, nonce: [0; NONCE_BYTES] };
     let mut bytes = welcome.to_bytes().to_vec();
     let answer: Result<&(), _> = Err(error);
-    Reply { id: 0, flags: Flags::default(), answer, body_bytes: 0 }.put(&mut bytes);
+    NodeResponse { id: 0, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut bytes);
     // Whether it is heard or not, it is the last word.
     let _ = send_all(socket, &bytes, &[], None);
     Errno::ACCESS
 }
 
 /// Reads the request of a frame. Errors: `InvalidArgument`, also for fields that are too long.
-fn take_request(header: &Header, fields: &[u8]) -> Result<Request<'static>> {
+fn take_request(header: &FrameHeader, fields: &[u8]) -> Result<Request<'static>> {
     if fields.len() > FIELDS_BYTES_MAX {
         let why =
             format!("the request has {} bytes beside content, {FIELDS_BYTES_MAX} are the most", fields.len());
@@ -239,7 +245,7 @@ fn take_request(header: &Header, fields: &[u8]) -> Result<Request<'static>> {
 struct Reader<'c> {
     connection: &'c Connection,
     shared: &'c Shared,
-    inbox: Inbox,
+    inbox: FrameBuffer,
     session: Session,
     lookout: Lookout,
     /// Memory for a message that is longer than what a connection has of its own.
@@ -267,7 +273,8 @@ impl Reader<'_> {
         while let Some(header) = next {
             let has_cores = self.shared.activity.note(&mut self.lookout);
             let is_awake = has_cores && !self.shared.lookout.is_zero();
-            self.session.outbox.flags = if is_awake { Flags::AWAKE } else { Flags::default() };
+            self.session.outbox.flags =
+                if is_awake { ResponseFlags::AWAKE } else { ResponseFlags::default() };
             let arrived = self.inbox.waiting();
             self.session.outbox.more_to_come = arrived.len() > header.frame_bytes();
             let Some(frame) = header.frame(arrived) else { return Err(Errno::PROTO) };
@@ -288,7 +295,7 @@ impl Reader<'_> {
     }
 
     /// Errors: `PROTO` for what is no message, after the client was told.
-    fn next_header(&mut self) -> Result<Option<Header>, Errno> {
+    fn next_header(&mut self) -> Result<Option<FrameHeader>, Errno> {
         self.inbox.next_header().map_err(|error| {
             self.shared.stats.malformed.add(1);
             self.last_word(error)
@@ -325,10 +332,10 @@ impl Reader<'_> {
 
     /// Waits for more to arrive: awake for a moment where that pays, then asleep.
     fn wait(&mut self) -> Result<(), Errno> {
-        if self.session.outbox.flags.has(Flags::AWAKE) && self.lookout.pays() {
+        if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();
             while since.elapsed() < self.shared.lookout {
-                match self.connection.receive(&mut self.inbox, Wait::No) {
+                match self.connection.receive(&mut self.inbox, WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.lookout.learn(true);
@@ -340,7 +347,7 @@ impl Reader<'_> {
         } else {
             self.lookout.skip();
         }
-        self.connection.receive(&mut self.inbox, Wait::Yes)
+        self.connection.receive(&mut self.inbox, WaitMode::Yes)
     }
 }
 

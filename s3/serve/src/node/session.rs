@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use fordway_store::{Bucket, Error, ErrorKind, Expected, Key, PutOptions, PutResult, Result, Store, Writer};
-use fordway_sys::{Cores, Errno};
-use fordway_wire::node::{Committed, PAGE_ENTRIES_MAX, Request, Started};
+use fordway_store::{
+    Bucket, Error, ErrorKind, ExpectedContent, Key, PutOptions, PutResult, Result, Store, Writer,
+};
+use fordway_sys::{Errno, ThreadCores};
+use fordway_wire::node::{CommitResponse, PAGE_ENTRIES_MAX, Request, StartResponse};
 
 use crate::node::access::Admitted;
 use crate::node::access::{Limits, Share, answer_bytes};
@@ -33,7 +35,7 @@ pub(super) struct Session {
     writing: Option<Writing>,
     /// Lent to the client ahead of its next object.
     pub(super) spare: Option<Spare>,
-    cores: Cores,
+    cores: ThreadCores,
 }
 
 /// Content that arrives in pieces.
@@ -66,7 +68,7 @@ impl Session {
             standing,
             writing: None,
             spare: None,
-            cores: Cores::of_this_thread(),
+            cores: ThreadCores::of_this_thread(),
         }
     }
 
@@ -154,7 +156,7 @@ impl Session {
                 let object = self.writing.as_mut().and_then(|writing| writing.object.take());
                 match self.commit(&expected, filled) {
                     Ok(made) => self.committed(id, made, object.filter(|_| wants_spare), |done| done),
-                    Err(error) => self.outbox.answer::<Committed>(id, &Err(error)),
+                    Err(error) => self.outbox.answer::<CommitResponse>(id, &Err(error)),
                 }
             }
             Request::PutSpare { bucket, key, options, filled, core: _ } => {
@@ -172,9 +174,9 @@ impl Session {
         (bucket, key): (&Bucket, &Key),
         body: &[u8],
         options: &PutOptions,
-        expected: &Expected,
+        expected: &ExpectedContent,
     ) -> Result<PutResult> {
-        let Expected { size, md5, checksum } = expected;
+        let ExpectedContent { size, md5, checksum } = expected;
         if md5.is_none() && checksum.is_none() && size.is_none_or(|size| size == body.len() as u64) {
             return self.store.put(bucket, key, body, options);
         }
@@ -215,12 +217,12 @@ impl Session {
         }
         let writer = match started {
             Ok(writer) if self.standing.enter() => writer,
-            Ok(_) => return self.outbox.answer::<Started>(id, &Err(stopping())),
-            Err(error) => return self.outbox.answer::<Started>(id, &Err(error)),
+            Ok(_) => return self.outbox.answer::<StartResponse>(id, &Err(stopping())),
+            Err(error) => return self.outbox.answer::<StartResponse>(id, &Err(error)),
         };
         match writer.file().filter(|_| self.lends_files) {
-            Some(file) => self.outbox.answer_with_descriptor(id, &Started { has_file: true }, file)?,
-            None => self.outbox.answer(id, &Ok(Started { has_file: false }))?,
+            Some(file) => self.outbox.answer_with_descriptor(id, &StartResponse { has_file: true }, file)?,
+            None => self.outbox.answer(id, &Ok(StartResponse { has_file: false }))?,
         }
         self.writing = Some(Writing { writer, object, failed: None });
         Ok(())
@@ -235,7 +237,7 @@ impl Session {
         Ok(())
     }
 
-    fn commit(&mut self, expected: &Expected, filled: Option<u64>) -> Result<PutResult> {
+    fn commit(&mut self, expected: &ExpectedContent, filled: Option<u64>) -> Result<PutResult> {
         let Some(Writing { mut writer, failed, .. }) = self.writing.take() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,

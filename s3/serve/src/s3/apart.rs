@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind, Expected, PutResult, Store, Uncommitted, Writer};
+use fordway_store::{CommitFailure, Error, ErrorKind, ExpectedContent, PutResult, Store, Writer};
 use fordway_sys::with_lock_patience;
 
 use crate::s3::error::Outcome;
@@ -52,13 +52,17 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Publishes what went to `writer`, once nobody else has the lock that takes. Errors: from that.
-    pub(super) async fn publish(&self, writer: Box<dyn Writer>, expected: Expected) -> Outcome<PutResult> {
+    pub(super) async fn publish(
+        &self,
+        writer: Box<dyn Writer>,
+        expected: ExpectedContent,
+    ) -> Outcome<PutResult> {
         let (mut writer, expected, mut pauses) = (writer, Arc::new(expected), None);
         loop {
             match self.try_publish(writer, expected.clone()).await? {
                 Ok(made) => return Ok(made),
-                Err(Uncommitted::Failed(error)) => return Err(error.into()),
-                Err(Uncommitted::Locked(back, error)) => {
+                Err(CommitFailure::Failed(error)) => return Err(error.into()),
+                Err(CommitFailure::Locked(back, error)) => {
                     if !pauses.get_or_insert_with(Pauses::new).pause().await {
                         return Err(error.into());
                     }
@@ -71,8 +75,8 @@ impl Pace {
     async fn try_publish(
         &self,
         writer: Box<dyn Writer>,
-        expected: Arc<Expected>,
-    ) -> Outcome<Result<PutResult, Uncommitted>> {
+        expected: Arc<ExpectedContent>,
+    ) -> Outcome<Result<PutResult, CommitFailure>> {
         let commit = move || {
             let started = Instant::now();
             let made = with_lock_patience(Duration::ZERO, || writer.try_commit(&expected));
@@ -155,7 +159,7 @@ mod tests {
             self.0.write(data)
         }
 
-        fn commit(self: Box<Self>, expected: &Expected) -> Result<PutResult> {
+        fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
             self.2.lock().unwrap().push(thread::current().id());
             thread::sleep(self.1);
             self.0.commit(expected)
@@ -172,7 +176,7 @@ mod tests {
         for time in [Duration::ZERO, 16 * LONG, Duration::ZERO] {
             let writer = store.writer(&bucket, &key, &PutOptions::default()).unwrap();
             let slow = Box::new(Slow(writer, time, seen.clone()));
-            runtime.block_on(pace.publish(slow, Expected::default())).map_err(|_| "it fails").unwrap();
+            runtime.block_on(pace.publish(slow, ExpectedContent::default())).map_err(|_| "it fails").unwrap();
         }
         let here = thread::current().id();
         assert_eq!(

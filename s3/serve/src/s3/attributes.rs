@@ -1,7 +1,7 @@
 //! What is known of an object, in one document: S3's GetObjectAttributes.
 
 use fordway_store::{Error, ErrorKind, GetOptions, ObjectPart, Store};
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{GetObjectAttributesInput, GetObjectAttributesOutput, ObjectAttributes};
@@ -25,7 +25,7 @@ pub(super) fn get(
     store.head_bucket(&bucket)?;
     check_names(&named)?;
     let info = store.head(&bucket, &key, &options)?;
-    let mut document = AnswerDocument::new("GetObjectAttributesResponse");
+    let mut document = ResponseDocument::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
         // Without quotes, as nowhere else.
         document.element("ETag", info.etag.as_str());
@@ -75,7 +75,7 @@ fn check_names(named: &[&str]) -> Outcome<()> {
 
 /// The parts after the marker.
 fn write_parts(
-    document: &mut AnswerDocument,
+    document: &mut ResponseDocument,
     parts: &[ObjectPart],
     input: &GetObjectAttributesInput,
 ) -> Outcome<()> {

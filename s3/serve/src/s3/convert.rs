@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_store::{
-    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, Content, ETag, ETagMatch,
-    Error, ErrorKind, Key, Metadata, ObjectInfo, Tags, VersionId,
+    BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, ChecksumType, Conditions, ETag, ETagMatch, Error,
+    ErrorKind, Key, Metadata, ObjectContent, ObjectInfo, Tags, VersionId,
 };
 use fordway_wire::date::{format_http, parse_http};
 use fordway_wire::header_text::decode;
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::{header_text, tagging};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
@@ -226,15 +226,15 @@ pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
 /// An answer whose document is written here: the S3 layer does not know all that stands in it.
-pub(super) fn written<T>(output: T, document: AnswerDocument) -> S3Response<T> {
+pub(super) fn written<T>(output: T, document: ResponseDocument) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
-    response.extensions.insert(Payload::new(Reply::Content(Content::Bytes(document))));
+    response.extensions.insert(Payload::new(Reply::Content(ObjectContent::Bytes(document))));
     response
 }
 
 /// The same where the S3 layer has no part in the answer.
-pub(super) fn document(document: AnswerDocument) -> S3Response<Body> {
+pub(super) fn document(document: ResponseDocument) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response

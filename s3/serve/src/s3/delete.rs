@@ -1,10 +1,10 @@
 //! Deleting objects and versions of them.
 
 use fordway_store::{
-    Bucket, Conditions, DeleteOptions, Deleted, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
+    Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use http::StatusCode;
 use s3s::S3Response;
 use s3s::dto::{
@@ -45,7 +45,7 @@ pub(super) fn many(store: &dyn Store, input: DeleteObjectsInput) -> Outcome<S3Re
     store.head_bucket(&bucket)?;
 
     let quiet = input.delete.quiet.unwrap_or(false);
-    let mut document = AnswerDocument::new("DeleteResult");
+    let mut document = ResponseDocument::new("DeleteResult");
     for (object, result) in objects.iter().zip(results(store, &bucket, &objects)) {
         match result {
             Ok(_) if quiet => {}
@@ -75,7 +75,7 @@ fn results(
     store: &dyn Store,
     bucket: &Bucket,
     objects: &[ObjectIdentifier],
-) -> Vec<fordway_store::Result<Deleted>> {
+) -> Vec<fordway_store::Result<DeleteResult>> {
     let is_plain = |object: &ObjectIdentifier| {
         object.version_id.is_none() && object.e_tag.is_none() && Wanted::of(object).is_nothing()
     };
@@ -86,7 +86,11 @@ fn results(
     }
 }
 
-fn remove(store: &dyn Store, bucket: &Bucket, object: &ObjectIdentifier) -> fordway_store::Result<Deleted> {
+fn remove(
+    store: &dyn Store,
+    bucket: &Bucket,
+    object: &ObjectIdentifier,
+) -> fordway_store::Result<DeleteResult> {
     let key = Key::new(object.key.as_str())?;
     let version = object.version_id.as_deref().filter(|name| !name.is_empty());
     let options = DeleteOptions {
@@ -122,7 +126,7 @@ impl Wanted {
         bucket: &Bucket,
         key: &Key,
         mut options: DeleteOptions,
-    ) -> fordway_store::Result<Deleted> {
+    ) -> fordway_store::Result<DeleteResult> {
         let look = || {
             let version = options.version.clone();
             store.head(bucket, key, &GetOptions { version, ..Default::default() })
@@ -162,7 +166,7 @@ fn differs(why: &str) -> Error {
 }
 
 /// A version that was asked for is named; a delete marker is, whether it was made or removed.
-fn write_deleted(document: &mut AnswerDocument, object: &ObjectIdentifier, done: Deleted) {
+fn write_deleted(document: &mut ResponseDocument, object: &ObjectIdentifier, done: DeleteResult) {
     document.open("Deleted").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
     if done.is_marker {
@@ -172,7 +176,7 @@ fn write_deleted(document: &mut AnswerDocument, object: &ObjectIdentifier, done:
     document.close();
 }
 
-fn write_failure(document: &mut AnswerDocument, object: &ObjectIdentifier, error: &Error) {
+fn write_failure(document: &mut ResponseDocument, object: &ObjectIdentifier, error: &Error) {
     let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());

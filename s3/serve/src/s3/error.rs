@@ -1,7 +1,7 @@
 //! The store's errors as S3 writes them, and operations that S3 has and this gateway does not offer: those are refused by
 //! name after the signature and the bucket were checked, so that strangers learn nothing about buckets.
 
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, Versioning};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store, VersioningState};
 use fordway_sys::is_to_be_done_again;
 use fordway_wire::s3_error::to_s3;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -177,7 +177,7 @@ fn locks(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> Outcome
             Err(no_lock())
         }
         "PutObjectLegalHold" | "PutObjectRetention" => Err(no_lock()),
-        "PutObjectLockConfiguration" if store.versioning(&bucket)? != Versioning::Enabled => {
+        "PutObjectLockConfiguration" if store.versioning(&bucket)? != VersioningState::Enabled => {
             let words = "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration";
             Err(Failure::aws(
                 "InvalidBucketState",

@@ -3,10 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{
-    Bucket, ChecksumPlan, Entry, Error, ErrorKind, ListQuery, Listing, MAX_KEYS, ObjectSummary, Store,
+    Bucket, ChecksumPlan, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary,
+    Store,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3s::S3Response;
 use s3s::dto::{
@@ -103,8 +104,8 @@ pub(super) fn list_v2(
 
 /// The beginning of both forms. It is written here, because the S3 layer lets carriage returns stand for
 /// themselves, which readers of XML fold.
-fn opened(bucket: &Bucket, query: &ListQuery, encoding: Encoding) -> AnswerDocument {
-    let mut document = AnswerDocument::new("ListBucketResult");
+fn opened(bucket: &Bucket, query: &ListQuery, encoding: Encoding) -> ResponseDocument {
+    let mut document = ResponseDocument::new("ListBucketResult");
     document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));
     document.maybe("Delimiter", query.delimiter.as_deref().map(|text| encoding.apply(text)).as_deref());
     document.element("MaxKeys", &query.max_keys.to_string());
@@ -115,26 +116,26 @@ fn opened(bucket: &Bucket, query: &ListQuery, encoding: Encoding) -> AnswerDocum
 }
 
 fn write_entries(
-    document: &mut AnswerDocument,
-    listing: &Listing,
+    document: &mut ResponseDocument,
+    listing: &ObjectListing,
     encoding: Encoding,
     owner: Option<&Owner>,
 ) {
     for entry in &listing.entries {
         match entry {
-            Entry::CommonPrefix(_) => {}
-            Entry::Object(object) => write_object(document, object, encoding, owner),
+            ListEntry::CommonPrefix(_) => {}
+            ListEntry::Object(object) => write_object(document, object, encoding, owner),
         }
     }
     for entry in &listing.entries {
-        if let Entry::CommonPrefix(prefix) = entry {
+        if let ListEntry::CommonPrefix(prefix) = entry {
             document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
         }
     }
 }
 
 fn write_object(
-    document: &mut AnswerDocument,
+    document: &mut ResponseDocument,
     object: &ObjectSummary,
     encoding: Encoding,
     owner: Option<&Owner>,
@@ -153,7 +154,7 @@ fn write_object(
 }
 
 /// A user as documents name them.
-pub(super) fn write_owner(document: &mut AnswerDocument, element: &'static str, owner: &Owner) {
+pub(super) fn write_owner(document: &mut ResponseDocument, element: &'static str, owner: &Owner) {
     document.open(element).maybe("ID", owner.id.as_deref());
     document.maybe("DisplayName", owner.display_name.as_deref()).close();
 }

@@ -9,7 +9,7 @@ use fordway_store::{
     UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
-use fordway_wire::s3_xml::{AnswerDocument, completed_parts};
+use fordway_wire::s3_xml::{ResponseDocument, completed_parts};
 use http::{HeaderMap, HeaderName, StatusCode, Uri};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, EncodingType, ListMultipartUploadsInput,
@@ -56,7 +56,7 @@ pub(super) fn create(
     };
     options.check_upload().map_err(|error| unfit_checksum(&options, error))?;
     let upload = store.create_upload(&bucket, &key, &options)?;
-    let mut result = AnswerDocument::new("InitiateMultipartUploadResult");
+    let mut result = ResponseDocument::new("InitiateMultipartUploadResult");
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     result.element("UploadId", upload.as_str());
     let mut response = document(result);
@@ -148,7 +148,7 @@ pub(super) fn list_parts(
     let query = PartsQuery { after, max_parts: page_size("max-parts", input.max_parts, PAGE_MAX)? };
     let listing = store.list_parts(&bucket, &key, &upload, &query)?;
     let next = listing.parts.last().filter(|_| listing.truncated).map(|part| part.number.to_string());
-    let mut document = AnswerDocument::new("ListPartsResult");
+    let mut document = ResponseDocument::new("ListPartsResult");
     document.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     document.element("UploadId", upload.as_str()).element("PartNumberMarker", &after.to_string());
     document.maybe("NextPartNumberMarker", next.as_deref());
@@ -159,7 +159,7 @@ pub(super) fn list_parts(
     Ok(written(ListPartsOutput::default(), document))
 }
 
-fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
+fn write_part(document: &mut ResponseDocument, part: &PartInfo) {
     document.open("Part").element("PartNumber", &part.number.to_string());
     document.element("LastModified", &format_iso8601(part.modified));
     document.element("ETag", &quoted(&part.etag)).element("Size", &part.size.to_string());
@@ -167,7 +167,7 @@ fn write_part(document: &mut AnswerDocument, part: &PartInfo) {
 }
 
 /// What is the same of an upload in every listing.
-pub(super) fn write_upload(document: &mut AnswerDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
+pub(super) fn write_upload(document: &mut ResponseDocument, owner: &Owner, checksum: Option<ChecksumPlan>) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
     }
@@ -193,7 +193,7 @@ pub(super) fn list_uploads(
     let page = Page::read(store, &bucket, &query, delimiter)?;
     let encoding = Encoding::new(input.encoding_type.as_ref())?;
     let last = page.last.filter(|_| page.is_truncated);
-    let mut document = AnswerDocument::new("ListMultipartUploadsResult");
+    let mut document = ResponseDocument::new("ListMultipartUploadsResult");
     document.element("Bucket", bucket.as_str());
     document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
     document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
@@ -213,7 +213,7 @@ pub(super) fn list_uploads(
     Ok(written(ListMultipartUploadsOutput::default(), document))
 }
 
-fn write_summary(document: &mut AnswerDocument, upload: &UploadSummary, encoding: Encoding, owner: &Owner) {
+fn write_summary(document: &mut ResponseDocument, upload: &UploadSummary, encoding: Encoding, owner: &Owner) {
     document.open("Upload").element("Key", &encoding.apply(&upload.key));
     document.element("UploadId", upload.upload.as_str());
     document.element("Initiated", &format_iso8601(upload.started));
@@ -382,7 +382,7 @@ impl Wanted {
 }
 
 fn answer(bucket: &str, key: &str, made: &PutResult) -> S3Response<Body> {
-    let mut result = AnswerDocument::new("CompleteMultipartUploadResult");
+    let mut result = ResponseDocument::new("CompleteMultipartUploadResult");
     result.element("Location", &format!("/{bucket}/{key}"));
     result.element("Bucket", bucket).element("Key", key).element("ETag", &quoted(&made.etag));
     result.checksum_with_type(made.checksum.as_ref());

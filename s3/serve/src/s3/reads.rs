@@ -7,10 +7,10 @@
 use std::ops::Range;
 
 use fordway_store::{
-    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Content, Error, ErrorKind, GetOptions, Key,
-    Object, ObjectInfo, Store,
+    Bucket, ByteRange, Checksum, ChecksumType, Conditions, Error, ErrorKind, GetOptions, Key, ObjectContent,
+    ObjectInfo, OpenObject, Store,
 };
-use fordway_wire::byteranges::{Frame, parse_ranges};
+use fordway_wire::byteranges::{MultipartFraming, parse_ranges};
 use fordway_wire::date::parse_http;
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -262,14 +262,14 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
 /// The answer with all of the ranges, to which `headers` belong that describe the object.
 /// Errors: `InvalidRange`.
 pub(super) fn several(
-    object: Object,
+    object: OpenObject,
     ranges: &[ByteRange],
     mut headers: HeaderMap,
 ) -> Result<S3Response<Body>, Error> {
     let size = object.info.size;
     let source = match object.content {
-        Content::File(region) => Ok(Source::File(region)),
-        Content::Bytes(bytes) => Ok(Source::Bytes(bytes)),
+        ObjectContent::File(region) => Ok(Source::File(region)),
+        ObjectContent::Bytes(bytes) => Ok(Source::Bytes(bytes)),
         stream => Err(stream),
     };
     let (status, reply) = match source {
@@ -279,7 +279,7 @@ pub(super) fn several(
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
             let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             let content_type = content_type.unwrap_or(crate::s3::DEFAULT_TYPE);
-            let frame = Frame { boundary: &boundary, content_type, size };
+            let frame = MultipartFraming { boundary: &boundary, content_type, size };
             let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
             let (reply, media_type) = (Parts::new(source, parts, frame.end()), frame.media_type());
             // A boundary is letters and digits.

@@ -1,7 +1,7 @@
 //! Tags of objects.
 
 use fordway_store::{MAX_TAGS, Store, Tags};
-use fordway_wire::s3_xml::AnswerDocument;
+use fordway_wire::s3_xml::ResponseDocument;
 use fordway_wire::tagging;
 use http::StatusCode;
 use s3s::S3Response;
@@ -24,7 +24,7 @@ pub(super) fn get(
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let version = version(input.version_id.as_deref())?;
     let tags = store.tags(&bucket, &key, version.as_ref())?;
-    let mut document = AnswerDocument::new("Tagging");
+    let mut document = ResponseDocument::new("Tagging");
     document.open("TagSet");
     for (name, value) in &tags {
         document.open("Tag").element("Key", name).element("Value", value).close();

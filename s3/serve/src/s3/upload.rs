@@ -6,7 +6,7 @@ use std::pin::Pin;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, Error, ErrorKind, Expected, PartOptions, PutOptions, Store,
+    Checksum, ChecksumAlgorithm, Error, ErrorKind, ExpectedContent, PartOptions, PutOptions, Store,
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
@@ -120,8 +120,8 @@ impl Checks {
     }
 
     /// To be asked once the body was read: only then are its trailers known.
-    fn expected(self) -> Outcome<Expected> {
-        Ok(Expected { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
+    fn expected(self) -> Outcome<ExpectedContent> {
+        Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Peer, group_id, user_id};
+use fordway_sys::{PeerCredentials, group_id, user_id};
 use serde::Deserialize;
 
 use crate::Identity;
@@ -61,12 +61,12 @@ impl Entry {
     }
 
     /// As whom files are used; `None` where that is the gateway's own user.
-    pub(super) fn acts_as(&self) -> Option<Peer> {
+    pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
         let mut groups = self.groups.clone();
         groups.sort_unstable();
-        (!is_own).then_some(Peer { uid, gid, groups })
+        (!is_own).then_some(PeerCredentials { uid, gid, groups })
     }
 
     /// Errors: `InvalidArgument`.
@@ -188,7 +188,7 @@ mod tests {
         }
         assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
         let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
-        assert_eq!(other, Some(Peer { uid: 7, gid: 8, groups: vec![9, 10] }));
+        assert_eq!(other, Some(PeerCredentials { uid: 7, gid: 8, groups: vec![9, 10] }));
     }
 
     #[test]

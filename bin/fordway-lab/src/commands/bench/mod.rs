@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fordway_client::s3::S3Config;
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Clock, Lane, LaneScore, Machine, Run};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
@@ -23,7 +23,7 @@ use fordway_workload::{Crew, Site, Watch, io500, team};
 use crate::args::{BenchArgs, Benchmark, GlobalArgs, RankArgs};
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let on_ranks = |workload: Workload, common: &RankArgs, published: &[u8]| {
         check_named(common, global)?;
         run_ranks(workload, common, published, context)
@@ -44,7 +44,12 @@ pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &Context) -> R
 }
 
 /// Runs `workload` and reports it, IO500 beside the tables `published`.
-fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Context) -> Result<Exit> {
+fn run_ranks(
+    workload: Workload,
+    args: &RankArgs,
+    published: &[u8],
+    context: &CommandContext,
+) -> Result<CommandExit> {
     workload.check(usize::from(args.threads))?;
     let places = Places::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
@@ -71,14 +76,14 @@ fn run_ranks(workload: Workload, args: &RankArgs, published: &[u8], context: &Co
         context.output.text(&beside_published(&lanes, table))?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if failed { Exit::Failure } else { Exit::Ok })
+    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
 }
 
 fn measure_ranks(
     workload: &Workload,
     args: &RankArgs,
     sites: &[Site],
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Vec<LaneResults>> {
     let clock = Clock::start();
     let show = |phase: &str, done: u64| context.output.counted(done, phase);
@@ -104,7 +109,7 @@ fn report(
     run: &Run,
     lanes: &[LaneResults],
     path: &Path,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<()> {
     for summary in &run.summaries {
         context.output.row(summary)?;
@@ -122,7 +127,7 @@ fn report(
 }
 
 /// One lane's scores, also as a file of IO500's form.
-fn write_score(score: &LaneScore, text: &str, path: &Path, context: &Context) -> Result<()> {
+fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
     let file = path.join(format!("result-{}.txt", score.lane));
     std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
     let last = text.lines().last().unwrap_or_default();
@@ -158,7 +163,7 @@ struct Places {
 
 impl Places {
     /// Opens what `args` ask for. Errors: `InvalidArgument`, and errors of the lanes.
-    fn open(args: &RankArgs, context: &Context) -> Result<Self> {
+    fn open(args: &RankArgs, context: &CommandContext) -> Result<Self> {
         let mut places = Places::default();
         let Setting { places: named, name, .. } = &args.setting;
         for place in named {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::{Credentials, S3Config, Signer};
-use fordway_command::{Context, Exit};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
 use fordway_load::Http3;
@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::args::{ArrivalsArg, GlobalArgs, HttpArg, MethodArg, RestArgs};
 
-pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &RestArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let seed = match args.seed {
         Some(seed) => seed,
         None => {
@@ -46,7 +46,7 @@ fn measure(
     points: &[Point],
     requests: &[Arc<Requests>],
     (seed, cpus): (u64, usize),
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Vec<LaneBlocks>> {
     let clock = Clock::start();
     let mut rows = Vec::new();
@@ -78,7 +78,7 @@ fn block(
     http: HttpArg,
     requests: &Arc<Requests>,
     (seed, place, clock): (u64, Place, Clock),
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<Block> {
     let threads = point.threads as usize;
     let plan = Plan {
@@ -241,8 +241,8 @@ fn parameters(args: &RestArgs, seed: u64) -> serde_json::Map<String, serde_json:
 fn report(
     args: &RestArgs,
     (run, records): (Run, fordway_measure::Records),
-    context: &Context,
-) -> Result<Exit> {
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -257,9 +257,9 @@ fn report(
     let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
     Ok(match (nothing_succeeded, failed) {
-        (true, _) => Exit::Unavailable,
-        (false, true) => Exit::Failure,
-        (false, false) => Exit::Ok,
+        (true, _) => CommandExit::Unavailable,
+        (false, true) => CommandExit::Failure,
+        (false, false) => CommandExit::Ok,
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use fordway_command::reading::{Call, Reading, What, measure, read_ranges};
-use fordway_command::{Context, Exit};
+use fordway_command::reading::{FinishedCall, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_measure::{
     Block, Clock, Lane, Machine, Operation, Records, Run, SCHEMA, SCHEMA_VERSION, ns_text, rate_text,
 };
@@ -18,7 +18,7 @@ const PHASE: &str = "read";
 /// Decides the bootstrap's draws, which nobody needs to be other ones.
 const SEED: u64 = 1;
 
-pub(super) fn run(args: &VectorArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &VectorArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let ranges = read_ranges(&args.ranges, context)?;
@@ -30,18 +30,18 @@ pub(super) fn run(args: &VectorArgs, context: &Context) -> Result<Exit> {
     context.output.end_progress();
     let records = records?;
     report(args, &describe(args, machine, started, &records, ranges.len()), &records, context)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) -> Result<Records> {
+fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &CommandContext) -> Result<Records> {
     let (clock, mut records) = (Clock::start(), Records::default());
     for round in 0..args.rounds {
         for (lane, window) in args.window.iter().enumerate() {
             let window = *window as usize;
-            let what = What::Ranges { ranges, window };
+            let what = ReadSelection::Ranges { ranges, window };
             let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
             let reading =
-                Reading { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+                ReadPlan { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
             measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
         }
     }
@@ -50,15 +50,15 @@ fn measure_all(args: &VectorArgs, ranges: &[(u64, usize)], context: &Context) ->
 
 /// Reads everything once.
 fn measure_one(
-    reading: &Reading,
+    reading: &ReadPlan,
     (lane, round): (u8, u16),
     clock: Clock,
     records: &mut Records,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<()> {
     let block = u32::from(round);
     let operations = &mut records.operations;
-    let cost = measure(reading, context, &mut |call: Call<'_>| {
+    let cost = measure(reading, context, &mut |call: FinishedCall<'_>| {
         operations.push(Operation {
             lane,
             phase: 0,
@@ -131,7 +131,7 @@ fn lane(window: u32) -> Lane {
     Lane { name: format!("window-{window}"), description }
 }
 
-fn report(args: &VectorArgs, run: &Run, records: &Records, context: &Context) -> Result<()> {
+fn report(args: &VectorArgs, run: &Run, records: &Records, context: &CommandContext) -> Result<()> {
     for (summary, number) in run.summaries.iter().zip(0..) {
         context.output.row(summary)?;
         let mut seconds: Vec<u64> = records

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fordway_command::{Exit, file_error};
+use fordway_command::{CommandExit, file_error};
 use fordway_store::Result;
-use fordway_sys::{Errno, Wait, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
+use fordway_sys::{Errno, WaitMode, receive, send_all, send_file, send_more, send_unpaced_on_loopback};
 use rustix::event::epoll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
@@ -86,14 +86,14 @@ impl Order {
 
 /// Answers at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process listens) until that
 /// hangs up. Errors: the address, the file and the socket.
-pub(super) fn serve(address: &str, file: &Path) -> Result<Exit> {
+pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = File::open(file).and_then(|file| match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
         Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
         Some(("loop", place)) => TcpStream::connect(place).and_then(serve_by_event_loop),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     });
-    served.map(|()| Exit::Ok).map_err(|error| file_error("answering", address, error))
+    served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
 }
 
 /// Waits as either side of the node lane does: awake for a moment, unless that recently had no effect, then
@@ -104,11 +104,14 @@ pub(super) struct Lookout {
 }
 
 impl Lookout {
-    pub(super) fn wait<T>(&mut self, mut receive: impl FnMut(Wait) -> Result<T, Errno>) -> Result<T, Errno> {
+    pub(super) fn wait<T>(
+        &mut self,
+        mut receive: impl FnMut(WaitMode) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         if self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY) {
             let since = Instant::now();
             while since.elapsed() < LOOKOUT {
-                match receive(Wait::No) {
+                match receive(WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => std::hint::spin_loop(),
                     done => {
                         self.misses = 0;
@@ -118,7 +121,7 @@ impl Lookout {
             }
         }
         self.misses = self.misses.wrapping_add(1);
-        receive(Wait::Yes)
+        receive(WaitMode::Yes)
     }
 }
 
@@ -129,7 +132,7 @@ fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
     let (mut last, mut lookout) = (Form::Bytes, Lookout::default());
     loop {
         let order = taken(&mut buffer, |room| match last {
-            Form::Descriptor => receive(socket, room, Wait::Yes),
+            Form::Descriptor => receive(socket, room, WaitMode::Yes),
             _ => lookout.wait(|wait| receive(socket, &mut *room, wait)),
         })?;
         let Some(order) = order else { return Ok(()) };
@@ -156,7 +159,7 @@ fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
                 if is_drained {
                     server.poll.wait()?;
                 }
-                match receive(socket, room, Wait::No) {
+                match receive(socket, room, WaitMode::No) {
                     Err(Errno::WOULDBLOCK) => is_drained = true,
                     got => {
                         is_drained = got? < room.len();

@@ -12,7 +12,7 @@ use std::path::Path as FilePath;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Clock, Lane, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{pin_process, pin_thread};
@@ -46,7 +46,7 @@ const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
 /// A residual that is a larger share of the whole is worth a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
-pub(super) fn run(args: &LedgerArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
     if let (Some(address), Some(file)) = (&args.echo, &args.echo_file) {
         return echo::serve(address, file);
     }
@@ -100,7 +100,13 @@ struct Work {
     left_out: Vec<String>,
 }
 
-fn work(dir: &FilePath, plan: &Plan, ways: &[PathArg], args: &LedgerArgs, context: &Context) -> Result<Work> {
+fn work(
+    dir: &FilePath,
+    plan: &Plan,
+    ways: &[PathArg],
+    args: &LedgerArgs,
+    context: &CommandContext,
+) -> Result<Work> {
     let mut ladder = Ladder::new(dir, &plan.sizes, ways, &args.networks)?;
     let placement = choose_placement(&ladder, args.placement)?;
     let lanes: Vec<Lane> = ladder.rungs.iter().map(|rung| rung.lane.clone()).collect();
@@ -191,8 +197,8 @@ fn report(
     printed: &[u64],
     run: &Run,
     account: &Account,
-    context: &Context,
-) -> Result<Exit> {
+    context: &CommandContext,
+) -> Result<CommandExit> {
     for rung in &account.rungs {
         context.output.row(rung)?;
     }
@@ -207,7 +213,7 @@ fn report(
         context.output.note(&format!("warning: {warning}"));
     }
     context.output.text(&format!("run: {}", args.out.display()))?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Has this thread, and the processes behind the rungs, run where `wanted` says; answers what was done.

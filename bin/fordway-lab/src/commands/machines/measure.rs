@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_command::{Context, Exit, Interrupt, file_error};
+use fordway_command::{CommandContext, CommandExit, InterruptFlag, file_error};
 use fordway_machine::{Entry, Feature};
 use fordway_measure::{Machine, median};
 use fordway_posix::Durability;
@@ -51,7 +51,7 @@ struct Measurement {
     values: Vec<f64>,
 }
 
-pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
     // Before a minute is spent on it.
@@ -67,10 +67,10 @@ pub(super) fn run(args: &MeasureArgs, context: &Context) -> Result<Exit> {
         context.output.note(&format!("{} was added to {}", measured.name, file.display()));
     }
     context.output.record(&measured)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure(args: &MeasureArgs, machine: &Machine, context: &Context) -> Result<Vec<Measurement>> {
+fn measure(args: &MeasureArgs, machine: &Machine, context: &CommandContext) -> Result<Vec<Measurement>> {
     let disk = Disk::new(&args.disk, args.disk_size)?;
     let mut features =
         vec![count(Feature::Threads, machine.cpus as f64, "processors that a process may use")];
@@ -97,7 +97,7 @@ fn benchmarks<'a>(
     args: &'a MeasureArgs,
     machine: &'a Machine,
     disk: &'a Disk,
-    context: &'a Context,
+    context: &'a CommandContext,
 ) -> Vec<Benchmark<'a>> {
     let interrupt = &context.interrupt;
     let peer = args.peer.as_deref();
@@ -145,7 +145,7 @@ fn gets<'a>(
     features: &'static [Feature],
     start: fn(&Path) -> Result<Gets>,
     disk: &'a Disk,
-    context: &'a Context,
+    context: &'a CommandContext,
 ) -> Benchmark<'a> {
     let mut started = None;
     let run = move || {
@@ -161,7 +161,7 @@ fn gets<'a>(
 }
 
 /// Runs all and says what came of it. Errors: `Interrupted` alone.
-fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Measurement>> {
+fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &CommandContext) -> Result<Vec<Measurement>> {
     context.output.start_steps();
     let found = run_in_turn(benchmarks, rounds, context);
     context.output.end_progress();
@@ -173,7 +173,7 @@ fn in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Resu
 type Found = Result<Vec<Vec<f64>>>;
 
 /// In turn, so that what changes on the machine meanwhile changes them all. What fails is not tried again.
-fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &Context) -> Result<Vec<Found>> {
+fn run_in_turn(benchmarks: &mut [Benchmark], rounds: u16, context: &CommandContext) -> Result<Vec<Found>> {
     let mut found: Vec<Found> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
     let total = u64::from(rounds) * benchmarks.len() as u64;
     for step in 0..total {
@@ -296,7 +296,7 @@ impl Gets {
     }
 
     /// GETs per second.
-    pub(super) fn per_s(&self, interrupt: &Interrupt) -> Result<f64> {
+    pub(super) fn per_s(&self, interrupt: &InterruptFlag) -> Result<f64> {
         let (options, mut buffer) = (GetOptions::default(), Vec::new());
         let (since, mut done) = (Instant::now(), 0);
         while since.elapsed() < DURATION {

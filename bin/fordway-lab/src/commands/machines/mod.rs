@@ -8,7 +8,7 @@ mod tools;
 use std::path::Path;
 use std::{fmt, fs};
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::{Catalogue, Choice, Entry, Feature, LeftOut, Pair, Table, heat_map, ratio};
 use fordway_measure::Machine;
 use fordway_store::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ use crate::args::{MachinesAction, MachinesArgs, PickArgs, ProbeArgs, SimilarityA
 /// What the JSON says it is; `fordway model` asks for it.
 const PROBE_SCHEMA: &str = "fordway.probe";
 
-pub(super) fn run(args: &MachinesArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &MachinesArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
         MachinesAction::Probe(args) => probe(args, context),
         MachinesAction::Measure(args) => measure::run(args, context),
@@ -28,7 +28,7 @@ pub(super) fn run(args: &MachinesArgs, context: &Context) -> Result<Exit> {
     }
 }
 
-fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
+fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     let machine = Machine::observe(&[]);
     let mut quantities = vec![probe::reference_clock()];
     context.interrupt.check()?;
@@ -39,7 +39,7 @@ fn probe(args: &ProbeArgs, context: &Context) -> Result<Exit> {
     quantities.extend(probe::disk(args.disk.as_deref())?);
     let probe = Probe { schema: PROBE_SCHEMA, machine, quantities };
     context.output.record(&probe)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Reads a catalogue. Errors: from reading, `InvalidArgument` naming the file.
@@ -57,7 +57,7 @@ fn parsed<T>(file: &Path, parse: fn(&str) -> Result<T>) -> Result<T> {
 }
 
 /// A reader would otherwise think that a similarity covers all features.
-fn warn_of_left_out(left_out: &[LeftOut], context: &Context) {
+fn warn_of_left_out(left_out: &[LeftOut], context: &CommandContext) {
     for LeftOut { feature, missing_in } in left_out {
         let (feature, machines) = (feature.name(), missing_in.join(", "));
         context.output.note(&format!("not compared by {feature}, which is not known of {machines}"));
@@ -128,7 +128,7 @@ struct Comparison {
     best: Option<Pair>,
 }
 
-fn compare(args: &SimilarityArgs, context: &Context) -> Result<Exit> {
+fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExit> {
     let (choice, table) = match (&args.table, &args.rows) {
         (Some(file), _) => (None, parsed(file, Table::parse)?),
         (None, Some(rows)) => {
@@ -146,7 +146,7 @@ fn compare(args: &SimilarityArgs, context: &Context) -> Result<Exit> {
     let comparison = Comparison::new(choice, table, args.at_least);
     warn_of_left_out(&comparison.left_out, context);
     context.output.record(&comparison)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 fn similarities(rows: &Catalogue, columns: &Catalogue, asked: &[Feature]) -> Result<(Choice, Table)> {
@@ -226,7 +226,7 @@ struct FeatureRatio {
     ratio: f64,
 }
 
-fn pick(args: &PickArgs, context: &Context) -> Result<Exit> {
+fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     let within = catalogue(&args.within)?;
     let like = match &args.of {
         Some(file) => catalogue(file)?.get(&args.like)?.clone(),
@@ -236,12 +236,12 @@ fn pick(args: &PickArgs, context: &Context) -> Result<Exit> {
     if allowed.is_empty() {
         let none = format!("no machine of {} fulfils the conditions", args.within.display());
         context.output.note(&none);
-        return Ok(Exit::Failure);
+        return Ok(CommandExit::Failure);
     }
     let ranking = rank(like, &allowed, &args.features)?;
     warn_of_left_out(&ranking.left_out, context);
     context.output.record(&ranking)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// Those that fulfil the conditions. A feature that is not known fulfils none.

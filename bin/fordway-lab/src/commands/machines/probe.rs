@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
-use fordway_http::{Exchange, HttpClient, Origin, Replay, Timeouts, TlsRoots, Version};
+use fordway_http::{HttpClient, HttpExchange, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
 use fordway_measure::{FileSystem, Machine, bytes_text, median};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{drop_cached, reference_cycles, tcp_info};
@@ -270,11 +270,16 @@ fn connection(place: &str, peer: &str) -> Result<Vec<Quantity>> {
 
 /// How fast one connection brings an object.
 fn download(origin: &Origin, path: &str) -> Result<Quantity> {
-    let client = HttpClient::new(Version::Http1, Timeouts::default(), TlsRoots::System);
+    let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
     let write_head = |out: &mut Vec<u8>| out.extend_from_slice(head.as_bytes());
-    let exchange =
-        Exchange { origin, method: "GET", write_head: &write_head, body: &[], replay: Replay::Safe };
+    let exchange = HttpExchange {
+        origin,
+        method: "GET",
+        write_head: &write_head,
+        body: &[],
+        replay: ReplayPolicy::Safe,
+    };
     let mut response = client.send(&exchange).map_err(|failure| failure.error)?;
     let unknown = |why: String| Ok(Quantity::unknown("eBW", "MB/s", why));
     if response.status() != 200 {

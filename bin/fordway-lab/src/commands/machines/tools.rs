@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fordway_command::{Interrupt, file_error};
+use fordway_command::{InterruptFlag, file_error};
 use fordway_measure::{FileSystem, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -24,7 +24,7 @@ const NETWORK_SECONDS: &str = "2";
 const BYTES_PER_MB: f64 = 1e6;
 
 /// CPU time that tachyon takes for a picture on one thread, in seconds.
-pub(super) fn tachyon(interrupt: &Interrupt) -> Result<f64> {
+pub(super) fn tachyon(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("writing", "a scene for tachyon", error);
     let mut scene = tempfile::Builder::new().suffix(".dat").tempfile().map_err(failed)?;
     scene.write_all(scene_text().as_bytes()).map_err(failed)?;
@@ -96,7 +96,7 @@ impl Disk {
 
     /// Writes the file and reads it: MB/s of both.
     /// Errors: `InvalidArgument` if there is no disk beneath.
-    pub(super) fn write_and_read(&self, interrupt: &Interrupt) -> Result<Vec<f64>> {
+    pub(super) fn write_and_read(&self, interrupt: &InterruptFlag) -> Result<Vec<f64>> {
         if matches!(self.kind.as_str(), "tmpfs" | "ramfs") {
             let why = format!("{} is memory, no disk; name a directory on a disk with --disk", self.kind);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -104,7 +104,7 @@ impl Disk {
         ["write", "read"].into_iter().map(|what| self.fio(what, interrupt)).collect()
     }
 
-    fn fio(&self, what: &str, interrupt: &Interrupt) -> Result<f64> {
+    fn fio(&self, what: &str, interrupt: &InterruptFlag) -> Result<f64> {
         let mut command = Command::new("fio");
         command.args(["--name=fordway", "--bs=1M", "--ioengine=psync", "--end_fsync=1", "--invalidate=1"]);
         command.args([format!("--rw={what}"), format!("--size={}", self.bytes)]);
@@ -115,7 +115,7 @@ impl Disk {
 }
 
 /// MB/s of one connection to `peer`, or without one to this machine by loopback.
-pub(super) fn iperf3(peer: Option<&str>, interrupt: &Interrupt) -> Result<f64> {
+pub(super) fn iperf3(peer: Option<&str>, interrupt: &InterruptFlag) -> Result<f64> {
     let Some(peer) = peer else { return loopback(interrupt) };
     let (host, port) = match peer.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => (host, port),
@@ -129,7 +129,7 @@ pub(super) fn iperf3_how(peer: Option<&str>) -> String {
     format!("iperf3: one TCP connection for {NETWORK_SECONDS} s to {place}, bytes received")
 }
 
-fn loopback(interrupt: &Interrupt) -> Result<f64> {
+fn loopback(interrupt: &InterruptFlag) -> Result<f64> {
     let failed = |error| file_error("looking for", "a free port", error);
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(failed)?;
     let port = free.port().to_string();
@@ -140,7 +140,7 @@ fn loopback(interrupt: &Interrupt) -> Result<f64> {
     client("127.0.0.1", &port, interrupt)
 }
 
-fn client(host: &str, port: &str, interrupt: &Interrupt) -> Result<f64> {
+fn client(host: &str, port: &str, interrupt: &InterruptFlag) -> Result<f64> {
     let mut command = Command::new("iperf3");
     command.args(["--client", host, "--port", port, "--time", NETWORK_SECONDS, "--json"]);
     let done = Tool::start(command, "iperf3")?.finish(interrupt)?;
@@ -189,7 +189,7 @@ impl Tool {
     }
 
     /// Waits until it has said `text` on standard output. Errors: `Unavailable` if it ended without.
-    pub(super) fn await_text(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
             // Asked first: what ends now may say it in between.
             let has_ended = self.has_ended()?;
@@ -202,7 +202,7 @@ impl Tool {
     }
 
     /// Waits until it has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
-    pub(super) fn finish(mut self, interrupt: &Interrupt) -> Result<Done> {
+    pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<Done> {
         while !self.has_ended()? {
             self.pause(interrupt)?;
         }
@@ -224,7 +224,7 @@ impl Tool {
         asked.map(|ended| ended.is_some()).map_err(|e| file_error("waiting for", &self.program, e.into()))
     }
 
-    fn pause(&self, interrupt: &Interrupt) -> Result<()> {
+    fn pause(&self, interrupt: &InterruptFlag) -> Result<()> {
         interrupt.check()?;
         if self.started.elapsed() > LIMIT {
             let why = format!("{} took more than {} s and was ended", self.program, LIMIT.as_secs());
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_it_said_and_used() {
-        let interrupt = Interrupt::default();
+        let interrupt = InterruptFlag::default();
         // More than a pipe holds.
         let script = "i=0; while [ $i -lt 20000 ]; do echo 12345; i=$((i+1)); done";
         let done = Tool::start(shell(script), "dash").unwrap().finish(&interrupt).unwrap();
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn why_it_failed() {
-        let interrupt = Interrupt::default();
+        let interrupt = InterruptFlag::default();
         let failed = Tool::start(shell("echo no disk >&2; exit 3"), "dash").unwrap().finish(&interrupt);
         let error = failed.err().expect("it went well");
         assert!(error.to_string().contains("no disk"), "{error}");
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn ready_and_interrupted() {
-        let interrupt = Interrupt::default();
+        let interrupt = InterruptFlag::default();
         let mut waits = Tool::start(shell("echo ready; exec sleep 60"), "dash").unwrap();
         waits.await_text("ready", &interrupt).unwrap();
         interrupt.raise();

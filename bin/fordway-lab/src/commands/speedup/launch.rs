@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::external::program;
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_netlab::Process;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ pub(super) struct Jobs<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a Launcher,
     ways: Vec<Way>,
-    context: &'a Context,
+    context: &'a CommandContext,
     fordway: PathBuf,
     /// Everything that the launcher and its ranks write for themselves: gone with this.
     scratch: TempDir,
@@ -44,7 +44,7 @@ impl<'a> Jobs<'a> {
         args: &'a SpeedupArgs,
         launcher: &'a Launcher,
         ways: Vec<Way>,
-        context: &'a Context,
+        context: &'a CommandContext,
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
@@ -291,7 +291,7 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
 
 /// Becomes what the launcher asks for, in `network`. As with ssh, the words are the host, which is that
 /// network's, and what a shell there is to run.
-pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<Exit> {
+pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
         return Err(Error::new(ErrorKind::InvalidArgument, "--enter needs a host and what to run there"));
     };

@@ -5,7 +5,7 @@ mod launch;
 
 use std::time::Instant;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Lane, Machine, Run, ns_text, parallel_table};
 use fordway_netlab::setup::{Ends, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use self::launch::{Jobs, Launcher};
 use crate::args::{SpeedupArgs, TimeArg};
 
-pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(table) = &args.check {
         return check_table(table, context);
     }
@@ -45,7 +45,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &Context) -> Result<Exit> {
     let run = describe(&plan, lanes, &outcome, header);
     write(args, &run, &outcome, &fitted)?;
     report(args, &run, &fitted, context)?;
-    Ok(outcome.failures.first().map_or(Exit::Ok, |(_, _, error)| Exit::of(error)))
+    Ok(outcome.failures.first().map_or(CommandExit::Ok, |(_, _, error)| CommandExit::of(error)))
 }
 
 fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
@@ -63,7 +63,7 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<Plan> {
     Ok(Plan { ranks, lanes, repeat: args.repeat, seed: args.seed, time })
 }
 
-fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &Context) -> Result<Outcome> {
+fn drive(plan: &Plan, lanes: &[Lane], jobs: &mut Jobs<'_>, context: &CommandContext) -> Result<Outcome> {
     context.output.start_steps();
     let mut progress = |done, total, lane: usize, ranks| {
         context.output.steps(done, total, format_args!("{} x {ranks}", lanes[lane].name));
@@ -100,7 +100,7 @@ fn write(args: &SpeedupArgs, run: &Run, outcome: &Outcome, fitted: &[Fitted]) ->
     run.write(&args.out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
-fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &Context) -> Result<()> {
+fn report(args: &SpeedupArgs, run: &Run, fitted: &[Fitted], context: &CommandContext) -> Result<()> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -171,7 +171,7 @@ impl Way {
 /// so it must.
 ///
 /// Errors: `InvalidArgument` for names that are none, or come twice; errors of the reference.
-fn bring_up(names: &[String], context: &Context, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
+fn bring_up(names: &[String], context: &CommandContext, warnings: &mut Vec<String>) -> Result<Vec<Way>> {
     if names.len() > 64 {
         return Err(Error::new(ErrorKind::InvalidArgument, "a run has at most 64 set-ups; leave some out"));
     }
@@ -219,7 +219,7 @@ fn networks(name: &str) -> Result<(Carrier, String)> {
 const BUILT_IN: &str = "richter";
 
 /// Answers `Corrupt` if something printed does not follow from the times.
-fn check_table(table: &str, context: &Context) -> Result<Exit> {
+fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
     let text = match table {
         BUILT_IN => RICHTER.to_owned(),
         file => std::fs::read_to_string(file).map_err(|error| file_error("reading", file, error))?,
@@ -240,5 +240,5 @@ fn check_table(table: &str, context: &Context) -> Result<Exit> {
         rows.len()
     ))?;
     // A published table is not ours to fail by.
-    Ok(if wrong == 0 || table == BUILT_IN { Exit::Ok } else { Exit::Corrupt })
+    Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 use fordway_store::{Bucket, ByteRange, Conditions, ETag, GetOptions, Key, ObjectInfo, Store};
 use fordway_sys::without_waiting;
 use fordway_wire::range::parse_range;
-use fordway_wire::sigv4::Authorization;
+use fordway_wire::sigv4::AuthorizationHeader;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
@@ -66,7 +66,7 @@ impl FastLane {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match signature {
             Signature::Header(stated) => {
-                let authorization = Authorization::parse(stated.authorization)?;
+                let authorization = AuthorizationHeader::parse(stated.authorization)?;
                 let user = find(authorization.access_key)?;
                 let verifier = &user.keys.as_ref()?.verifier;
                 verifier.has_signed(head, *stated, &authorization).then_some(user)
@@ -291,7 +291,7 @@ mod tests {
         /// A request with these headers signed, and further text in its head that is not.
         fn head(&self, start: &str, headers: &[(&str, &str)], further: &str) -> String {
             let time = SystemTime::now();
-            let date = fordway_wire::date::Utc::from(time).amz_date();
+            let date = fordway_wire::date::UtcTime::from(time).amz_date();
             let own = [("host", "h"), ("x-amz-content-sha256", UNSIGNED_PAYLOAD), ("x-amz-date", &date)];
             let mut all = [headers, &own].concat();
             all.sort_unstable();

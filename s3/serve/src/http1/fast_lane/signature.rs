@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use fordway_wire::date::parse_amz_date;
-use fordway_wire::sigv4::{Authorization, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{AuthorizationHeader, MAX_EXPIRES_S, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 use percent_encoding::percent_decode_str;
 
 use crate::Identity;
@@ -41,7 +41,7 @@ impl Verifier {
         &self,
         head: &Head<'_>,
         stated: Stated<'_>,
-        authorization: &Authorization<'_>,
+        authorization: &AuthorizationHeader<'_>,
     ) -> bool {
         let is_for_us = self.is_for_us(authorization);
         let is_body_covered = stated.payload_hash == UNSIGNED_PAYLOAD || stated.payload_hash == EMPTY_HASH;
@@ -85,7 +85,7 @@ impl Verifier {
         self.verifies(&authorization, stated.amz_date, &request)
     }
 
-    fn is_for_us(&self, authorization: &Authorization<'_>) -> bool {
+    fn is_for_us(&self, authorization: &AuthorizationHeader<'_>) -> bool {
         authorization.access_key == self.identity.access_key
             && authorization.service == "s3"
             && is_region(authorization.region)
@@ -93,11 +93,11 @@ impl Verifier {
 
     fn verifies(
         &self,
-        authorization: &Authorization<'_>,
+        authorization: &AuthorizationHeader<'_>,
         amz_date: &str,
         request: &SignedRequest<'_>,
     ) -> bool {
-        let Authorization { day, region, service, signature, .. } = *authorization;
+        let AuthorizationHeader { day, region, service, signature, .. } = *authorization;
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = keys.iter().find(|known| known.day == day && known.region == region) {
             return known.key.verifies(signature, amz_date, request);
@@ -174,13 +174,20 @@ impl<'h> Presigned<'h> {
     }
 
     /// Who signs, and what; `None` for a credential that is none.
-    pub(super) fn authorization(&self) -> Option<Authorization<'_>> {
+    pub(super) fn authorization(&self) -> Option<AuthorizationHeader<'_>> {
         let mut scope = self.credential.split('/');
         let [access_key, day, region, service, end] =
             std::array::from_fn(|_| scope.next().unwrap_or_default());
         let is_whole = end == "aws4_request" && scope.next().is_none();
         let (signed_headers, signature) = (&*self.signed_headers, self.signature);
-        is_whole.then_some(Authorization { access_key, day, region, service, signed_headers, signature })
+        is_whole.then_some(AuthorizationHeader {
+            access_key,
+            day,
+            region,
+            service,
+            signed_headers,
+            signature,
+        })
     }
 
     /// Whether it was made on `day`, and holds by now and still.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_http::Response;
+use fordway_http::HttpResponse;
 use fordway_load::pingpong::RETRIES;
 use fordway_measure::{Connections, Shuffle, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
@@ -205,7 +205,7 @@ impl Siege {
 }
 
 /// What ping said to a message that it has not.
-fn refused(response: &mut Response) -> Failure {
+fn refused(response: &mut HttpResponse) -> Failure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();
     let said = String::from_utf8_lossy(&said).trim().to_owned();

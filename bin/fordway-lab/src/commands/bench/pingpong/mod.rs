@@ -7,7 +7,7 @@ mod setups;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_command::{Context, Exit};
+use fordway_command::{CommandContext, CommandExit};
 use fordway_measure::{Clock, Machine, Records, Run, SCHEMA, SCHEMA_VERSION, Shuffle, load_table};
 use fordway_netlab::setup::{Running, Setup, Side};
 use fordway_store::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ use self::load::{Point, Range, Siege, Sizes, points};
 use self::setups::{Lane, wire};
 use crate::args::{PingpongBenchArgs, PolicyArg, ScaleArg};
 
-pub(super) fn run(args: &PingpongBenchArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.list {
         return list(context);
     }
@@ -88,7 +88,7 @@ impl std::fmt::Display for Listed {
     }
 }
 
-fn list(context: &Context) -> Result<Exit> {
+fn list(context: &CommandContext) -> Result<CommandExit> {
     for setup in Setup::all()? {
         let missing =
             setup.missing().iter().map(|need| format!("{} of {}", need.program, need.package)).collect();
@@ -98,7 +98,7 @@ fn list(context: &Context) -> Result<Exit> {
         let Setup { name, description, .. } = setup;
         context.output.record(&Listed { name, description, missing, unset, emulated })?;
     }
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
 /// What is measured.
@@ -113,7 +113,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     /// Measures all combinations in each round, in random order, and for each of them all set-ups, likewise.
-    fn measure(&self, lanes: &[Lane], context: &Context) -> Result<Measured> {
+    fn measure(&self, lanes: &[Lane], context: &CommandContext) -> Result<Measured> {
         let clock = Clock::start();
         let mut measured = Measured::new(self.points.len(), lanes.len());
         let mut random = Shuffle::new(self.seed);
@@ -153,7 +153,7 @@ impl Task<'_> {
         point: &Point,
         place: Place,
         clock: Clock,
-        context: &Context,
+        context: &CommandContext,
     ) -> Result<Block> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
@@ -217,7 +217,7 @@ struct Facts<'a> {
 
 impl Facts<'_> {
     /// Prints the table, and writes the run where that was asked for.
-    fn report(self, lanes: &[Lane], measured: Measured, context: &Context) -> Result<Exit> {
+    fn report(self, lanes: &[Lane], measured: Measured, context: &CommandContext) -> Result<CommandExit> {
         let args = self.args;
         let (run, records) = self.run(lanes, measured);
         for summary in &run.summaries {
@@ -359,13 +359,13 @@ fn described(lane: &Lane) -> Value {
 }
 
 /// A set-up that was named and is not there is a failure; one of the usual ones is not.
-fn exit(args: &PingpongBenchArgs, lanes: &[Lane], run: &Run) -> Exit {
+fn exit(args: &PingpongBenchArgs, lanes: &[Lane], run: &Run) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
     let is_missing = !args.setup.is_empty() && lanes.iter().any(|lane| lane.running.is_err());
     match (nothing_succeeded, failed || is_missing) {
-        (true, _) => Exit::Unavailable,
-        (false, true) => Exit::Failure,
-        (false, false) => Exit::Ok,
+        (true, _) => CommandExit::Unavailable,
+        (false, true) => CommandExit::Failure,
+        (false, false) => CommandExit::Ok,
     }
 }

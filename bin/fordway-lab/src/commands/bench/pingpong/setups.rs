@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fordway_command::Context;
+use fordway_command::CommandContext;
 use fordway_netlab::setup::{Ground, Programs, Running, Setup, Wire};
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -80,7 +80,11 @@ fn setups_word(word: &str) -> bool {
 }
 
 /// Brings all up, one after the other. Errors: only a request to stop; what fails is told of its lane.
-pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &Context) -> Result<Vec<Lane>> {
+pub(super) fn bring_up(
+    args: &PingpongBenchArgs,
+    setups: Vec<Setup>,
+    context: &CommandContext,
+) -> Result<Vec<Lane>> {
     let total = setups.len() as u64;
     let mut lanes = Vec::new();
     for (done, setup) in setups.into_iter().enumerate() {
@@ -98,7 +102,7 @@ pub(super) fn bring_up(args: &PingpongBenchArgs, setups: Vec<Setup>, context: &C
 }
 
 /// Once for each window, because connections that are there keep the window that they began with.
-fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &Context) -> Result<Vec<Running>> {
+fn bring_up_one(args: &PingpongBenchArgs, setup: &Setup, context: &CommandContext) -> Result<Vec<Running>> {
     let programs = programs(args, setup)?;
     let stop = || context.interrupt.is_raised();
     let one = |window| {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_command::{Context, Exit, file_error};
+use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_measure::{Lane, Machine, Run, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
@@ -25,7 +25,7 @@ use crate::args::{TransportArg, TransportArgs};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
 
-pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
+pub(super) fn run(args: &TransportArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(address) = args.follow {
         return follow_at(address);
     }
@@ -56,12 +56,12 @@ pub(super) fn run(args: &TransportArgs, context: &Context) -> Result<Exit> {
 }
 
 /// The other side of a bare TCP connection, in a process of its own so that its CPU time is its own too.
-fn follow_at(address: SocketAddr) -> Result<Exit> {
+fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
-    Ok(Exit::Ok)
+    Ok(CommandExit::Ok)
 }
 
-fn measure(plan: &Plan, transports: &mut Transports, context: &Context) -> Result<Outcome> {
+fn measure(plan: &Plan, transports: &mut Transports, context: &CommandContext) -> Result<Outcome> {
     context.output.start_steps();
     let mut progress = |at: Progress| context.output.steps(at.done, at.total, &at.phase);
     let outcome = drive(plan, transports.all(), context.interrupt.flag(), &mut progress);
@@ -78,7 +78,7 @@ fn parameters(args: &TransportArgs) -> serde_json::Map<String, serde_json::Value
     parameters
 }
 
-fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
+fn report(args: &TransportArgs, run: &Run, context: &CommandContext) -> Result<CommandExit> {
     for summary in &run.summaries {
         context.output.row(summary)?;
     }
@@ -94,7 +94,7 @@ fn report(args: &TransportArgs, run: &Run, context: &Context) -> Result<Exit> {
         commands::write_page(&args.setting.out, context)?;
     }
     let is_wrong = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if is_wrong { Exit::Corrupt } else { Exit::Ok })
+    Ok(if is_wrong { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
 /// The bucket of the messages.

@@ -12,8 +12,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use fordway_store::{Bucket, ETag, ErrorKind, Expected, GetOptions, Key, PutOptions, PutResult, Result};
-use fordway_wire::node::{self, Committed, Flags, Header, Inbox, ReadDone, Reply, Sent, take_reply};
+use fordway_store::{
+    Bucket, ETag, ErrorKind, ExpectedContent, GetOptions, Key, PutOptions, PutResult, Result,
+};
+use fordway_wire::node::{
+    self, CommitResponse, ContentDelivery, FrameBuffer, FrameHeader, NodeResponse, ReadResponse,
+    ResponseFlags, take_reply,
+};
 use fordway_workload::ledger::Rung;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -423,11 +428,11 @@ pub(in crate::commands::ledger) struct NodeFrames {
     key: Key,
     read: GetOptions,
     write: PutOptions,
-    expected: Expected,
-    made: Committed,
+    expected: ExpectedContent,
+    made: CommitResponse,
     size_bytes: u64,
     out: Vec<u8>,
-    inbox: Inbox,
+    inbox: FrameBuffer,
 }
 
 impl NodeFrames {
@@ -440,11 +445,11 @@ impl NodeFrames {
             key: Key::new(operation.name(0))?,
             read: GetOptions::default(),
             write: PutOptions::default(),
-            expected: Expected::default(),
-            made: Committed { made, has_spare: true },
+            expected: ExpectedContent::default(),
+            made: CommitResponse { made, has_spare: true },
             size_bytes: 0,
             out: Vec::new(),
-            inbox: Inbox::default(),
+            inbox: FrameBuffer::default(),
         })
     }
 
@@ -481,25 +486,25 @@ impl NodeFrames {
 
     fn put_reply(&mut self) {
         self.out.clear();
-        let flags = Flags::default();
+        let flags = ResponseFlags::default();
         match self.operation {
             Operation::Get => {
-                let sent = Sent::Descriptor(0, self.size_bytes);
-                let answer = ReadDone { size: self.size_bytes, sent };
-                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+                let sent = ContentDelivery::Descriptor(0, self.size_bytes);
+                let answer = ReadResponse { size: self.size_bytes, sent };
+                NodeResponse { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
             }
             Operation::Put if self.is_whole() => {
-                Reply { id: 1, flags, answer: Ok(&self.made.made), body_bytes: 0 }.put(&mut self.out);
+                NodeResponse { id: 1, flags, answer: Ok(&self.made.made), body_bytes: 0 }.put(&mut self.out);
             }
             Operation::Put => {
                 let answer = Some(self.made.clone());
-                Reply { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
+                NodeResponse { id: 1, flags, answer: Ok(&answer), body_bytes: 0 }.put(&mut self.out);
             }
         }
     }
 
     /// What was written, as it is read.
-    fn arrive(&mut self) -> Result<Header> {
+    fn arrive(&mut self) -> Result<FrameHeader> {
         let room = self.inbox.room();
         room[..self.out.len()].copy_from_slice(&self.out);
         self.inbox.filled(self.out.len());
@@ -518,9 +523,9 @@ impl NodeFrames {
         let header = self.arrive()?;
         let frame = self.inbox.frame(&header).ok_or(ErrorKind::Internal)?;
         match self.operation {
-            Operation::Get => drop(black_box(take_reply::<ReadDone>(&frame)?)),
+            Operation::Get => drop(black_box(take_reply::<ReadResponse>(&frame)?)),
             Operation::Put if self.is_whole() => drop(black_box(take_reply::<PutResult>(&frame)?)),
-            Operation::Put => drop(black_box(take_reply::<Option<Committed>>(&frame)?)),
+            Operation::Put => drop(black_box(take_reply::<Option<CommitResponse>>(&frame)?)),
         }
         self.inbox.consume(header.frame_bytes());
         Ok(())

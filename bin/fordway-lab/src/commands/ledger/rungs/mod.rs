@@ -9,7 +9,9 @@ pub(super) mod storage;
 use std::hint::black_box;
 
 use bytes::Bytes;
-use fordway_store::{Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Result};
+use fordway_store::{
+    Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
+};
 use fordway_wire::sigv4::payload_hash;
 use fordway_workload::ledger::Rung;
 
@@ -133,9 +135,9 @@ impl Digest {
     /// MD5, which the gateway makes ETags of.
     pub(super) fn md5(contents: &Contents) -> Self {
         Digest::new(contents, |bytes| {
-            let mut hasher = Hasher::new(ETagPolicy::Md5, false, None);
+            let mut hasher = ContentHasher::new(ETagPolicy::Md5, false, None);
             hasher.update(bytes);
-            let _ = black_box(hasher.finish(&Expected::default()));
+            let _ = black_box(hasher.finish(&ExpectedContent::default()));
         })
     }
 

@@ -17,7 +17,7 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Key, MemoryStore, Objects, PutOptions,
     Result,
 };
-use fordway_wire::sigv4::{Authorization, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
+use fordway_wire::sigv4::{AuthorizationHeader, SignedRequest, SigningKey, UNSIGNED_PAYLOAD};
 use fordway_workload::ledger::Rung;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
@@ -232,7 +232,7 @@ impl Verify {
             headers: &headers,
             payload_hash: UNSIGNED_PAYLOAD,
         };
-        Authorization::parse(&self.authorization)
+        AuthorizationHeader::parse(&self.authorization)
             .is_some_and(|stated| self.key.verifies(stated.signature, date, &request))
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fordway_command::file_error;
 use fordway_netlab::setup::Ends;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Wait, receive_with_descriptor, send_all, send_unpaced_on_loopback};
+use fordway_sys::{WaitMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::Rung;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -184,7 +184,7 @@ impl Rung for Unix {
             let room = &mut self.inbox[self.trip.received..];
             let socket = &self.socket;
             let received = match self.trip.order.form {
-                Form::Descriptor => receive_with_descriptor(socket, room, Wait::Yes),
+                Form::Descriptor => receive_with_descriptor(socket, room, WaitMode::Yes),
                 _ => self.lookout.wait(|wait| receive_with_descriptor(socket, &mut *room, wait)),
             };
             let (count, descriptor) = received.map_err(failed)?;

@@ -1,7 +1,7 @@
 //! Ways that read, and ways that write: each of these puts a new object in place of one that was deleted just before,
 //! outside of the time.
 
-use fordway_http::Version;
+use fordway_http::HttpVersion;
 use fordway_posix::Durability;
 use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
@@ -158,7 +158,7 @@ impl Ladder {
             Ok(Box::new(Layer::new(Operation::Get, &site.bucket, &site.contents)?))
         })?;
         self.http2_rungs(site, &request)?;
-        let gateway = Ladder::gateway(site.root)?.asked_in(Version::Http2);
+        let gateway = Ladder::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
             Path::new("http2 get")
