@@ -85,14 +85,14 @@ fn stop_on_signals(interrupt: InterruptFlag) {
 fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
     let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
-    let options = fordway_lanes::Options {
+    let options = fordway_lanes::LaneOptions {
         endpoint: global.endpoint.clone(),
         profile: global.profile.clone(),
         region: global.region.clone(),
         ..Default::default()
     };
     let open = move |endpoint: Option<&str>| match endpoint {
-        Some(endpoint) => fordway_lanes::open(&fordway_lanes::Options {
+        Some(endpoint) => fordway_lanes::open(&fordway_lanes::LaneOptions {
             endpoint: Some(endpoint.to_owned()),
             ..options.clone()
         }),

@@ -220,13 +220,13 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
         return Ok(lane.clone());
     }
     let timeout = (settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms.into()));
-    let credentials = settings.keys.clone().map(|keys| s3::Credentials::Keys {
+    let credentials = settings.keys.clone().map(|keys| s3::S3Credentials::Keys {
         access_key: keys.access_key,
         secret_key: keys.secret_key,
         session_token: keys.session_token,
         source: "access_key of the options".to_owned(),
     });
-    let options = fordway_lanes::Options {
+    let options = fordway_lanes::LaneOptions {
         endpoint: settings.endpoint.clone(),
         timeout,
         credentials,

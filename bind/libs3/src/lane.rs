@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 use std::time::Duration;
 
-use fordway_client::s3::{Addressing, Credentials};
-use fordway_lanes::{Lane, Options};
+use fordway_client::s3::{BucketAddressing, S3Credentials};
+use fordway_lanes::{Lane, LaneOptions};
 use fordway_store::{Bucket, Result};
 use fordway_sys::ProcessIdentity;
 
@@ -144,7 +144,7 @@ impl LaneAddress<&str> {
     }
 
     /// What the lanes call it.
-    fn options(&self) -> Options {
+    fn options(&self) -> LaneOptions {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
             true => host.to_owned(),
@@ -153,17 +153,25 @@ impl LaneAddress<&str> {
         let credentials = self.access_key.zip(self.secret_key).map(|(access_key, secret_key)| {
             let session_token = self.token.map(str::to_owned);
             let source = "the program's bucket context".to_owned();
-            Credentials::Keys {
+            S3Credentials::Keys {
                 access_key: access_key.to_owned(),
                 secret_key: secret_key.to_owned(),
                 session_token,
                 source,
             }
         });
-        let addressing = if self.is_virtual_host { Addressing::VirtualHost } else { Addressing::Path };
+        let addressing =
+            if self.is_virtual_host { BucketAddressing::VirtualHost } else { BucketAddressing::Path };
         let region = self.region.map(str::to_owned);
         let timeout = (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()));
-        Options { timeout, endpoint, region, credentials, addressing: Some(addressing), ..Default::default() }
+        LaneOptions {
+            timeout,
+            endpoint,
+            region,
+            credentials,
+            addressing: Some(addressing),
+            ..Default::default()
+        }
     }
 }
 

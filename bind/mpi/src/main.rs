@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use fordway_lanes::Options;
+use fordway_lanes::LaneOptions;
 use fordway_measure::{Clock, Lane, Machine, Run};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::bench::{Header, LaneResults, Setting, Workload, describe};
@@ -160,7 +160,7 @@ fn open(setting: &Setting) -> Result<Vec<Site>> {
             sites.push(Site::files(Path::new(place), setting.name.clone()));
             continue;
         }
-        let options = Options { endpoint: Some(place.clone()), ..Options::default() };
+        let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };

@@ -29,7 +29,7 @@ use crate::listing::{EntryIterator, PyBucketInfo, VersionIterator};
 #[pyfunction]
 #[pyo3(signature = (endpoint=None))]
 pub(crate) fn open(py: Python<'_>, endpoint: Option<String>) -> PyResult<PyStore> {
-    let options = fordway_lanes::Options { endpoint: endpoint.clone(), ..Default::default() };
+    let options = fordway_lanes::LaneOptions { endpoint: endpoint.clone(), ..Default::default() };
     let lane = without_interpreter(py, || fordway_lanes::open(&options))?;
     Ok(PyStore { inner: lane.store, endpoint })
 }

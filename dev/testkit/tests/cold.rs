@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{Bucket, ByteRange, ErrorKind, GetOptions, Key, Objects, PutOptions};
@@ -17,7 +17,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
@@ -25,7 +25,7 @@ fn what_has_to_be_waited_for_arrives_whole() {
 
     // A gateway in front of the first one: what it sends is still arriving when it begins.
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let second =
         Gateway::bind(Users::one(identity, Arc::new(client.clone())), config).unwrap().spawn().unwrap();

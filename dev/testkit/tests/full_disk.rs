@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
@@ -137,7 +137,7 @@ fn the_node_lane_empties_a_disk_without_inodes() {
 fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =
         Gateway::bind(Users::one(identity, store), GatewayConfig::new(listen)).unwrap().spawn().unwrap();
@@ -171,7 +171,7 @@ fn a_connection_survives_a_full_disk() {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     store.create_bucket(&Bucket::new("bucket").unwrap()).unwrap();
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     // With one connection allowed, a second would wait for ever.
     let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen) };

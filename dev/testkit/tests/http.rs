@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store, Signature};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store, SignatureVersion};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Tls, Users};
@@ -15,17 +15,21 @@ use fordway_testkit::model;
 use proptest::prelude::*;
 
 fn open() -> StoreFixture {
-    open_with(Signature::V4, HttpVersion::Http1, None)
+    open_with(SignatureVersion::V4, HttpVersion::Http1, None)
 }
 
-fn open_with(signature: Signature, http: HttpVersion, certificate: Option<Certificate>) -> StoreFixture {
+fn open_with(
+    signature: SignatureVersion,
+    http: HttpVersion,
+    certificate: Option<Certificate>,
+) -> StoreFixture {
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    let signature_v2 = signature == Signature::V2;
+    let signature_v2 = signature == SignatureVersion::V2;
     let tls = certificate.as_ref().map(Certificate::load);
     let config = GatewayConfig { signature_v2, tls, ..GatewayConfig::new(listen) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
@@ -66,14 +70,14 @@ fordway_testkit::conformance_suite!(open());
 mod signed_by_version_2 {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V2, HttpVersion::Http1, None));
+    fordway_testkit::conformance_suite!(open_with(SignatureVersion::V2, HttpVersion::Http1, None));
 }
 
 mod over_tls {
     use super::*;
 
     fordway_testkit::conformance_suite!(open_with(
-        Signature::V4,
+        SignatureVersion::V4,
         HttpVersion::Http1,
         Some(Certificate::new())
     ));
@@ -82,14 +86,14 @@ mod over_tls {
 mod over_http2 {
     use super::*;
 
-    fordway_testkit::conformance_suite!(open_with(Signature::V4, HttpVersion::Http2, None));
+    fordway_testkit::conformance_suite!(open_with(SignatureVersion::V4, HttpVersion::Http2, None));
 }
 
 mod over_http2_and_tls {
     use super::*;
 
     fordway_testkit::conformance_suite!(open_with(
-        Signature::V4,
+        SignatureVersion::V4,
         HttpVersion::Http2,
         Some(Certificate::new())
     ));
@@ -103,7 +107,7 @@ fn the_version_asked_for_is_spoken() {
     {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let mut config = S3Config { http, ..S3Config::new(endpoint, "r", Credentials::Anonymous) };
+        let mut config = S3Config { http, ..S3Config::new(endpoint, "r", S3Credentials::Anonymous) };
         config.max_retries = 0;
         let asked = std::thread::spawn(move || S3Store::new(config).unwrap().list_buckets());
         let mut said = [0; 16];
@@ -122,7 +126,7 @@ fn an_idle_http2_connection_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let mut config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     config.header_timeout = Duration::from_secs(1);
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, OpenStore, RunningGateway, Users};
 use fordway_store::{
@@ -53,7 +53,7 @@ impl Ground {
 
     fn client(&self, name: &str) -> S3Store {
         let endpoint = format!("http://{}", self.gateway.local_addr());
-        S3Store::new(S3Config::new(&endpoint, "us-east-1", Credentials::keys(name, "secret", "this test")))
+        S3Store::new(S3Config::new(&endpoint, "us-east-1", S3Credentials::keys(name, "secret", "this test")))
             .unwrap()
     }
 
@@ -87,7 +87,7 @@ mod as_a_user_of_the_file {
         let config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
         let endpoint = format!("http://{}", gateway.local_addr());
-        let keys = Credentials::keys("bob", "secret", "this test");
+        let keys = S3Credentials::keys("bob", "secret", "this test");
         let client = S3Store::new(S3Config::new(&endpoint, "us-east-1", keys)).unwrap();
         StoreFixture::new(client, (gateway, dir))
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
@@ -39,7 +39,7 @@ fn http() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let behind = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let credentials = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
     let gateway =
         Gateway::bind(Users::one(identity, behind), GatewayConfig::new(listen)).unwrap().spawn().unwrap();

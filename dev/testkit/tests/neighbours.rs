@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, RunningGateway, Users};
 use fordway_store::{
@@ -46,7 +46,7 @@ fn serve() -> Served {
     config.threads = 1;
     let users = Users::one(identity.clone(), Arc::new(store));
     let gateway = Gateway::bind(users, config).unwrap().spawn().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let client =
         S3Store::new(S3Config::new(format!("http://{}", gateway.local_addr()), "us-east-1", keys)).unwrap();
     Served { client, identity, gateway, _dir: dir, bucket, key, upload }

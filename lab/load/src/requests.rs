@@ -8,7 +8,7 @@ use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::range::format_range;
 use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
 
-use fordway_client::s3::{Signer, Unsigned};
+use fordway_client::s3::{RequestSigner, UnsignedRequest};
 use fordway_http::Origin;
 
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
@@ -53,7 +53,7 @@ pub struct RequestPlan {
     /// The bytes that GET asks for, where not all.
     pub range: Option<ByteRange>,
     /// Signs every request, where given.
-    pub signer: Option<Signer>,
+    pub signer: Option<RequestSigner>,
 }
 
 /// Requests, one after the other. Shared between threads.
@@ -190,7 +190,7 @@ impl Requests {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         // Hashing bodies would be most of what a client does; TCP and TLS have checksums of their own.
         let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
-        let request = Unsigned { method, path, query, host, headers: &[], payload_hash };
+        let request = UnsignedRequest { method, path, query, host, headers: &[], payload_hash };
         signer.sign(&request, SystemTime::now(), add);
     }
 }

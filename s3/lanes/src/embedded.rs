@@ -8,12 +8,12 @@ use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 
 /// Where the store lies, and how it is to behave.
 #[derive(Clone, Debug)]
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedEndpoint {
     pub(crate) root: PathBuf,
     pub(crate) config: PosixConfig,
 }
 
-impl Embedded {
+impl EmbeddedEndpoint {
     /// The store at `path` behind `file://`, with its query. A `?` in a directory's name needs a bare
     /// path as the endpoint. Errors: `InvalidArgument` for an option that is not known.
     pub(crate) fn parse(path: &str) -> Result<Self> {
@@ -22,12 +22,12 @@ impl Embedded {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             set(&mut config, option)?;
         }
-        Ok(Embedded { root: root.into(), config })
+        Ok(EmbeddedEndpoint { root: root.into(), config })
     }
 
     /// The store at `root`, with the defaults.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
-        Embedded { root: root.into(), config: PosixConfig::default() }
+        EmbeddedEndpoint { root: root.into(), config: PosixConfig::default() }
     }
 }
 
@@ -59,16 +59,20 @@ mod tests {
 
     #[test]
     fn options_are_set_and_misspelt_ones_refused() {
-        let found = Embedded::parse("/a b?durability=full&etag=md5&conditions=none-match-only").unwrap();
+        let found =
+            EmbeddedEndpoint::parse("/a b?durability=full&etag=md5&conditions=none-match-only").unwrap();
         assert_eq!(found.root, PathBuf::from("/a b"));
         assert_eq!(found.config.durability, Durability::Full);
         assert_eq!(found.config.etag_policy, ETagPolicy::Md5);
         assert!(!found.config.if_match);
-        assert_eq!(Embedded::parse("/a?consistency=strong").unwrap().config.consistency, Consistency::Strong);
-        let plain = Embedded::parse("/a").unwrap().config;
+        assert_eq!(
+            EmbeddedEndpoint::parse("/a?consistency=strong").unwrap().config.consistency,
+            Consistency::Strong
+        );
+        let plain = EmbeddedEndpoint::parse("/a").unwrap().config;
         assert!(plain.if_match && plain.durability == Durability::None);
         for bad in ["durabilty=full", "durability=FULL", "durability", "etag=", "x"] {
-            let refused = Embedded::parse(&format!("/a?{bad}")).unwrap_err();
+            let refused = EmbeddedEndpoint::parse(&format!("/a?{bad}")).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
         }
     }

@@ -64,7 +64,7 @@ requests! {
     5 HeadBucket { bucket: Cow<'a, Bucket> }
     /// `delete_bucket`.
     6 DeleteBucket { bucket: Cow<'a, Bucket> }
-    /// `versioning`. Reply: `Versioning`.
+    /// `versioning`. Reply: `VersioningState`.
     7 Versioning { bucket: Cow<'a, Bucket> }
     /// `set_versioning`.
     8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: VersioningState }
@@ -103,13 +103,13 @@ requests! {
     23 Tags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>> }
     /// `set_tags`.
     24 SetTags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, tags: Cow<'a, Tags> }
-    /// `delete`. Reply: `Deleted`.
+    /// `delete`. Reply: `DeleteResult`.
     25 Delete { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, DeleteOptions> }
-    /// `delete_many`. Reply: list of results of `Deleted`.
+    /// `delete_many`. Reply: list of results of `DeleteResult`.
     26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `copy`. Reply: `PutResult`.
     27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
-    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `Listing`.
+    /// `list`, at most [`super::PAGE_ENTRIES_MAX`] entries. Reply: `ObjectListing`.
     28 List { bucket: Cow<'a, Bucket>, query: Cow<'a, ListQuery> }
     /// `list_versions`, as many. Reply: `VersionListing`.
     29 ListVersions { bucket: Cow<'a, Bucket>, query: Cow<'a, VersionsQuery> }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_netlab::setup::End;
 use fordway_posix::Durability;
@@ -128,7 +128,7 @@ impl GatewayProcess {
                 certificate,
                 version,
             } => {
-                let keys = Credentials::keys(access_key, secret_key, "this run");
+                let keys = S3Credentials::keys(access_key, secret_key, "this run");
                 let mut config = S3Config::new(endpoint, "us-east-1", keys);
                 config.http = *version;
                 if let Some(certificate) = certificate {

@@ -81,7 +81,7 @@ exported! {
     ) -> StatusNumber {
         status_of(|| {
             // SAFETY: the caller vouches for the document, two buffers of 128 bytes, the number, and
-            // room for 100 grants, which is the most that `Acl` holds.
+            // room for 100 grants, which is the most that `AccessControlList` holds.
             unsafe {
                 let acl = AccessControlList::read(text(document)?.unwrap_or_default().as_bytes())?;
                 write_text(owner_id, MAX_OWNER_BYTES, &acl.owner_id);

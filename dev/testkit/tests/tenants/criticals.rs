@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{Gateway, GatewayConfig, Identity, Users};
 use fordway_store::{
@@ -268,7 +268,7 @@ fn a_completion_publishes_no_file_that_a_record_names() {
     fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     let store = PosixStore::open(&root, PosixConfig::default()).unwrap();
     let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "this test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "this test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, std::sync::Arc::new(store.clone())), config);
     let gateway = gateway.unwrap().spawn().unwrap();

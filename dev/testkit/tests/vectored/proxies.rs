@@ -156,7 +156,7 @@ fn objects_are_read_by_way_of_a_proxy() {
         let (proxy, server) = (with_login(), origin());
         let host = name(&server);
         let endpoint = format!("http://{host}");
-        let keys = s3::Credentials::keys("AK", "SK", "the test");
+        let keys = s3::S3Credentials::keys("AK", "SK", "the test");
         let mut config = S3Config { http, max_retries: 0, ..S3Config::new(endpoint, "r", keys) };
         config.proxies = by(&proxy, "");
         let store = S3Store::new(config).unwrap();

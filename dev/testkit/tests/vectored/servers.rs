@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::vector::RemoteFile;
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
@@ -170,7 +170,7 @@ fn our_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());

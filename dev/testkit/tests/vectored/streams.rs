@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteFile, RemoteReader};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
@@ -280,7 +280,7 @@ fn our_gateway_by_http2() {
 fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway) {
     let store = Arc::new(PosixStore::open(root, PosixConfig::default()).unwrap());
     let identity = Identity::generate().unwrap();
-    let keys = Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
+    let keys = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let tls = certificate.map(|dir| {
         let (cert, key) = certify(dir);
         Tls::load(&cert, &key).unwrap()

@@ -14,20 +14,20 @@ use fordway_store::{
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::node::connection::NodeAddress;
-use crate::node::session::{Call, Session};
-use crate::node::write::{NodeWriter, Target, What};
+use crate::node::session::{NodeCall, NodeSession};
+use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
 /// A directory behind a gateway. Clones share connections; threads use one each at a time.
 #[derive(Clone)]
 pub struct NodeStore {
-    session: Arc<Session>,
+    session: Arc<NodeSession>,
 }
 
 impl NodeStore {
     /// A store at `address`; nothing is connected yet.
     pub fn new(address: NodeAddress) -> Self {
-        NodeStore { session: Arc::new(Session::new(address)) }
+        NodeStore { session: Arc::new(NodeSession::new(address)) }
     }
 
     /// The gateway's counters by name; a name says its unit (`_bytes`, `_s`), or it is a number of
@@ -37,22 +37,22 @@ impl NodeStore {
     }
 }
 
-fn on_service(operation: &'static str) -> Call<'static> {
-    Call { operation, bucket: "", key: "", is_idempotent: true }
+fn on_service(operation: &'static str) -> NodeCall<'static> {
+    NodeCall { operation, bucket: "", key: "", is_idempotent: true }
 }
 
-fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> Call<'c> {
-    Call { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
+fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> NodeCall<'c> {
+    NodeCall { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
 }
 
-fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> Call<'c> {
-    Call { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
+fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> NodeCall<'c> {
+    NodeCall { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
 }
 
-impl Call<'_> {
+impl NodeCall<'_> {
     /// What finds its own work done if it is asked for twice.
     fn once(self) -> Self {
-        Call { is_idempotent: false, ..self }
+        NodeCall { is_idempotent: false, ..self }
     }
 
     fn once_if(self, only_once: bool) -> Self {
@@ -91,8 +91,8 @@ impl Objects for NodeStore {
     /// Holds up to 128 KiB in memory. A missing bucket is found when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
-        let what = What::Object(options.clone());
-        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        let what = WriteKind::Object(options.clone());
+        let target = WriteTarget { bucket: bucket.clone(), key: key.clone(), what };
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
@@ -272,8 +272,8 @@ impl MultipartUploads for NodeStore {
         options: &PartOptions,
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number).map_err(|error| on_object("put part", bucket, key).named(error))?;
-        let what = What::Part(upload.clone(), number, options.clone());
-        let target = Target { bucket: bucket.clone(), key: key.clone(), what };
+        let what = WriteKind::Part(upload.clone(), number, options.clone());
+        let target = WriteTarget { bucket: bucket.clone(), key: key.clone(), what };
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
-use crate::s3::Credentials;
-use crate::s3::credentials::Profile;
+use crate::s3::S3Credentials;
+use crate::s3::credentials::CredentialProfile;
 use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 
 const DEFAULT_REGION: &str = "us-east-1";
@@ -13,7 +13,7 @@ const DEFAULT_PART_BYTES: usize = 8 * 1024 * 1024;
 
 /// Where a bucket's name goes in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Addressing {
+pub enum BucketAddressing {
     /// Into the host name at AWS, into the path everywhere else.
     #[default]
     Auto,
@@ -25,7 +25,7 @@ pub enum Addressing {
 
 /// How requests are signed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Signature {
+pub enum SignatureVersion {
     /// [`fordway_wire::sigv4`].
     #[default]
     V4,
@@ -33,12 +33,12 @@ pub enum Signature {
     V2,
 }
 
-impl Signature {
+impl SignatureVersion {
     /// By the names that the AWS configuration file has for them. Errors: `InvalidArgument`.
     fn named(name: &str) -> Result<Self> {
         match name {
-            "s3v4" => Ok(Signature::V4),
-            "s3" => Ok(Signature::V2),
+            "s3v4" => Ok(SignatureVersion::V4),
+            "s3" => Ok(SignatureVersion::V2),
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!("the signature version {other:?} is none; say s3v4, or s3 for version 2"),
@@ -55,11 +55,11 @@ pub struct S3Config {
     /// The region that requests are signed for.
     pub region: String,
     /// Who signs.
-    pub credentials: Credentials,
+    pub credentials: S3Credentials,
     /// How; `FORDWAY_SIGNATURE_VERSION` or the profile's `s3.signature_version`.
-    pub signature: Signature,
+    pub signature: SignatureVersion,
     /// Where the bucket's name goes.
-    pub addressing: Addressing,
+    pub addressing: BucketAddressing,
     /// Which HTTP is spoken; `FORDWAY_HTTP_VERSION`, `1.1` or `2`.
     pub http: HttpVersion,
     /// How long to wait.
@@ -87,13 +87,13 @@ pub struct S3Config {
 
 impl S3Config {
     /// The defaults for a service.
-    pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: Credentials) -> Self {
+    pub fn new(endpoint: impl Into<String>, region: impl Into<String>, credentials: S3Credentials) -> Self {
         S3Config {
             endpoint: endpoint.into(),
             region: region.into(),
             credentials,
-            signature: Signature::V4,
-            addressing: Addressing::Auto,
+            signature: SignatureVersion::V4,
+            addressing: BucketAddressing::Auto,
             http: HttpVersion::default(),
             timeouts: Timeouts::default(),
             timeout: None,
@@ -131,7 +131,7 @@ impl S3Config {
         if let Some(found) = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL")) {
             return Ok(Some(found));
         }
-        let profile = Profile::load(variable)?;
+        let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
         Ok(setting("s3.endpoint_url").or_else(|| setting("endpoint_url")))
     }
@@ -139,7 +139,7 @@ impl S3Config {
     /// As [`S3Config::from_environment`], with `variable` in the place of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let profile = Profile::load(variable)?;
+        let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
         let region = get("AWS_REGION")
             .or_else(|| get("AWS_DEFAULT_REGION"))
@@ -147,14 +147,14 @@ impl S3Config {
             .unwrap_or_else(|| DEFAULT_REGION.to_owned());
         let endpoint = Self::find_endpoint(endpoint, variable)?
             .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let credentials = Credentials::find(variable, &profile)?;
+        let credentials = S3Credentials::find(variable, &profile)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
-            Some("path") => Addressing::Path,
-            Some("virtual") => Addressing::VirtualHost,
-            _ => Addressing::Auto,
+            Some("path") => BucketAddressing::Path,
+            Some("virtual") => BucketAddressing::VirtualHost,
+            _ => BucketAddressing::Auto,
         };
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
-        let signature = signature.as_deref().map_or(Ok(Signature::V4), Signature::named)?;
+        let signature = signature.as_deref().map_or(Ok(SignatureVersion::V4), SignatureVersion::named)?;
         let http =
             get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(HttpVersion::default()), HttpVersion::named)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
@@ -225,7 +225,7 @@ mod tests {
     fn without_any_setting_it_is_aws_and_anonymous() {
         let found = resolve(None, &[("HOME", "/nonexistent")]).unwrap();
         assert_eq!(found.endpoint, "https://s3.us-east-1.amazonaws.com");
-        assert_eq!(found.credentials, Credentials::Anonymous);
+        assert_eq!(found.credentials, S3Credentials::Anonymous);
     }
 
     #[test]

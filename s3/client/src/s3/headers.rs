@@ -9,13 +9,13 @@ use fordway_store::{
 use fordway_wire::range::digits;
 use fordway_wire::{date, header_text, tagging};
 
-use crate::s3::request::Call;
+use crate::s3::request::S3Call;
 use fordway_http::HttpResponse;
 
 const USER_PREFIX: &str = "x-amz-meta-";
 
 /// Adds the headers of `metadata`. Errors: `InvalidArgument` for what no header can carry.
-pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> Result<()> {
+pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) -> Result<()> {
     let standard = [
         ("content-type", &metadata.content_type),
         ("content-encoding", &metadata.content_encoding),
@@ -40,7 +40,7 @@ pub(super) fn add_metadata<'a>(call: &mut Call<'a>, metadata: &'a Metadata) -> R
 }
 
 /// Adds the header of `tags`, if there are any.
-pub(super) fn add_tags(call: &mut Call, tags: &Tags) {
+pub(super) fn add_tags(call: &mut S3Call, tags: &Tags) {
     if !tags.is_empty() {
         call.header("x-amz-tagging", tagging::encode(tags));
     }
@@ -62,7 +62,7 @@ pub(super) const OF_COPY_SOURCE: ConditionNames = ConditionNames([
 ]);
 
 /// Adds the headers of `conditions`.
-pub(super) fn add_conditions(call: &mut Call, conditions: &Conditions, names: &ConditionNames) {
+pub(super) fn add_conditions(call: &mut S3Call, conditions: &Conditions, names: &ConditionNames) {
     let ConditionNames([if_match, if_none_match, modified_since, unmodified_since]) = names;
     for (name, tags) in [(if_match, &conditions.if_match), (if_none_match, &conditions.if_none_match)] {
         if let Some(tags) = tags {
@@ -89,7 +89,7 @@ fn tag_list(tags: &ETagMatch) -> String {
 }
 
 /// Adds a checksum for the server to check.
-pub(super) fn add_checksum(call: &mut Call, checksum: &Checksum) {
+pub(super) fn add_checksum(call: &mut S3Call, checksum: &Checksum) {
     call.header(checksum.algorithm.header(), checksum.to_base64());
 }
 

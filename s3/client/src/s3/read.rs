@@ -22,8 +22,8 @@ use fordway_wire::range::{digits, format_range, parse_content_range};
 
 use crate::s3::failure;
 use crate::s3::headers::{OF_OBJECT, add_conditions, object_info};
-use crate::s3::request::Call;
-use crate::s3::session::{Address, Session};
+use crate::s3::request::S3Call;
+use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::head;
 
 /// An object of unknown length is buffered up to here: only servers that make content up as they go
@@ -32,13 +32,13 @@ const MAX_UNSIZED_BYTES: usize = 1 << 30;
 
 /// The request for an object or its description.
 pub(super) fn call<'a>(
-    session: &Session,
+    session: &S3Session,
     method: &'static str,
     operation: &'static str,
     (bucket, key): (&'a Bucket, &'a Key),
     options: &GetOptions,
-) -> Call<'a> {
-    let mut call = Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
+) -> S3Call<'a> {
+    let mut call = S3Call::on_object(method, operation, bucket, key).version(options.version.as_ref());
     if session.config.verify_reads {
         call.header("x-amz-checksum-mode", "ENABLED");
     }
@@ -53,23 +53,23 @@ pub(super) fn call<'a>(
 }
 
 /// What is known once the head has arrived.
-struct Opened {
+struct OpenedResponse {
     info: ObjectInfo,
     range: Range<u64>,
     /// Held against the bytes, if they are the whole object.
     checksum: Option<Checksum>,
     response: HttpResponse,
-    body: Body,
+    body: ObjectBody,
 }
 
-enum Body {
+enum ObjectBody {
     /// The wanted bytes come next: their number, and whether the body ends after them.
     Streaming { ends: bool },
     /// The server did not say how many there are, so they were fetched.
     Buffered(Vec<u8>),
 }
 
-impl Opened {
+impl OpenedResponse {
     /// Errors: `InvalidRange`, `BadResponse`.
     fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         let wanted = options.range;
@@ -79,7 +79,7 @@ impl Opened {
                     Some(_) => part(&response, length)?,
                     None => partial(&response, wanted, length)?,
                 };
-                (range, size, Body::Streaming { ends: true })
+                (range, size, ObjectBody::Streaming { ends: true })
             }
             (_, _) if options.part.is_some_and(|number| number > 1) => {
                 let detail = "the server answered a whole object where a part was asked for";
@@ -89,7 +89,7 @@ impl Opened {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
                 let ends = range.end == size;
-                (range, size, Body::Streaming { ends })
+                (range, size, ObjectBody::Streaming { ends })
             }
             (_, None) => {
                 let mut all = response.read_rest(MAX_UNSIZED_BYTES)?;
@@ -97,13 +97,13 @@ impl Opened {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 all.truncate(range.end as usize);
                 all.drain(..range.start as usize);
-                (range, size, Body::Buffered(all))
+                (range, size, ObjectBody::Buffered(all))
             }
         };
         let info = object_info(&response, size);
         let is_whole = range == (0..size);
         let checksum = info.checksum.clone().filter(|sum| verify && is_whole && sum.parts.is_none());
-        Ok(Opened { info, range, checksum, response, body })
+        Ok(OpenedResponse { info, range, checksum, response, body })
     }
 
     fn len(&self) -> u64 {
@@ -162,20 +162,25 @@ fn skip(response: &mut HttpResponse, count: u64) -> Result<()> {
 }
 
 /// Opens an object as a stream. A connection that breaks later is an error of the stream.
-pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
+pub(super) fn get(
+    session: &S3Session,
+    bucket: &Bucket,
+    key: &Key,
+    options: &GetOptions,
+) -> Result<OpenObject> {
     let call = call(session, "GET", "get", (bucket, key), options);
     session.run(&call, |response| {
-        let opened = Opened::new(response, options, session.config.verify_reads)?;
+        let opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
         let len = opened.len();
-        let Opened { info, range, checksum, response, body } = opened;
+        let OpenedResponse { info, range, checksum, response, body } = opened;
         let content = match body {
-            Body::Buffered(bytes) => {
+            ObjectBody::Buffered(bytes) => {
                 verify(checksum.as_ref(), &bytes)?;
                 ObjectContent::Bytes(Bytes::from(bytes))
             }
-            Body::Streaming { ends } => {
-                let check = checksum.map(Check::new);
-                ObjectContent::Stream(Box::new(Stream { response, left: len, ends, check }), len)
+            ObjectBody::Streaming { ends } => {
+                let check = checksum.map(ChecksumCheck::new);
+                ObjectContent::Stream(Box::new(ObjectStream { response, left: len, ends, check }), len)
             }
         };
         Ok(OpenObject { info, range, content })
@@ -184,18 +189,18 @@ pub(super) fn get(session: &Session, bucket: &Bucket, key: &Key, options: &GetOp
 
 /// Reads an object into `buffer`: from the socket straight into place.
 pub(super) fn read(
-    session: &Session,
+    session: &S3Session,
     (bucket, key): (&Bucket, &Key),
     options: &GetOptions,
     buffer: &mut Vec<u8>,
 ) -> Result<u64> {
     let call = call(session, "GET", "get", (bucket, key), options);
     let done = session.run(&call, |response| {
-        let mut opened = Opened::new(response, options, session.config.verify_reads)?;
+        let mut opened = OpenedResponse::new(response, options, session.config.verify_reads)?;
         let len = usize::try_from(opened.len()).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
         match opened.body {
-            Body::Buffered(bytes) => *buffer = bytes,
-            Body::Streaming { ends } => {
+            ObjectBody::Buffered(bytes) => *buffer = bytes,
+            ObjectBody::Streaming { ends } => {
                 receive_exact(buffer, len, |piece| opened.response.read_into(piece))?;
                 if ends {
                     opened.response.check_end()?;
@@ -222,14 +227,14 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
 }
 
 /// A checksum on its way.
-struct Check {
+struct ChecksumCheck {
     hasher: ContentHasher,
     stated: Checksum,
 }
 
-impl Check {
+impl ChecksumCheck {
     fn new(stated: Checksum) -> Self {
-        Check { hasher: ContentHasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
+        ChecksumCheck { hasher: ContentHasher::new(ETagPolicy::Fast, false, Some(stated.algorithm)), stated }
     }
 
     fn finish(self) -> Result<()> {
@@ -239,24 +244,24 @@ impl Check {
 }
 
 /// The bytes of an object as they arrive. After the last one, checks the body's end and the checksum.
-struct Stream {
+struct ObjectStream {
     response: HttpResponse,
     left: u64,
     /// Whether the body ends with them.
     ends: bool,
-    check: Option<Check>,
+    check: Option<ChecksumCheck>,
 }
 
-impl Stream {
+impl ObjectStream {
     fn check_end(&mut self) -> Result<()> {
         if self.ends {
             self.response.check_end()?;
         }
-        self.check.take().map_or(Ok(()), Check::finish)
+        self.check.take().map_or(Ok(()), ChecksumCheck::finish)
     }
 }
 
-impl Read for Stream {
+impl Read for ObjectStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let wanted = target.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if wanted == 0 {
@@ -284,13 +289,13 @@ const PIECE_BYTES: usize = 64 << 20;
 /// Reads `ranges` of the version that is there now, or that `options` name. Cost: as few GETs as the service takes, all but
 /// the first sent at once; a HEAD before them where there are conditions, or a range has no end.
 pub(super) fn read_ranges(
-    session: &Arc<Session>,
+    session: &Arc<S3Session>,
     (bucket, key): (&Bucket, &Key),
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
     if let Some(wanted) = bounded(ranges).filter(|_| options.conditions == Conditions::default()) {
-        let object = Box::new(Ranged::new(session, (bucket, key), options.version.clone()));
+        let object = Box::new(RangedVersion::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // Another version may have taken its place in between; and of a refusal more is told below.
@@ -300,7 +305,7 @@ pub(super) fn read_ranges(
     }
     let info = head(session, (bucket, key), options)?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = Ranged::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
+    let object = RangedVersion::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
     read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
 }
 
@@ -346,35 +351,35 @@ fn read_fragments(
 }
 
 /// The version that is there now, for any reads of its parts. Cost: a HEAD.
-pub(super) fn open(session: &Arc<Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
+pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
     let info = head(session, (bucket, key), &GetOptions::default())?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
-    let object = Ranged::new(session, (bucket, key), info.version);
+    let object = RangedVersion::new(session, (bucket, key), info.version);
     Ok(RemoteFile::of_version(&session.vector, Box::new(object), version))
 }
 
 /// A version of an object, as something that has ranges.
-struct Ranged {
-    session: Arc<Session>,
+struct RangedVersion {
+    session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     version: Option<VersionId>,
-    address: Address,
+    address: CallAddress,
 }
 
-impl Ranged {
-    fn new(session: &Arc<Session>, (bucket, key): (&Bucket, &Key), version: Option<VersionId>) -> Self {
-        let call = Call::on_object("GET", "get", bucket, key).version(version.as_ref());
+impl RangedVersion {
+    fn new(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key), version: Option<VersionId>) -> Self {
+        let call = S3Call::on_object("GET", "get", bucket, key).version(version.as_ref());
         let address = session.address(&call);
-        Ranged { session: session.clone(), bucket: bucket.clone(), key: key.clone(), version, address }
+        RangedVersion { session: session.clone(), bucket: bucket.clone(), key: key.clone(), version, address }
     }
 
-    fn call(&self, method: &'static str) -> Call<'_> {
-        Call::on_object(method, "get", &self.bucket, &self.key).version(self.version.as_ref())
+    fn call(&self, method: &'static str) -> S3Call<'_> {
+        S3Call::on_object(method, "get", &self.bucket, &self.key).version(self.version.as_ref())
     }
 }
 
-impl RangeTarget for Ranged {
+impl RangeTarget for RangedVersion {
     fn origin(&self) -> &Origin {
         &self.address.origin
     }

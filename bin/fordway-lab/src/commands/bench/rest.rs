@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, Signer};
+use fordway_client::s3::{RequestSigner, S3Config, S3Credentials};
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
@@ -128,19 +128,19 @@ fn requests(args: &RestArgs, global: &GlobalArgs, point: &Point) -> Result<Arc<R
 }
 
 /// Errors: `InvalidArgument` where there is nothing to sign with.
-fn signer(global: &GlobalArgs) -> Result<Signer> {
+fn signer(global: &GlobalArgs) -> Result<RequestSigner> {
     let variable = |name: &str| match name {
         "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
         "AWS_REGION" if global.region.is_some() => global.region.clone(),
         _ => std::env::var(name).ok(),
     };
     let config = S3Config::resolve(None, &variable)?;
-    if config.credentials == Credentials::Anonymous {
+    if config.credentials == S3Credentials::Anonymous {
         let detail =
             "--sign needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile";
         return Err(Error::new(ErrorKind::InvalidArgument, detail));
     }
-    Ok(Signer::new(config.credentials, config.region))
+    Ok(RequestSigner::new(config.credentials, config.region))
 }
 
 fn arrivals(args: &RestArgs) -> Arrivals {

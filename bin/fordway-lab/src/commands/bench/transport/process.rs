@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fordway_client::s3::{Credentials, S3Config, S3Store};
+use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_command::external::program;
 use fordway_command::file_error;
 use fordway_store::{Error, ErrorKind, Result, Store};
@@ -144,7 +144,7 @@ impl Nginx {
     /// A bucket is a directory there, and an object a file: so the client of the http lane reads it too,
     /// and what differs between the two is the server.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
-        let config = S3Config::new(format!("http://{}", self.address), "us-east-1", Credentials::Anonymous);
+        let config = S3Config::new(format!("http://{}", self.address), "us-east-1", S3Credentials::Anonymous);
         Ok(Arc::new(S3Store::new(config)?))
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fordway_client::s3::{Credentials, Signer, Unsigned};
+use fordway_client::s3::{RequestSigner, S3Credentials, UnsignedRequest};
 use fordway_command::file_error;
 use fordway_serve::{Identity, S3Layer, Users};
 use fordway_store::{
@@ -86,9 +86,9 @@ impl S3Request {
         }
     }
 
-    fn signer(&self) -> Signer {
+    fn signer(&self) -> RequestSigner {
         let Identity { access_key, secret_key } = &self.identity;
-        Signer::new(Credentials::keys(access_key, secret_key, "this run"), REGION)
+        RequestSigner::new(S3Credentials::keys(access_key, secret_key, "this run"), REGION)
     }
 
     /// The head without its signature.
@@ -106,9 +106,9 @@ impl S3Request {
         }
     }
 
-    fn sign(&self, signer: &Signer, asked: &Asked, head: &mut Vec<u8>) {
+    fn sign(&self, signer: &RequestSigner, asked: &Asked, head: &mut Vec<u8>) {
         let headers: Vec<_> = asked.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let unsigned = Unsigned {
+        let unsigned = UnsignedRequest {
             method: self.method(),
             path: &asked.path,
             query: "",
@@ -178,7 +178,7 @@ pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
 /// Signing a request.
 pub(in super::super) struct Sign {
     request: S3Request,
-    signer: Signer,
+    signer: RequestSigner,
     asked: Asked,
     head: Vec<u8>,
 }
