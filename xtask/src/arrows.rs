@@ -17,7 +17,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
 /// Where a crate stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CrateLayer {
+enum CrateRoom {
     Needs,
     Base,
     Http,
@@ -33,36 +33,36 @@ enum CrateLayer {
     Xtask,
 }
 
-const ROOMS: &[(CrateLayer, &[&str])] = &[
-    (CrateLayer::Needs, &["needs"]),
-    (CrateLayer::Base, &["store", "wire", "sys"]),
-    (CrateLayer::Http, &["http"]),
-    (CrateLayer::S3, &["posix", "client", "serve"]),
-    (CrateLayer::Lanes, &["lanes"]),
-    (CrateLayer::Lab, &["measure", "workload", "load", "netlab", "machine"]),
-    (CrateLayer::Command, &["command"]),
-    (CrateLayer::Testkit, &["testkit"]),
-    (CrateLayer::Program, &["cli", "capi", "libs3", "python"]),
-    (CrateLayer::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
-    (CrateLayer::Xtask, &["xtask"]),
+const ROOMS: &[(CrateRoom, &[&str])] = &[
+    (CrateRoom::Needs, &["needs"]),
+    (CrateRoom::Base, &["store", "wire", "sys"]),
+    (CrateRoom::Http, &["http"]),
+    (CrateRoom::S3, &["posix", "client", "serve"]),
+    (CrateRoom::Lanes, &["lanes"]),
+    (CrateRoom::Lab, &["measure", "workload", "load", "netlab", "machine"]),
+    (CrateRoom::Command, &["command"]),
+    (CrateRoom::Testkit, &["testkit"]),
+    (CrateRoom::Program, &["cli", "capi", "libs3", "python"]),
+    (CrateRoom::Instrument, &["lab", "mpi", "bench-node", "bench-store"]),
+    (CrateRoom::Xtask, &["xtask"]),
 ];
 
 /// The only arrows within a room; in the lab, everything may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store")];
 
 /// What a room may use.
-fn uses(room: CrateLayer) -> &'static [CrateLayer] {
-    use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
+fn uses(room: CrateRoom) -> &'static [CrateRoom] {
+    use CrateRoom::{Base, Command, Http, Lab, Lanes, S3};
     match room {
-        CrateLayer::Needs | Base | CrateLayer::Xtask => &[],
+        CrateRoom::Needs | Base | CrateRoom::Xtask => &[],
         Http => &[Base],
         S3 => &[Base, Http],
         Lanes | Lab => &[Base, Http, S3],
         Command => &[Base, Http, S3, Lanes],
-        CrateLayer::Program => &[Base, Http, S3, Lanes, Command],
+        CrateRoom::Program => &[Base, Http, S3, Lanes, Command],
         // Clusters of its own lie in networks of the lab.
-        CrateLayer::Testkit => &[Base, Http, S3, Lanes, Lab],
-        CrateLayer::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
+        CrateRoom::Testkit => &[Base, Http, S3, Lanes, Lab],
+        CrateRoom::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
 }
 
@@ -92,7 +92,7 @@ fn short(package: &str) -> String {
     package.strip_prefix("fordway-").unwrap_or(package).to_owned()
 }
 
-fn room_of(name: &str) -> Option<CrateLayer> {
+fn room_of(name: &str) -> Option<CrateRoom> {
     ROOMS.iter().find(|(_, names)| names.contains(&name)).map(|(room, _)| *room)
 }
 
@@ -102,12 +102,11 @@ fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
         return Some(format!("{from} -> {to}: one of them has no room yet; give it one"));
     };
     let allowed = match to_room {
-        CrateLayer::Needs => {
-            kind == DependencyKind::Development
-                || matches!(from_room, CrateLayer::Testkit | CrateLayer::Xtask)
+        CrateRoom::Needs => {
+            kind == DependencyKind::Development || matches!(from_room, CrateRoom::Testkit | CrateRoom::Xtask)
         }
-        CrateLayer::Testkit => kind == DependencyKind::Development && from_room != CrateLayer::Xtask,
-        CrateLayer::Lab if from_room == CrateLayer::Lab => to == "measure",
+        CrateRoom::Testkit => kind == DependencyKind::Development && from_room != CrateRoom::Xtask,
+        CrateRoom::Lab if from_room == CrateRoom::Lab => to == "measure",
         _ if from_room == to_room => WITHIN_ROOMS.contains(&(from, to)),
         _ => uses(from_room).contains(&to_room),
     };

@@ -81,11 +81,11 @@ impl Http2Connection {
             Error::new(ErrorKind::Unavailable, format!("no HTTP/2 with {origin}")).caused_by(error)
         };
         let shared = socket.share().map_err(unreachable)?;
-        let way = match origin.tls {
+        let transport = match origin.tls {
             false => SocketTransport::Plain(socket),
             true => SocketTransport::Tls(Box::new(tls.start(origin, socket)?)),
         };
-        if let SocketTransport::Tls(stream) = &way
+        if let SocketTransport::Tls(stream) = &transport
             && stream.conn.alpn_protocol() != Some(b"h2")
         {
             let detail = format!("{origin} does not speak HTTP/2; ask it in HTTP/1.1");
@@ -94,7 +94,7 @@ impl Http2Connection {
         let gauge = Arc::new(FlowGauge::default());
         // It only sends, and that fits into the buffer of a new socket.
         let (send, connection) =
-            match pin!(handshake(Http2Socket::new(way, gauge.clone()))).poll(&mut looking()) {
+            match pin!(handshake(Http2Socket::new(transport, gauge.clone()))).poll(&mut looking()) {
                 Poll::Ready(begun) => begun.map_err(unreachable)?,
                 Poll::Pending => return Err(unreachable(io::ErrorKind::TimedOut.into())),
             };

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 128 << 10;
 /// Bytes on their way, in the terms of the library that makes frames of them. It wakes nobody: the thread that
 /// drives the connection looks again when the socket is ready.
 pub(super) struct Http2Socket {
-    way: SocketTransport,
+    transport: SocketTransport,
     /// Of it, `used..filled` was received and not handed on.
     buffer: PageBuffer,
     used: usize,
@@ -70,17 +70,17 @@ impl FlowGauge {
 }
 
 impl Http2Socket {
-    pub(super) fn new(mut way: SocketTransport, gauge: Arc<FlowGauge>) -> Self {
-        match &mut way {
+    pub(super) fn new(mut transport: SocketTransport, gauge: Arc<FlowGauge>) -> Self {
+        match &mut transport {
             SocketTransport::Plain(socket) => socket.set_waiting(false),
             SocketTransport::Tls(stream) => stream.sock.set_waiting(false),
         }
-        Http2Socket { way, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
+        Http2Socket { transport, buffer: PageBuffer::new(BUFFER_BYTES), used: 0, filled: 0, gauge }
     }
 
     /// Receives into the buffer, which is empty. 0 is the end.
     fn receive(&mut self) -> io::Result<usize> {
-        let got = again(|| match &mut self.way {
+        let got = again(|| match &mut self.transport {
             SocketTransport::Plain(socket) => socket.read(&mut self.buffer),
             SocketTransport::Tls(stream) => stream.read(&mut self.buffer),
         })?;
@@ -126,7 +126,7 @@ impl AsyncWrite for Http2Socket {
         _: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = again(|| match &mut self.way {
+        let sent = again(|| match &mut self.transport {
             SocketTransport::Plain(socket) => socket.write_vectored(pieces),
             SocketTransport::Tls(stream) => stream.write_vectored(pieces),
         });
@@ -138,7 +138,7 @@ impl AsyncWrite for Http2Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.way {
+        match &mut self.transport {
             // What it took is sent.
             SocketTransport::Plain(_) => Poll::Ready(Ok(())),
             SocketTransport::Tls(stream) => {
