@@ -303,7 +303,7 @@ impl ContentHasher {
     }
 
     /// Whether nothing is computed of the content: bytes need not pass by, and may be
-    /// [skipped](Hasher::skip).
+    /// [skipped](ContentHasher::skip).
     pub fn is_idle(&self) -> bool {
         self.md5.is_none() && self.checksum.is_none()
     }

@@ -62,7 +62,7 @@ pub trait ObjectVersions {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
 
     /// Has the bucket keep old versions from now on, or no longer.
-    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`Versioning::Unversioned`], to which there is no
+    /// Errors: `NoSuchBucket`; `InvalidArgument` for [`VersioningState::Unversioned`], to which there is no
     /// way back; `NotImplemented` where the store cannot keep them.
     fn set_versioning(&self, bucket: &Bucket, versioning: VersioningState) -> Result<()>;
 

@@ -190,7 +190,7 @@ impl FileSystemCluster {
         Ok(cluster)
     }
 
-    /// A file in [`Cluster::CONTROL`], as the test sees it.
+    /// A file in [`FileSystemCluster::CONTROL`], as the test sees it.
     pub fn control(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }

@@ -82,7 +82,7 @@ impl HttpClient {
 
     /// Sends a request and receives the head of the answer, whatever its status. A pooled connection
     /// that the server has closed in the meantime is replaced by a new one, once.
-    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`Replay::IfUnsent`] one more
+    /// Cost on a pooled connection: one `sendmsg`, one `recv`; for [`ReplayPolicy::IfUnsent`] one more
     /// `recv` that looks whether the connection is alive.
     pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {

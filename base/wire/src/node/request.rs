@@ -90,7 +90,7 @@ requests! {
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. Replies, all but the last with [`Flags::MORE`]: for each of the next keys, in order,
+    /// `get_many`. Replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in order,
     /// the result of its length in the body, or of none if it is to be asked for by itself.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.

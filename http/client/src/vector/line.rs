@@ -72,7 +72,7 @@ pub(super) struct AnsweredRequest {
 /// Why a stream ended before its answer did.
 #[cfg(feature = "http2")]
 pub(super) enum StreamEnd {
-    /// As [`Event::Whole`].
+    /// As [`RequestEvent::Whole`].
     Whole,
     /// Nobody wants the rest, or the server did not look at it: that is nobody's failure.
     Unneeded,

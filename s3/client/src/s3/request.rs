@@ -158,7 +158,7 @@ pub struct UnsignedRequest<'a> {
 }
 
 impl RequestSigner {
-    /// Signs with `credentials`; with [`Credentials::Anonymous`] it signs nothing.
+    /// Signs with `credentials`; with [`S3Credentials::Anonymous`] it signs nothing.
     pub fn new(credentials: S3Credentials, region: impl Into<String>) -> Self {
         RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
