@@ -1,7 +1,8 @@
 """Measures the servers in a file, in turn, and holds the medians against what the gateway is to cost.
 
-usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS; each line of SERVERS is NAME URL PID signed|plain.
-ONLY names operations, with commas between them; without it all are measured.
+usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS; each line of SERVERS is NAME URL PID signed|plain BUCKET-DIRECTORY.
+ONLY names operations, with commas between them; without it all are measured. COUNT (20000) is how many objects a block makes or
+deletes where each is made or deleted once.
 """
 
 import hashlib
@@ -13,38 +14,88 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+COUNT = int(os.environ.get("COUNT", "20000"))
+ONCE = ["--requests", str(COUNT), "--objects", str(COUNT)]
 
 OPERATIONS = [
     # name, method, object, options
     ("GET 4 KiB", "GET", "f00007", ["--size", "4KiB"]),
+    ("GET 4 KiB presigned", "GET", "f00007", ["--size", "4KiB"]),
+    ("GET 4 KiB TLS", "GET", "f00007", ["--size", "4KiB"]),
     ("GET 4 KiB of 64 MiB", "GET", "64m", ["--range", "1048576-1052671", "--size", "4KiB"]),
     ("HEAD", "HEAD", "f00007", []),
     ("GET 1 MiB", "GET", "m{number}", ["--size", "1MiB", "--objects", "16"]),
     ("GET 64 MiB", "GET", "64m", ["--size", "64MiB"]),
     ("PUT 4 KiB", "PUT", "p{number}", ["--size", "4KiB", "--objects", "16"]),
+    ("PUT 4 KiB new", "PUT", "n{number}", ["--size", "4KiB", *ONCE]),
     ("PUT 1 MiB", "PUT", "q{number}", ["--size", "1MiB", "--objects", "16"]),
+    ("DELETE", "DELETE", "n{number}", ONCE),
 ]
 
+# operation, at most so many times what nginx takes for it, with one worker and with two
+BESIDE_NGINX = [
+    ("GET 4 KiB", 1.1),
+    ("GET 4 KiB of 64 MiB", 1.1),
+    ("HEAD", 1.1),
+    ("GET 64 MiB", 1.0),
+    ("PUT 4 KiB", 1.4),
+    ("PUT 4 KiB new", 1.3),
+    ("DELETE", 1.5),
+]
 # operation, server, at most so many times, the cost of operation, server
-GOALS = [
-    ("GET 4 KiB", "fordway", 1.7, "GET 4 KiB", "nginx"),
-    ("GET 4 KiB of 64 MiB", "fordway", 1.7, "GET 4 KiB", "nginx"),
-    ("HEAD", "fordway", 1.7, "GET 4 KiB", "nginx"),
-    ("GET 64 MiB", "fordway", 1.0, "GET 64 MiB", "nginx"),
-    ("PUT 4 KiB", "fordway", 0.35, "PUT 4 KiB", "versitygw"),
+GOALS = [(name, "fordway", most, name, nginx) for name, most in BESIDE_NGINX for nginx in ("nginx-1", "nginx-2")]
+GOALS += [("GET 4 KiB presigned", "fordway", 1.3, "GET 4 KiB", nginx) for nginx in ("nginx-1", "nginx-2")]
+GOALS += [("GET 4 KiB TLS", "fordway-tls", 1.2, "GET 4 KiB TLS", "nginx-tls")]
+GOALS += [(name, "fordway", 0.25, name, "versitygw") for name in ("GET 4 KiB", "HEAD", "PUT 4 KiB", "PUT 4 KiB new", "DELETE")]
+GOALS += [
     ("PUT 1 MiB", "fordway", 1.3, "PUT 1 MiB", "loop"),
     ("PUT 1 MiB", "fordway-md5", 1.15, "PUT 1 MiB", "loop + MD5"),
     ("PUT 1 MiB", "fordway-md5", 1.0, "PUT 1 MiB", "versitygw"),
 ]
 
 
+def takes(server, name, method):
+    """Whether an operation is measured on a server."""
+    if "TLS" in name or server.endswith("-tls"):
+        return "TLS" in name and server.endswith("-tls")
+    if name == "GET 4 KiB presigned":
+        return server in ("fordway", "versitygw")
+    if server == "loop":
+        return name.startswith("PUT") and "new" not in name
+    return method == "PUT" or server != "fordway-md5"
+
+
+def stock(directory, name):
+    """Makes the objects that a block deletes, or makes room for those that it makes."""
+    for file in Path(directory).glob("n*"):
+        file.unlink()
+    if name == "DELETE":
+        for number in range(COUNT):
+            Path(directory, f"n{number}").write_bytes(b"content")
+
+
+def presigned(fordway, url, key):
+    """The URL with a signature in its query."""
+    endpoint, bucket = url.rsplit("/", 1)
+    command = [fordway, "--endpoint", endpoint, "presign", f"s3://{bucket}/{key}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def measure(fordway, server, operation, duration):
     """One block of load: CPU of the server and of the client per request, p50 and p99, all in µs."""
-    _, url, pid, signed = server
-    _, method, key, options = operation
-    command = [fordway, "bench", "rest", f"{url}/{key}", "--method", method, "--connections", "8"]
-    command += ["--duration", duration, "--warm-up", "0s", "--server-pid", pid, "--json", "--no-progress"]
-    command += options + (["--sign"] if signed == "signed" else [])
+    _, url, pid, signed, directory = server
+    name, method, key, options = operation
+    if "--requests" in options:
+        stock(directory, name)
+    else:
+        options = [*options, "--duration", duration]
+    is_presigned = "presigned" in name
+    url = presigned(fordway, url, key) if is_presigned else f"{url}/{key}"
+    command = [fordway, "bench", "rest", url, "--method", method, "--connections", "8"]
+    command += ["--warm-up", "0s", "--server-pid", pid, "--json", "--no-progress"]
+    command += options + (["--sign"] if signed == "signed" and not is_presigned else [])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nfailed:\n{done.stderr}")
@@ -107,7 +158,7 @@ def main():
         name, method = operation[:2]
         if only and name not in only.split(","):
             continue
-        able = [s for s in servers if method == "PUT" or s[0] not in ("loop", "fordway-md5")]
+        able = [server for server in servers if takes(server[0], name, method)]
         blocks = {server[0]: [] for server in able}
         for _ in range(int(rounds)):
             if method == "PUT":
@@ -136,13 +187,13 @@ def main():
         print(f"{name}, {server} / {other_name}, {other}: {ratio:.2f} (at most {at_most}): {verdict}")
     # On loopback a segment is received by whoever sent it, or by whose acknowledgement let it go: the sum
     # of both sides does not depend on that.
-    if ("GET 64 MiB", "nginx") in both:
-        ratio = both["GET 64 MiB", "fordway"] / both["GET 64 MiB", "nginx"]
-        print(f"GET 64 MiB, server and client together, fordway / nginx: {ratio:.2f}")
+    if ("GET 64 MiB", "nginx-1") in both:
+        ratio = both["GET 64 MiB", "fordway"] / both["GET 64 MiB", "nginx-1"]
+        print(f"GET 64 MiB, server and client together, fordway / nginx-1: {ratio:.2f}")
     if ("GET 4 KiB", "fordway") not in found:
         return
-    ratio = found["GET 4 KiB", "fordway"][1] / found["GET 4 KiB", "nginx"][1]
-    print(f"GET 4 KiB, p99, fordway / nginx: {ratio:.2f} (at most 2): {'holds' if ratio <= 2 else 'DOES NOT HOLD'}")
+    ratio = found["GET 4 KiB", "fordway"][1] / found["GET 4 KiB", "nginx-1"][1]
+    print(f"GET 4 KiB, p99, fordway / nginx-1: {ratio:.2f} (at most 2): {'holds' if ratio <= 2 else 'DOES NOT HOLD'}")
 
 
 main()

@@ -1,10 +1,11 @@
 //! The embedded store beside plain files, and beside the `object_store` crate's `LocalFileSystem`
 //! called on tokio, as its users do, all in one run of interleaved blocks.
 //!
-//! Prints the table of `fordway compare` for objects of one size, then what an overwrite costs, a
-//! listing in pages, and the completion of a multipart upload.
+//! Prints the table of `fordway compare` for objects of one size, then what an overwrite costs, keys
+//! away from the flat directory, a listing in pages, and the completion of a multipart upload.
 
 mod single;
+mod sparse;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -55,6 +56,7 @@ fn main() -> Result<()> {
     println!("{}", compare(&options, place.path(), &s3)?);
     if !options.only_phases {
         single::overwrite(place.path(), options.size, usize::from(options.rounds))?;
+        sparse::sparse(place.path(), usize::from(options.rounds) * 5)?;
         single::batches(&s3, options.size, usize::from(options.rounds))?;
         single::complete(&s3, usize::from(options.rounds))?;
     }

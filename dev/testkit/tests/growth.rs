@@ -117,3 +117,33 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     let per_version = calls(all) as f64 / 2_000.0;
     assert!(per_version <= 8.0, "{per_version} system calls for each version");
 }
+
+/// The names of the system calls of `act`, once what is remembered is there.
+fn called(mut act: impl FnMut()) -> Vec<&'static str> {
+    act();
+    act();
+    run(Plan::default(), act).1
+}
+
+#[test]
+fn keys_away_from_the_flat_directory_cost_few_calls() {
+    let (_dir, store, bucket) = open();
+    put(&store, &bucket, "first");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let (missing, options) = (key("missing"), GetOptions::default());
+    let head = called(|| drop(store.head(&bucket, &missing, &options).unwrap_err()));
+    assert!(head.len() <= 3, "head of a missing key: {head:?}");
+    let get = called(|| drop(store.get(&bucket, &missing, &options).unwrap_err()));
+    assert!(get.len() <= 4, "get of a missing key: {get:?}");
+
+    put(&store, &bucket, "alone/object");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let alone = key("alone/object");
+    let (_, head) = run(Plan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
+    assert!(head.len() <= 3, "head of an object alone in its directory: {head:?}");
+
+    let (_, flat) = run(Plan::default(), || drop(put(&store, &bucket, "second")));
+    let (_, deep) = run(Plan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
+    // Each new directory is made, opened, marked and closed.
+    assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
+}

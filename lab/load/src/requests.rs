@@ -27,6 +27,8 @@ pub enum Method {
     Put,
     /// Asks for the head only.
     Head,
+    /// Removes.
+    Delete,
 }
 
 impl Method {
@@ -36,6 +38,7 @@ impl Method {
             Method::Get => "GET",
             Method::Put => "PUT",
             Method::Head => "HEAD",
+            Method::Delete => "DELETE",
         }
     }
 }
@@ -85,7 +88,7 @@ impl Requests {
         };
         let body: Arc<[u8]> = match plan.method {
             Method::Put => body(plan.size_bytes.unwrap_or(0))?.into(),
-            Method::Get | Method::Head => Arc::new([]),
+            Method::Get | Method::Head | Method::Delete => Arc::new([]),
         };
         Ok(Requests {
             authority: origin.authority(),
@@ -123,7 +126,7 @@ impl Requests {
         match self.method() {
             Method::Put if is_whole => self.body.len() as u64,
             Method::Put => 0,
-            Method::Get | Method::Head => received_bytes,
+            Method::Get | Method::Head | Method::Delete => received_bytes,
         }
     }
 

@@ -90,12 +90,16 @@ impl Dirs {
         if let Some(dir) = self.held(path) {
             return Ok(Dir { file: dir, is_fresh: false });
         }
-        let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        let file = Arc::new(dir);
+        Ok(self.keep(path, root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?))
+    }
+
+    /// `opened`, the directory at `path`; held if it was asked for before.
+    pub(crate) fn keep(&self, path: &str, opened: File) -> Dir {
+        let file = Arc::new(opened);
         if self.is_asked_again(path) {
             self.hold(path, &file);
         }
-        Ok(Dir { file, is_fresh: true })
+        Dir { file, is_fresh: true }
     }
 
     /// The directory at `path` if it is held, or used often enough to be worth it: for callers that

@@ -18,7 +18,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, PRIVATE_DIR, Place, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::names::{Name, Names, Seen};
 use crate::private::Contents;
-use crate::read::info_of_bare;
+use crate::read::{Described, info_of_bare};
 use crate::sidecar::RECORD_BYTES;
 
 /// Levels of directories that a key of 1,024 bytes can have.
@@ -185,7 +185,7 @@ impl Inner {
         if self.volume.is_strong() && self.volume.sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
-        if let Ok(Some(info)) = self.volume.describe_in(dir, name) {
+        if let Ok(Described::Found(info)) = self.volume.describe_in(dir, name) {
             return Ok(Some(summary_of(key, info)));
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
@@ -354,7 +354,7 @@ impl Walk<'_> {
         let Some(key) = self.odd.next() else { return Ok(Flow::On) };
         let (inner, place) = (self.inner, odd(self.bucket, &key));
         let describe = || {
-            if let Ok(Some(info)) = inner.volume.describe(&place) {
+            if let Ok(Described::Found(info)) = inner.volume.describe(&place) {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, ByteRange, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo,
-    ObjectPart, OpenObject, Result, VersionId,
+    Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
+    ObjectPart, Result, VersionId, Versioning,
 };
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
@@ -80,23 +80,45 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
+/// What a look at a name told, without opening it.
+pub(crate) enum Described {
+    Found(ObjectInfo),
+    /// There is no such name.
+    Missing,
+    /// Only an open can tell: it is a link, or two looks at the name saw two versions.
+    Unclear,
+}
+
+impl Described {
+    /// What was found.
+    pub(crate) fn found(self) -> Option<ObjectInfo> {
+        match self {
+            Described::Found(info) => Some(info),
+            Described::Missing | Described::Unclear => None,
+        }
+    }
+}
+
 impl Volume {
-    /// Describes the file at `place` by name, without opening it. `None` where only an open can
-    /// tell: there is none, it is a link, or what two looks at the name saw was not one version.
-    pub(crate) fn describe(&self, place: &Place) -> Result<Option<ObjectInfo>> {
-        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
-        self.describe_in(&dir, &place.name)
+    /// Describes the file at `place` by its name. Cost: as [`Volume::describe_in`], and one `fstat` where it is missing.
+    pub(crate) fn describe(&self, place: &Place) -> Result<Described> {
+        let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(Described::Unclear) };
+        match self.describe_in(&dir, &place.name)? {
+            Described::Missing if dir.is_gone() => Ok(Described::Unclear),
+            described => Ok(described),
+        }
     }
 
-    /// As [`Inner::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
+    /// As [`Volume::describe`], of `name` in `dir`. Cost: one `newfstatat`, and one
     /// `getxattrat` unless the object is bare.
-    pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<Option<ObjectInfo>> {
+    pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<Described> {
         let stat = match stat_in(&dir, name) {
             Ok(stat) if stat.is_file => stat,
-            Ok(_) | Err(_) => return Ok(None),
+            Err(Errno::NOENT) => return Ok(Described::Missing),
+            Ok(_) | Err(_) => return Ok(Described::Unclear),
         };
         if is_bare(&stat) {
-            return Ok(Some(info_of_bare(&stat)));
+            return Ok(Described::Found(info_of_bare(&stat)));
         }
         let mut buffer = [0; RECORD_BYTES];
         // A record that is sealed for this very size and time belongs to this very version; without
@@ -105,10 +127,17 @@ impl Volume {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
                 let is_sealed = record.seal == Some(Seal::of(&stat)) && !record.is_apart;
-                Ok(is_sealed.then(|| info_of(&stat, record)))
+                Ok(if is_sealed { Described::Found(info_of(&stat, record)) } else { Described::Unclear })
             }
-            _ => Ok(None),
+            _ => Ok(Described::Unclear),
         }
+    }
+
+    /// Whether a key of the bucket that is not at its plain place is nowhere, and no other node can have put it there.
+    /// Cost: one `fstat` as a rule.
+    fn has_plain_places_alone(&self, bucket: &Bucket) -> Result<bool> {
+        let contents = self.contents(bucket)?;
+        Ok(contents.is_simple() && !contents.has_markers && !contents.sharing.is_shared())
     }
 
     /// Opens the object under `key`. Errors: `NoSuchKey`, `NoSuchBucket`.
@@ -238,11 +267,14 @@ impl Volume {
     }
 
     /// Why there is no object: the bucket is missing, a delete marker hides it, or there never was one.
+    /// Just before, the bucket's contents were looked at.
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
+        let is_versioned =
+            || self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != Versioning::Unversioned);
         let is_hidden =
             || self.newest_archived(bucket, key).is_ok_and(|newest| newest.is_some_and(|it| it.is_marker));
-        match error.kind() == ErrorKind::NoSuchKey && is_hidden() {
+        match error.kind() == ErrorKind::NoSuchKey && is_versioned() && is_hidden() {
             true => error.at_delete_marker(),
             false => error,
         }
@@ -354,11 +386,14 @@ impl Inner {
         self.volume.freshen(bucket, key)?;
         let described = match (&options.version, plain(bucket, key)) {
             (None, Some(place)) => self.volume.describe(&place)?,
-            _ => None,
+            _ => Described::Unclear,
         };
         let info = match described {
-            Some(info) => info,
-            None => self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1,
+            Described::Found(info) => info,
+            Described::Missing if self.volume.has_plain_places_alone(bucket)? => {
+                return Err(ErrorKind::NoSuchKey.into());
+            }
+            _ => self.volume.open_version(bucket, key, options.version.as_ref())?.into_info().1,
         };
         options.conditions.check_read(&info)?;
         Ok(info)

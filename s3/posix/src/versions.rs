@@ -34,7 +34,7 @@ use crate::errors::from_errno;
 use crate::layout::{Place, VERSIONING, odd, plain, private_dir, split, versions_dir, versions_of};
 use crate::list::{Encoded, KeysFrom};
 use crate::private::{Contents, ENABLED, SUSPENDED};
-use crate::read::{Opened, system_time};
+use crate::read::{Described, Opened, system_time};
 use crate::stage::{FILE_MODE, MAX_RACES, Staged, give_way, hidden_name};
 use crate::volume::Volume;
 
@@ -579,7 +579,7 @@ impl Inner {
     /// What is said of the key's latest version. Cost: as a HEAD.
     fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
         if let Some(place) = plain(bucket, key)
-            && let Some(info) = self.volume.describe(&place)?
+            && let Some(info) = self.volume.describe(&place)?.found()
         {
             return Ok(Some(info));
         }
@@ -632,7 +632,7 @@ impl Inner {
         }
         let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
         if let Some(dir) = dir
-            && let Ok(Some(info)) = self.volume.describe_in(dir, &found.name())
+            && let Ok(Described::Found(info)) = self.volume.describe_in(dir, &found.name())
         {
             return Ok(Some(summary(key, as_found(info))));
         }

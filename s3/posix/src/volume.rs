@@ -56,10 +56,15 @@ impl Volume {
         self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
     }
 
+    /// Cost: one `fstat` where the bucket's directory is held open, as a rule.
     /// Errors: `NoSuchBucket`, and errors of a bucket that cannot be opened.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
-        match self.open_dir(bucket.as_str()) {
-            Ok(_) => Ok(()),
+        let held = match self.sharing.is_shared() {
+            true => None,
+            false => self.dirs.open(&self.root, bucket.as_str()).ok().filter(|dir| !dir.is_gone()),
+        };
+        match held.map_or_else(|| self.open_dir(bucket.as_str()).map(drop), |_| Ok(())) {
+            Ok(()) => Ok(()),
             Err(Errno::NOENT | Errno::NOTDIR) => Err(ErrorKind::NoSuchBucket.into()),
             Err(errno) => Err(from_errno(errno, "opening the bucket")),
         }
@@ -112,8 +117,9 @@ impl Volume {
                 Err(errno) => return Err(missing(errno)),
             }
             match self.make_dirs(bucket, dir) {
+                Ok(made) if !is_private(dir) => return Ok(self.dirs.keep(dir, made)),
                 // Another process prunes while we make: start again.
-                Ok(()) | Err(Errno::NOENT) => {}
+                Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(from_errno(errno, "making the directory")),
             }
             self.require_bucket(bucket)?;
@@ -121,8 +127,9 @@ impl Volume {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Makes `dir` and its parents below the bucket, each marked as ours to remove.
-    pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<(), Errno> {
+    /// Makes `dir` and its parents below the bucket, each marked as ours to remove; answers `dir`, opened.
+    /// Cost of a new level that people see: `mkdirat`, `openat`, `fsetxattr`, `close`.
+    pub(crate) fn make_dirs(&self, bucket: &Bucket, dir: &str) -> Result<File, Errno> {
         let below = dir.strip_prefix(bucket.as_str()).unwrap_or_default();
         let mut path = bucket.as_str().to_owned();
         let mut here = self.open_dir(&path)?;
@@ -135,12 +142,12 @@ impl Volume {
             if is_new && self.config.durability == Durability::Full {
                 sync_dir(&here)?;
             }
-            if is_new && !is_private(&path) {
-                mark_as_ours(&here, name);
-            }
-            here = self.open_dir(&path)?;
+            here = match is_new && !is_private(&path) {
+                true => open_new_dir(&here, name)?,
+                false => self.open_dir(&path)?,
+            };
         }
-        Ok(())
+        Ok(here)
     }
 
     pub(crate) fn names_in(&self, path: &str) -> Result<Vec<String>> {
@@ -161,11 +168,19 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as everybody who writes must")
 }
 
-/// Marks a directory as made by us. A file system without attributes leaves it unmarked, and then
-/// it merely stays when it becomes empty.
-fn mark_as_ours(parent: &File, name: &str) {
-    if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-        let _ = set_xattr(&dir, OUR_DIR, b"1");
+/// Opens a directory that was made just now, and marks it as ours. A file system without attributes leaves it unmarked,
+/// and then it merely stays when it becomes empty.
+fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
+    match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(dir) => {
+            let _ = set_xattr(&dir, OUR_DIR, b"1");
+            Ok(dir.into())
+        }
+        // A mask of the process may close what it makes to itself.
+        Err(Errno::ACCESS) => {
+            open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map(File::from)
+        }
+        Err(errno) => Err(errno),
     }
 }
 

@@ -93,15 +93,25 @@ pub(crate) async fn answer(
     trace: Arc<Trace>,
 ) -> Response<Reply> {
     let id = trace.id;
-    let response = answered(shared, caller, request, trace).await;
+    with_ids(shared, id, answered(shared, caller, request, trace).await)
+}
+
+/// The answer to an upload that failed on the fast lane.
+pub(crate) fn of_failed_upload(shared: &Shared, id: RequestId, failure: s3::Failure) -> Response<Reply> {
+    let response = unless_root_is_gone(shared, s3::failed(failure).map(Reply::Document));
+    with_ids(shared, id, response)
+}
+
+/// An answer that names its request where it is an error.
+fn with_ids(shared: &Shared, id: RequestId, response: Response<Reply>) -> Response<Reply> {
     match response.status().is_client_error() || response.status().is_server_error() {
-        true => response.map(|reply| with_ids(reply, id, shared.monitor.ids.host_text())),
+        true => response.map(|reply| reply_with_ids(reply, id, shared.monitor.ids.host_text())),
         false => response,
     }
 }
 
 /// Has an error document say what AWS says, and which request it answers.
-fn with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
+fn reply_with_ids(reply: Reply, id: RequestId, host: &str) -> Reply {
     const END: &str = "</Error>";
     let Reply::Document(document) = reply else { return reply };
     let text = document.bytes().and_then(|bytes| String::from_utf8(bytes.into()).ok());
@@ -146,9 +156,15 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // A directory that is gone looks empty from within.
-    let may_be_gone = response.status() == StatusCode::NOT_FOUND || is_of_all_buckets;
-    match may_be_gone && !shared.users.look_at_root() {
+    match is_of_all_buckets && !shared.users.look_at_root() {
+        true => unavailable(),
+        false => unless_root_is_gone(shared, response),
+    }
+}
+
+/// A directory that is gone looks empty from within.
+fn unless_root_is_gone(shared: &Shared, response: Response<Reply>) -> Response<Reply> {
+    match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
         false => response,
     }
@@ -306,9 +322,10 @@ impl S3Layer {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);
         let users = Arc::new(users);
+        let publishing = Arc::new(s3::Pace::default());
         let shared = Shared {
-            service: s3::service(users.clone(), &config, Domains::none()),
-            fast_lane: FastLane::new(users.clone(), Domains::none()),
+            service: s3::service(users.clone(), &config, Domains::none(), publishing.clone()),
+            fast_lane: FastLane::new(users.clone(), Domains::none(), publishing),
             domains: Domains::none(),
             users,
             monitor: Arc::new(Monitor::new(None)),

@@ -162,8 +162,9 @@ impl Gateway {
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(Monitor::new(log));
         let users = Arc::new(users);
-        let service = s3::service(users.clone(), &config, domains.clone());
-        let fast_lane = FastLane::new(users.clone(), domains.clone());
+        let publishing = Arc::new(s3::Pace::default());
+        let service = s3::service(users.clone(), &config, domains.clone(), publishing.clone());
+        let fast_lane = FastLane::new(users.clone(), domains.clone(), publishing);
         let ((reload, words), stop) = (words(), Stop::new());
         Ok(Gateway {
             listener,

@@ -170,6 +170,8 @@ pub(crate) enum MethodArg {
     Put,
     /// Ask for the head only
     Head,
+    /// Remove
+    Delete,
 }
 
 /// HTTP versions.

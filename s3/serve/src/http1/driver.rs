@@ -15,11 +15,13 @@ use http::{Request, Response, StatusCode};
 use crate::answer::{self, Reply, Shared};
 use crate::connection::Socket;
 use crate::gateway::Stopped;
-use crate::http1::head::{Framing, HEADERS_MAX, Refusal, parse};
+use crate::http1::fast_lane::Taken;
+use crate::http1::head::{Framing, HEADERS_MAX, Head, Refusal, parse};
 use crate::http1::incoming::{Incoming, Lent, RequestBody, take_back};
 use crate::http1::outgoing::{Form, Outgoing};
 use crate::http1::wire::Wire;
 use crate::monitor::{self, Ending, TIMING_WANTED, Trace};
+use crate::s3::Upload;
 use crate::unsigned::Caller;
 
 /// The start of HTTP/2 from a client that knows beforehand what is spoken here (RFC 9113 section 3.4).
@@ -60,13 +62,20 @@ enum Next {
 
 /// A request whose head has been taken off the socket.
 struct Received {
-    request: Request<()>,
+    work: Work,
     framing: Framing,
     keep_alive: bool,
     expects_continue: bool,
     form: Form,
     trace: Trace,
     wants_timing: bool,
+}
+
+/// What is to be done for a request.
+enum Work {
+    /// All that has no faster way.
+    Common(Request<()>),
+    Upload(Box<Upload>),
 }
 
 /// A request that is answered already, for the most part.
@@ -177,24 +186,21 @@ impl Driver<'_> {
         let trace = shared.monitor.start(head.method, head.target, self.caller, start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
-        if let Some(mut outgoing) = shared.fast_lane.answer(&head, self.caller, &trace) {
-            if wants_timing {
-                outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
+        let work = match shared.fast_lane.take(&head, self.caller, &trace) {
+            Some(Taken::Answered(mut outgoing)) => {
+                if wants_timing {
+                    add_timing(&mut outgoing, &trace);
+                }
+                let keep_alive = head.keep_alive;
+                wire.consume(length);
+                return Some(Next::Answered(Answered { outgoing, keep_alive, form, trace }));
             }
-            let keep_alive = head.keep_alive;
-            wire.consume(length);
-            return Some(Next::Answered(Answered { outgoing, keep_alive, form, trace }));
-        }
-        let request = match head.to_request(&wire.ahead()[..length]) {
-            Ok(request) => request,
-            Err(refusal) => {
-                let status = refusal.status;
-                let ending = Ending { status, body_bytes: None, ready: Instant::now(), is_complete: true };
-                shared.monitor.finish(&trace, &ending);
-                return Some(Next::Refused(refusal));
-            }
+            Some(Taken::Upload(upload)) => Work::Upload(upload),
+            None => match self.common(&head, &wire.ahead()[..length], &trace) {
+                Ok(request) => Work::Common(request),
+                Err(refusal) => return Some(Next::Refused(refusal)),
+            },
         };
-        trace.parsed(if let Framing::Length(bytes) = head.framing { bytes } else { 0 });
         let received = Received {
             framing: head.framing,
             keep_alive: head.keep_alive,
@@ -202,10 +208,21 @@ impl Driver<'_> {
             form,
             trace,
             wants_timing,
-            request,
+            work,
         };
         wire.consume(length);
         Some(Next::Request(received))
+    }
+
+    /// A request as the S3 layer takes it, from `source`. Errors: it is none.
+    fn common(&self, head: &Head<'_>, source: &[u8], trace: &Trace) -> Result<Request<()>, Refusal> {
+        let request = head.to_request(source).inspect_err(|refusal| {
+            let status = refusal.status;
+            let ending = Ending { status, body_bytes: None, ready: Instant::now(), is_complete: true };
+            self.shared.monitor.finish(trace, &ending);
+        })?;
+        trace.parsed(if let Framing::Length(bytes) = head.framing { bytes } else { 0 });
+        Ok(request)
     }
 
     /// Sends an answer, and takes note of its end.
@@ -231,13 +248,22 @@ impl Driver<'_> {
 
     /// Answers a request; the socket comes back if the connection goes on.
     async fn exchange(&self, wire: Wire, received: Received) -> io::Result<Option<Wire>> {
-        let Received { request, framing, keep_alive, expects_continue, form, trace, wants_timing } = received;
-        let trace = Arc::new(trace);
-        let (body, held) = hold(wire, framing, expects_continue, self.shared.limits.body_bytes_max);
-        let response = answer::answer(self.shared, self.caller, request.map(|()| body), trace.clone()).await;
-        let mut outgoing = Outgoing::new(response, form);
+        let Received { work, framing, keep_alive, expects_continue, form, trace, wants_timing } = received;
+        let (shared, trace) = (self.shared, Arc::new(trace));
+        let (body, held) = hold(wire, framing, expects_continue, shared.limits.body_bytes_max);
+        let answered = match work {
+            Work::Common(request) => {
+                Err(answer::answer(shared, self.caller, request.map(|()| body), trace.clone()).await)
+            }
+            Work::Upload(upload) => shared
+                .fast_lane
+                .receive(*upload, body)
+                .await
+                .map_err(|failure| answer::of_failed_upload(shared, trace.id, failure)),
+        };
+        let mut outgoing = answered.unwrap_or_else(|response| Outgoing::new(response, form));
         if wants_timing {
-            outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
+            add_timing(&mut outgoing, &trace);
         }
         let mut returned = match held.take_back() {
             Ok(returned) => returned,
@@ -263,6 +289,12 @@ impl Driver<'_> {
 }
 
 const TOO_LARGE: Refusal = Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, why: answer::TOO_LARGE };
+
+/// Says what the time of the request went to.
+fn add_timing(outgoing: &mut Outgoing, trace: &Trace) {
+    outgoing.add_header(monitor::SERVER_TIMING.as_str(), &trace.server_timing(Instant::now()));
+}
+
 async fn go_on_or_close(wire: Wire, goes_on: bool) -> Option<Wire> {
     if goes_on {
         return Some(wire);

@@ -5,7 +5,7 @@
 //! * `wire`: the socket, with what was read ahead and what goes out
 //! * `incoming`: bodies of requests
 //! * `outgoing`: answers
-//! * `fast_lane`: plain reads, past the S3 layer
+//! * `fast_lane`: plain requests for objects, past the S3 layer
 //! * `driver`: one request after the other
 
 mod chunked;

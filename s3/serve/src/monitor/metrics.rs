@@ -60,6 +60,8 @@ impl Operation {
     const OTHER: Self = Operation(0);
     pub(crate) const GET_OBJECT: Self = Operation(18);
     pub(crate) const HEAD_OBJECT: Self = Operation(23);
+    pub(crate) const DELETE_OBJECT: Self = Operation(8);
+    pub(crate) const PUT_OBJECT: Self = Operation(33);
 
     /// `other` for what is not counted by its name.
     pub(crate) fn named(name: &str) -> Self {
@@ -238,8 +240,9 @@ mod tests {
     fn tables_are_in_order_and_bounds_hold() {
         assert!(OPERATIONS[2..].is_sorted() && STATUSES.is_sorted());
         assert_eq!(
-            [Operation::GET_OBJECT, Operation::HEAD_OBJECT].map(Operation::name),
-            ["GetObject", "HeadObject"]
+            [Operation::GET_OBJECT, Operation::HEAD_OBJECT, Operation::PUT_OBJECT, Operation::DELETE_OBJECT]
+                .map(Operation::name),
+            ["GetObject", "HeadObject", "PutObject", "DeleteObject"]
         );
         assert_eq!(Operation::named("UploadPartCopy").name(), "UploadPartCopy");
         assert_eq!(Operation::named("PutBucketWebsite").name(), "other");

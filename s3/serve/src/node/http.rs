@@ -17,6 +17,7 @@ use crate::gateway::{Stop, Stopped};
 use crate::http1::{FastLane, turn_away};
 use crate::monitor::Monitor;
 use crate::node::access::Admitted;
+use crate::s3::Pace;
 use crate::unsigned::Caller;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
@@ -43,12 +44,13 @@ impl Http {
             head_bytes_max: HEAD_BYTES_MAX,
             body_bytes_max: u64::MAX,
         };
+        let publishing = Arc::new(Pace::default());
         let shared = Shared {
-            service: crate::s3::service_for_peers(),
+            service: crate::s3::service_for_peers(publishing.clone()),
             region: REGION.to_owned(),
             allows_version_2: false,
             limits,
-            fast_lane: FastLane::new(users.clone(), Domains::none()),
+            fast_lane: FastLane::new(users.clone(), Domains::none(), publishing),
             domains: Domains::none(),
             users,
             monitor: Arc::new(Monitor::new(None)),

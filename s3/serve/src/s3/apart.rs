@@ -45,7 +45,7 @@ async fn on_its_own<T: Send + 'static>(work: impl FnOnce() -> Outcome<T> + Send 
 /// How long it took recently to publish content. Where that waits for a disk, each does so apart, and the
 /// disk has many at once to order; where it is done in memory, another thread would cost more.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Moves an eighth of the way to each that was measured.
     typical_us: AtomicU32,
 }

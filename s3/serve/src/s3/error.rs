@@ -19,11 +19,11 @@ const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// Results of the operations in this module.
-pub(super) type Outcome<T> = Result<T, Failure>;
+pub(crate) type Outcome<T> = Result<T, Failure>;
 
 /// An error on its way to the client: `?` makes one of what the store or the S3 layer says.
 #[derive(Debug)]
-pub(super) struct Failure(pub(super) S3Error);
+pub(crate) struct Failure(pub(super) S3Error);
 
 impl Failure {
     /// An error with a code that no [`ErrorKind`] has.
@@ -130,8 +130,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
     if says("Sha256Mismatch") {
-        let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
-        return Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message);
+        return wrong_sha256();
     }
     if says(NOT_CHUNKED) || says("FormatError") || says("TooLarge") || says("TooMany") {
         let words = "The request body terminated unexpectedly";
@@ -147,6 +146,12 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
         (ErrorKind::IncompleteBody, "the body ended before its announced length")
     };
     Error::new(kind, detail).into()
+}
+
+/// Of a body that is not the one signed.
+pub(super) fn wrong_sha256() -> Failure {
+    let message = "the body does not have the SHA-256 that x-amz-content-sha256 states; send it again";
+    Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
 }
 
 /// AWS's words for what is not done.

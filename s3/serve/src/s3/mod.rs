@@ -36,33 +36,45 @@ pub(crate) use convert::stated_checksum;
 pub(crate) use reads::DEFAULT_TYPE;
 
 use absent::absent;
+pub(crate) use apart::Pace;
 use apart::until_unlocked;
-use apart::{Pace, apart, change_apart};
+use apart::{apart, change_apart};
 use convert::names;
 pub(crate) use convert::{describe, is_plain};
-use error::{Failure, Outcome};
+pub(crate) use error::{Failure, Outcome};
 use look_up::look_up;
 use routes::ObjectRoutes;
+pub(crate) use upload::Upload;
 
 /// The most bytes of an HTML form upload, which is read before it is refused.
 const FORM_BYTES_MAX: usize = 64 * 1024;
 
 /// The service that answers requests of `users`.
-pub(crate) fn service(users: Arc<Users>, config: &GatewayConfig, domains: Domains) -> S3Service {
+pub(crate) fn service(
+    users: Arc<Users>,
+    config: &GatewayConfig,
+    domains: Domains,
+    publishing: Arc<Pace>,
+) -> S3Service {
     let keys = KnownKeys(users.clone());
     let admission = Admission::Signed(users);
-    let mut builder = builder(Some(&config.region), admission, domains.clone());
+    let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing);
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
 }
 
 /// The service that answers requests without a signature, for callers whose user is an extension of them.
-pub(crate) fn service_for_peers() -> S3Service {
-    builder(None, Admission::Peers, Domains::none()).build()
+pub(crate) fn service_for_peers(publishing: Arc<Pace>) -> S3Service {
+    builder(None, Admission::Peers, Domains::none(), publishing).build()
 }
 
-fn builder(region: Option<&str>, admission: Admission, domains: Domains) -> S3ServiceBuilder {
+fn builder(
+    region: Option<&str>,
+    admission: Admission,
+    domains: Domains,
+    publishing: Arc<Pace>,
+) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     // The gate limits documents.
     limits.xml_max_body_size = usize::MAX;
@@ -72,14 +84,14 @@ fn builder(region: Option<&str>, admission: Admission, domains: Domains) -> S3Se
     let mut builder = S3ServiceBuilder::new(Frontend { region: region.map(str::to_owned) });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(StoreNames);
-    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing: Pace::default() });
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing });
     builder.set_access(admission);
     builder
 }
 
 /// The answer to a request that failed outside of the S3 layer, as that would have written it.
-pub(crate) fn failed(error: fordway_store::Error) -> http::Response<s3s::Body> {
-    Failure::from(error).0.to_http_response().unwrap_or_else(|error| {
+pub(crate) fn failed(failure: impl Into<Failure>) -> http::Response<s3s::Body> {
+    failure.into().0.to_http_response().unwrap_or_else(|error| {
         tracing::error!(?error, "an error could not be written as S3 has it");
         let mut response = http::Response::new(s3s::Body::empty());
         *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

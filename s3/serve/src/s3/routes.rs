@@ -32,7 +32,7 @@ const SERVED: [&str; 8] = [
 pub(super) struct ObjectRoutes {
     pub(super) admission: Admission,
     pub(super) domains: Domains,
-    pub(super) publishing: Pace,
+    pub(super) publishing: Arc<Pace>,
 }
 
 /// The operation that a request is, as the gate found.

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, Error, ErrorKind, ExpectedContent, PartOptions, PutOptions, Store,
+    Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PartOptions,
+    PutOptions, PutResult, Store, Writer,
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
@@ -18,7 +19,7 @@ use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
     metadata, names, parameter, quoted, stated_checksum, tags,
 };
-use crate::s3::error::{Failure, Outcome, unreadable_body};
+use crate::s3::error::{Failure, Outcome, unreadable_body, wrong_sha256};
 use crate::s3::multipart::part_number;
 use crate::unsigned::Trailers;
 
@@ -34,26 +35,78 @@ pub(super) async fn put(
     mut request: S3Request<Body>,
     pace: &Pace,
 ) -> Outcome<S3Response<Body>> {
-    let (bucket, key) = names(bucket, key)?;
-    let checks = Checks::read(&mut request)?;
-    let headers = &request.headers;
-    let options = PutOptions {
-        metadata: metadata(headers),
-        tags: tags(headers.get(TAGGING).and_then(|value| value.to_str().ok()))?,
-        conditions: conditions_in(headers, &CONDITIONS)?,
-        check_md5: checks.md5.is_some(),
-        checksum: checks.checksum.algorithm,
-        size_hint: checks.size,
-        ..Default::default()
-    };
-    let mut writer = store.writer(&bucket, &key, &options)?;
-    receive(request.input, |data| writer.write(data)).await?;
-    let made = pace.publish(writer, checks.expected()?).await?;
+    let names = names(bucket, key)?;
+    let trailing = Trailing::of(&mut request);
+    let size = stated_size(&request.headers);
+    let upload = Upload::begin(store, (&names.0, &names.1), &request.headers, size, trailing)?;
+    let made = upload.receive(request.input, pace).await?;
     let kind = made.checksum.as_ref().map(Checksum::checksum_type);
     let mut headers = checksum_headers(made.checksum.as_ref(), kind);
     add_text(&mut headers, header::ETAG, &quoted(&made.etag));
     add_version(&mut headers, made.version.as_ref());
     Ok(S3Response::with_headers(Body::empty(), headers))
+}
+
+/// An object on its way into the store.
+pub(crate) struct Upload {
+    writer: Box<dyn Writer>,
+    checks: Checks,
+}
+
+impl Upload {
+    /// Reads what is said of an object in the head of its request. Errors: as for PutObject, from before its content.
+    fn begin(
+        store: &dyn Store,
+        (bucket, key): (&Bucket, &Key),
+        headers: &HeaderMap,
+        size: Option<u64>,
+        trailing: Option<Trailing>,
+    ) -> Outcome<Self> {
+        let checks = Checks::read(headers, size, trailing)?;
+        let options = PutOptions {
+            metadata: metadata(headers),
+            tags: tags(headers.get(TAGGING).and_then(|value| value.to_str().ok()))?,
+            conditions: conditions_in(headers, &CONDITIONS)?,
+            check_md5: checks.md5.is_some(),
+            checksum: checks.checksum.algorithm,
+            size_hint: checks.size,
+            ..Default::default()
+        };
+        let writer = store.writer(bucket, key, &options)?;
+        Ok(Upload { writer, checks })
+    }
+
+    /// One of `size` bytes in one piece, which have this SHA-256, if any is stated; `None` where anything is wrong with it.
+    pub(crate) fn plain(
+        store: &dyn Store,
+        names: (&Bucket, &Key),
+        headers: &HeaderMap,
+        size: u64,
+        sha256: Option<[u8; 32]>,
+    ) -> Option<Self> {
+        let upload = Upload::begin(store, names, headers, Some(size), None).ok()?;
+        Some(Upload { checks: Checks { sha256, ..upload.checks }, ..upload })
+    }
+
+    /// Takes the content, and publishes the object. Errors: as for PutObject, from its content on.
+    pub(crate) async fn receive(self, body: Body, pace: &Pace) -> Outcome<PutResult> {
+        let Upload { mut writer, checks } = self;
+        let digest = |_| Hasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
+        let mut hasher = checks.sha256.map(digest);
+        receive(body, |data| {
+            if let Some(hasher) = &mut hasher {
+                hasher.update(data);
+            }
+            writer.write(data)
+        })
+        .await?;
+        let found = hasher.map(|hasher| hasher.finish(&Expected::default())).transpose()?;
+        let found = found.and_then(|digests| digests.checksum);
+        if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
+            return Err(wrong_sha256());
+        }
+        pace.publish(writer, checks.expected()?).await
+    }
 }
 
 pub(super) async fn put_part(
@@ -66,7 +119,8 @@ pub(super) async fn put_part(
     let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
     let upload = fordway_store::UploadId::new(asked("uploadId"))?;
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
-    let checks = Checks::read(&mut request)?;
+    let trailing = Trailing::of(&mut request);
+    let checks = Checks::read(&request.headers, stated_size(&request.headers), trailing)?;
     let options = PartOptions {
         check_md5: checks.md5.is_some(),
         checksum: checks.checksum.algorithm,
@@ -104,25 +158,26 @@ async fn receive(mut body: Body, mut consume: impl FnMut(&[u8]) -> fordway_store
 struct Checks {
     size: Option<u64>,
     md5: Option<[u8; 16]>,
+    /// What its signature covers, where nobody else looks at that.
+    sha256: Option<[u8; 32]>,
     checksum: Stated,
 }
 
 impl Checks {
     /// Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
-    fn read(request: &mut S3Request<Body>) -> Outcome<Self> {
-        let trailers = Trailing::of(request);
-        let text = |name: HeaderName| request.headers.get(name).and_then(|value| value.to_str().ok());
-        Ok(Checks {
-            size: text(header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
-            md5: content_md5(text(CONTENT_MD5))?,
-            checksum: Stated::new(&request.headers, trailers)?,
-        })
+    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<Trailing>) -> Outcome<Self> {
+        let md5 = headers.get(CONTENT_MD5).and_then(|value| value.to_str().ok());
+        Ok(Checks { size, md5: content_md5(md5)?, sha256: None, checksum: Stated::new(headers, trailing)? })
     }
 
     /// To be asked once the body was read: only then are its trailers known.
     fn expected(self) -> Outcome<ExpectedContent> {
         Ok(ExpectedContent { size: self.size, md5: self.md5, checksum: self.checksum.value()? })
     }
+}
+
+fn stated_size(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// A checksum that stands in a header, or will stand in a trailer, or is only to be computed.

@@ -323,6 +323,7 @@ const fn method(method: MethodArg) -> Method {
         MethodArg::Get => Method::Get,
         MethodArg::Put => Method::Put,
         MethodArg::Head => Method::Head,
+        MethodArg::Delete => Method::Delete,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a plain read is signed, by whom it must be, now, and over all that matters: in its headers, or in its URL.
+//! Whether a plain request is signed, by whom it must be, now, and over all that matters: in its headers, or in its URL.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -9,12 +9,10 @@ use fordway_wire::sigv4::{AuthorizationHeader, MAX_EXPIRES_S, SignedRequest, Sig
 use percent_encoding::percent_decode_str;
 
 use crate::Identity;
-use crate::http1::fast_lane::Stated;
+use crate::http1::fast_lane::plain::Stated;
 use crate::http1::head::Head;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 
-/// SHA-256 of nothing.
-const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 /// Keys kept: one for each day and region that a valid signature was made for.
 const KEYS_MAX: usize = 16;
 /// The most headers that may be signed.
@@ -36,16 +34,15 @@ impl Verifier {
         Verifier { identity, keys: RwLock::new(Vec::new()) }
     }
 
-    /// Whether the signature is right and the common way would find nothing else wrong with it either.
+    /// Whether the signature is right and the common way would find nothing else wrong with it either. That the content
+    /// has the hash that is signed is for others to see.
     pub(super) fn has_signed(
         &self,
         head: &Head<'_>,
         stated: Stated<'_>,
         authorization: &AuthorizationHeader<'_>,
     ) -> bool {
-        let is_for_us = self.is_for_us(authorization);
-        let is_body_covered = stated.payload_hash == UNSIGNED_PAYLOAD || stated.payload_hash == EMPTY_HASH;
-        if !is_for_us || !is_body_covered || !is_now(stated.amz_date, authorization.day) {
+        if !self.is_for_us(authorization) || !is_now(stated.amz_date, authorization.day) {
             return false;
         }
         let mut room = [("", ""); SIGNED_MAX];
@@ -141,7 +138,7 @@ pub(super) struct Presigned<'h> {
 
 impl<'h> Presigned<'h> {
     /// `None` where any other parameter is there, one is there twice or spelt in another way than the canonical one.
-    pub(super) fn read(path: &'h str, query: &'h str) -> Option<Self> {
+    pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=')?;
@@ -151,8 +148,12 @@ impl<'h> Presigned<'h> {
             }
         }
         let [algorithm, credential, amz_date, expires, signature, signed_headers, id] = found;
-        let is_usual =
-            algorithm == Some("AWS4-HMAC-SHA256") && matches!(id, None | Some("GetObject" | "HeadObject"));
+        let is_of_method = id.is_none_or(|id| match method {
+            "PUT" => id == "PutObject",
+            "DELETE" => id == "DeleteObject",
+            _ => id == "GetObject" || id == "HeadObject",
+        });
+        let is_usual = algorithm == Some("AWS4-HMAC-SHA256") && is_of_method;
         let expires =
             expires.filter(|text| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit()))?;
         let mut canonical_query = String::with_capacity(query.len());

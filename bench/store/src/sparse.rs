@@ -1,0 +1,179 @@
+//! Away from the flat directory: keys that are missing, alone in their directory, or the first in three new ones.
+//!
+//! Beside plain files, and beside the bare system calls of one who may not leave the root either: a path is then
+//! resolved by `openat2`, since no call that describes a file by its path takes `RESOLVE_BENEATH`.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use fordway_measure::{Interval, median_interval};
+use fordway_posix::{PosixConfig, PosixStore};
+use fordway_store::{Bucket, GetOptions, Key, Objects, PutOptions};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, XattrFlags, fsetxattr, linkat, mkdirat, openat, openat2, statat,
+};
+
+/// Calls of one block; blocks of the three are interleaved.
+const BLOCK: usize = 200;
+
+/// The directories that are compared: plain files, the same for bare calls, and a bucket.
+struct Ground<'p> {
+    plain: &'p Path,
+    bare: &'p Path,
+    store: PosixStore,
+    bucket: Bucket,
+}
+
+impl Ground<'_> {
+    fn put(&self, key: &str) -> Result<()> {
+        self.store.put(&self.bucket, &Key::new(key)?, b"content", &PutOptions::default())?;
+        Ok(())
+    }
+
+    fn head(&self, key: &str) -> fordway_store::Result<u64> {
+        self.store.head(&self.bucket, &Key::new(key)?, &GetOptions::default()).map(|info| info.size)
+    }
+}
+
+/// What one call by each way does, of the `number`-th key.
+struct Calls<'c> {
+    plain: &'c mut dyn FnMut(usize) -> Result<()>,
+    bare: &'c mut dyn FnMut(usize) -> Result<()>,
+    ours: &'c mut dyn FnMut(usize) -> Result<()>,
+}
+
+/// The three phases, on `place`.
+pub(crate) fn sparse(place: &Path, rounds: usize) -> Result<()> {
+    let (plain, bare, s3) = (place.join("sparse"), place.join("bare"), place.join("s3"));
+    fs::create_dir(&plain)?;
+    fs::create_dir(&bare)?;
+    let (store, bucket) = (PosixStore::open(&s3, PosixConfig::default())?, Bucket::new("sparse")?);
+    store.create_bucket(&bucket)?;
+    let ground = Ground { plain: &plain, bare: &bare, store, bucket };
+    // A first put makes the bucket's private directory, as any bucket in use has it.
+    ground.put("first")?;
+    missing(&ground, rounds)?;
+    lonely(&ground, rounds)?;
+    new_levels(&ground, rounds)
+}
+
+/// A HEAD of keys that are not there.
+fn missing(ground: &Ground, rounds: usize) -> Result<()> {
+    let root = File::open(ground.bare)?;
+    measure(
+        "head of a missing key",
+        rounds,
+        Calls {
+            plain: &mut |number| match fs::metadata(ground.plain.join(format!("no{number:06}"))) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                other => anyhow::bail!("{other:?}"),
+            },
+            bare: &mut |number| {
+                let found = statat(&root, format!("no{number:06}"), AtFlags::SYMLINK_NOFOLLOW);
+                ensure!(found.is_err());
+                Ok(())
+            },
+            ours: &mut |number| match ground.head(&format!("no{number:06}")) {
+                Err(error) if error.kind() == fordway_store::ErrorKind::NoSuchKey => Ok(()),
+                other => anyhow::bail!("{other:?}"),
+            },
+        },
+    )
+}
+
+/// A HEAD of objects that lie alone in their directories, each visited once a round.
+fn lonely(ground: &Ground, rounds: usize) -> Result<()> {
+    let keys = (rounds + 1) * BLOCK;
+    let name = |number: usize| format!("d{number:06}/object");
+    for number in 0..keys {
+        ground.put(&name(number))?;
+        for root in [ground.plain, ground.bare] {
+            let path = root.join(name(number));
+            fs::create_dir(path.parent().context("a key without a directory")?)?;
+            fs::write(path, b"content")?;
+        }
+    }
+    let root = File::open(ground.bare)?;
+    measure(
+        "head of an object alone in its directory",
+        rounds,
+        Calls {
+            plain: &mut |number| Ok(ensure!(fs::metadata(ground.plain.join(name(number)))?.len() == 7)),
+            bare: &mut |number| {
+                let (flags, beneath) =
+                    (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, ResolveFlags::BENEATH);
+                let dir = openat2(&root, format!("d{number:06}"), flags, Mode::empty(), beneath)?;
+                ensure!(statat(dir, "object", AtFlags::SYMLINK_NOFOLLOW)?.st_size == 7);
+                Ok(())
+            },
+            ours: &mut |number| Ok(ensure!(ground.head(&name(number))? == 7)),
+        },
+    )
+}
+
+/// A put of the first object in three directories that must be made.
+fn new_levels(ground: &Ground, rounds: usize) -> Result<()> {
+    let root = File::open(ground.bare)?;
+    measure(
+        "put into three new directories",
+        rounds,
+        Calls {
+            plain: &mut |number| {
+                let dir = ground.plain.join(format!("n{number:06}/b/c"));
+                fs::create_dir_all(&dir)?;
+                Ok(File::create(dir.join("object"))?.write_all(b"content")?)
+            },
+            bare: &mut |number| {
+                let mut dir = root.try_clone()?.into();
+                for name in [format!("n{number:06}"), "b".into(), "c".into()] {
+                    mkdirat(&dir, &name, Mode::from_raw_mode(0o777))?;
+                    dir = openat(
+                        &dir,
+                        &name,
+                        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?;
+                    fsetxattr(&dir, "user.bench", b"1", XattrFlags::empty())?;
+                }
+                let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+                let mut file = File::from(openat(&dir, ".", unnamed, Mode::from_raw_mode(0o666))?);
+                file.write_all(b"content")?;
+                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+                Ok(linkat(rustix::fs::CWD, path, &dir, "object", AtFlags::SYMLINK_FOLLOW)?)
+            },
+            ours: &mut |number| ground.put(&format!("n{number:06}/b/c/object")),
+        },
+    )
+}
+
+/// Prints how many times as fast as plain files ours is, and the bare calls are.
+fn measure(what: &str, rounds: usize, calls: Calls) -> Result<()> {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let numbers = round * BLOCK..(round + 1) * BLOCK;
+        let by_plain = block(numbers.clone(), calls.plain)?;
+        bare.push(by_plain / block(numbers.clone(), calls.bare)?);
+        ours.push(by_plain / block(numbers, calls.ours)?);
+    }
+    // The first round warms up.
+    let interval = |ratios: &[f64]| median_interval(&ratios[1..], 1).context("too few rounds");
+    println!(
+        "{what}: {} x posix; bare calls beneath a root: {}",
+        text(&interval(&ours)?),
+        text(&interval(&bare)?)
+    );
+    Ok(())
+}
+
+fn block(numbers: std::ops::Range<usize>, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    numbers.into_iter().try_for_each(call)?;
+    Ok(start.elapsed().as_nanos() as f64)
+}
+
+fn text(interval: &Interval) -> String {
+    format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high)
+}

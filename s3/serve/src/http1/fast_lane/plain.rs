@@ -1,0 +1,324 @@
+//! Whether a request is plain: one for an object, with nothing beside it but what clients send every day.
+
+use std::mem;
+
+use fordway_store::{Bucket, ByteRange, ChecksumAlgorithm, Conditions, ETag, Key};
+use fordway_wire::range::parse_range;
+use fordway_wire::sigv4::UNSIGNED_PAYLOAD;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
+
+use crate::domains::Domains;
+use crate::http1::fast_lane::signature::{Presigned, decoded};
+use crate::http1::head::{Framing, Head};
+use crate::monitor::Operation;
+
+/// Headers that change nothing about the answer.
+const WITHOUT_EFFECT: &[&str] = &[
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+    "connection",
+    "content-length",
+    "expect",
+    "user-agent",
+    "x-amz-user-agent",
+    "x-fordway-timing",
+];
+
+/// Headers that say something of an object that is put, beside checksums and what users say.
+const OF_UPLOAD: &[&str] = &[
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-md5",
+    "content-type",
+    "expires",
+    "if-match",
+    "if-none-match",
+    "x-amz-sdk-checksum-algorithm",
+];
+
+const METHODS: [&str; 4] = ["GET", "HEAD", "PUT", "DELETE"];
+/// SHA-256 of nothing.
+const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// What is done with an object.
+pub(super) enum ObjectMethod {
+    Get,
+    Head,
+    Put(PlainUpload),
+    Delete,
+}
+
+impl ObjectMethod {
+    pub(super) fn operation(&self) -> Operation {
+        match self {
+            ObjectMethod::Get => Operation::GET_OBJECT,
+            ObjectMethod::Head => Operation::HEAD_OBJECT,
+            ObjectMethod::Put(_) => Operation::PUT_OBJECT,
+            ObjectMethod::Delete => Operation::DELETE_OBJECT,
+        }
+    }
+}
+
+/// What the head of a put says of the object.
+pub(super) struct PlainUpload {
+    pub(super) headers: HeaderMap,
+    pub(super) bytes: u64,
+    /// What its signature says of its content.
+    pub(super) sha256: Option<[u8; 32]>,
+}
+
+/// A request for an object with nothing unusual about it; the signature is still to be checked.
+pub(super) struct Plain<'h> {
+    pub(super) method: ObjectMethod,
+    host: &'h str,
+    path: &'h str,
+    /// `None` for the whole object.
+    pub(super) range: Option<ByteRange>,
+    if_match: Option<&'h str>,
+    pub(super) wants_checksum: bool,
+    /// `None` where a part of it is missing.
+    pub(super) signature: Option<Signature<'h>>,
+}
+
+/// What says by whom a request is signed, and over what; still to be checked.
+pub(super) enum Signature<'h> {
+    Header(Stated<'h>),
+    /// A presigned URL.
+    Query(Presigned<'h>),
+}
+
+/// What the headers of a signed request say.
+#[derive(Clone, Copy)]
+pub(super) struct Stated<'h> {
+    pub(super) authorization: &'h str,
+    pub(super) amz_date: &'h str,
+    pub(super) payload_hash: &'h str,
+}
+
+/// The headers that matter, each there once at most.
+#[derive(Default)]
+struct Fields<'h> {
+    host: Option<&'h str>,
+    authorization: Option<&'h str>,
+    amz_date: Option<&'h str>,
+    payload_hash: Option<&'h str>,
+    range: Option<&'h str>,
+    if_match: Option<&'h str>,
+    checksum_mode: Option<&'h str>,
+    /// What is said of an object that is put.
+    of_upload: HeaderMap,
+    has_length: bool,
+}
+
+impl<'h> Fields<'h> {
+    /// `None` where any other is there, or one twice.
+    fn read(head: &Head<'h>) -> Option<Self> {
+        let mut fields = Fields::default();
+        let is_put = head.method == "PUT";
+        for header in head.headers {
+            let field = match header.name {
+                name if is(name, "host") => &mut fields.host,
+                name if is(name, "authorization") => &mut fields.authorization,
+                name if is(name, "x-amz-date") => &mut fields.amz_date,
+                name if is(name, "x-amz-content-sha256") => &mut fields.payload_hash,
+                name if is_put && is_of_upload(name) => {
+                    fields.note_of_upload(name, header.value)?;
+                    continue;
+                }
+                name if is(name, "range") => &mut fields.range,
+                name if is(name, "if-match") => &mut fields.if_match,
+                name if is(name, "x-amz-checksum-mode") => &mut fields.checksum_mode,
+                name if WITHOUT_EFFECT.iter().any(|known| is(name, known)) => {
+                    fields.has_length |= is(name, "content-length");
+                    continue;
+                }
+                _ => return None,
+            };
+            let value = std::str::from_utf8(header.value).ok()?;
+            if field.replace(value).is_some() {
+                return None;
+            }
+        }
+        Some(fields)
+    }
+
+    fn note_of_upload(&mut self, name: &str, value: &[u8]) -> Option<()> {
+        let (name, value) =
+            (HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(value).ok()?);
+        self.of_upload.insert(name, value).is_none().then_some(())
+    }
+
+    /// What signs the request; `None` where it is signed twice, or badly written.
+    fn signature(
+        &self,
+        method: &str,
+        path: &'h str,
+        query: Option<&'h str>,
+    ) -> Option<Option<Signature<'h>>> {
+        let Fields { authorization, amz_date, payload_hash, .. } = *self;
+        let Some(query) = query else {
+            let signed = authorization.zip(amz_date).zip(payload_hash);
+            return Some(signed.map(|((authorization, amz_date), payload_hash)| {
+                Signature::Header(Stated { authorization, amz_date, payload_hash })
+            }));
+        };
+        let is_signed_twice = authorization.or(amz_date).or(payload_hash).is_some();
+        let presigned = Presigned::read(method, path, query).filter(|_| !is_signed_twice)?;
+        Some(Some(Signature::Query(presigned)))
+    }
+
+    /// What is done with the object; `None` for anything else, and for content that is not in one piece, of a stated length.
+    fn method(&mut self, head: &Head<'h>) -> Option<ObjectMethod> {
+        let Framing::Length(bytes) = head.framing else { return None };
+        let is_without_content =
+            bytes == 0 && self.payload_hash.is_none_or(|hash| hash == UNSIGNED_PAYLOAD || hash == EMPTY_HASH);
+        match head.method {
+            "PUT" if self.has_length => {
+                let of_content = self.payload_hash.filter(|hash| *hash != UNSIGNED_PAYLOAD);
+                let sha256 = of_content.map_or(Some(None), |hash| sha256_of(hash).map(Some))?;
+                Some(ObjectMethod::Put(PlainUpload {
+                    headers: mem::take(&mut self.of_upload),
+                    bytes,
+                    sha256,
+                }))
+            }
+            "GET" if is_without_content => Some(ObjectMethod::Get),
+            "HEAD" if is_without_content && self.range.is_none() => Some(ObjectMethod::Head),
+            "DELETE" if is_without_content => Some(ObjectMethod::Delete),
+            _ => None,
+        }
+    }
+}
+
+impl<'h> Plain<'h> {
+    /// `None` for what is not plain.
+    pub(super) fn read(head: &Head<'h>) -> Option<Self> {
+        let (path, query) = match head.target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (head.target, None),
+        };
+        if !METHODS.contains(&head.method) || !is_canonical(path) {
+            return None;
+        }
+        let mut fields = Fields::read(head)?;
+        let method = fields.method(head)?;
+        let is_read = matches!(method, ObjectMethod::Get | ObjectMethod::Head);
+        let is_usual = match fields.checksum_mode {
+            None => true,
+            Some(mode) => mode == "ENABLED" && is_read,
+        };
+        if !is_usual || (fields.range.is_some() && !is_read) {
+            return None;
+        }
+        Some(Plain {
+            method,
+            host: fields.host?,
+            path,
+            range: fields.range.map_or(Some(None), |range| parse_range(range).map(Some))?,
+            if_match: fields.if_match.map_or(Some(None), |tag| unquoted(tag).map(Some))?,
+            wants_checksum: fields.checksum_mode.is_some(),
+            signature: fields.signature(head.method, path, query)?,
+        })
+    }
+
+    /// What must hold of the object.
+    pub(super) fn conditions(&self) -> Conditions {
+        self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
+    }
+
+    /// The object; `None` where the names are not an object's.
+    pub(super) fn names(&self, domains: &Domains) -> Option<(Bucket, Key)> {
+        let path = self.path.strip_prefix('/')?;
+        let (bucket, key) = match domains.bucket_of(self.host) {
+            Some(bucket) => (bucket, path),
+            None => path.split_once('/')?,
+        };
+        let key = percent_decode_str(key).decode_utf8().ok()?;
+        Some((Bucket::new(bucket).ok()?, Key::new(key).ok().filter(|key| !key.as_str().is_empty())?))
+    }
+}
+
+/// The one tag that a condition names, without its quotes.
+fn unquoted(tag: &str) -> Option<&str> {
+    let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
+    tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
+}
+
+/// The SHA-256 that is written as signatures have it.
+fn sha256_of(hex: &str) -> Option<[u8; 32]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut sum = [0; 32];
+    let pairs = hex.as_bytes().chunks_exact(2);
+    for (byte, pair) in sum.iter_mut().zip(pairs) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    (hex.len() == 64).then_some(sum)
+}
+
+/// Whether a header says something of an object that is put.
+fn is_of_upload(name: &str) -> bool {
+    let begins = |start: &str| name.get(..start.len()).is_some_and(|begin| is(begin, start));
+    OF_UPLOAD.iter().any(|known| is(name, known))
+        || begins("x-amz-meta-")
+        || ChecksumAlgorithm::ALL.iter().any(|algorithm| is(name, algorithm.header()))
+}
+
+fn is(name: &str, known: &str) -> bool {
+    name.eq_ignore_ascii_case(known)
+}
+
+/// Whether a target is a path, encoded exactly as signatures want it: then there is one spelling only,
+/// and nothing to argue about.
+fn is_canonical(target: &str) -> bool {
+    target.starts_with('/')
+        && target.split('/').all(|part| decoded(part).is_some_and(|text| !text.contains('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_spelling_of_a_path_is_canonical() {
+        for good in ["/b/k", "/b/a%20b", "/b/%C3%A4~._-", "/b/a//b", "/b/%25"] {
+            assert!(is_canonical(good), "{good}");
+        }
+        for bad in [
+            "",
+            "b/k",
+            "/b/k?x",
+            "/b/k?",
+            "/b/a+b",
+            "/b/%2F",
+            "/b/%41",
+            "/b/%2f",
+            "/b/%c3",
+            "/b/%2",
+            "/b/a b",
+            "http://h/b/k",
+            "*",
+            "/b/(1)",
+            "/b/%7E",
+        ] {
+            assert!(!is_canonical(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_spelling_of_a_sha256_is_taken() {
+        assert_eq!(sha256_of(&"0f".repeat(32)), Some([15; 32]));
+        for bad in ["", "0f", &"0F".repeat(32), &"0g".repeat(32), &"0f".repeat(33), UNSIGNED_PAYLOAD] {
+            assert_eq!(sha256_of(bad), None, "{bad}");
+        }
+    }
+}
