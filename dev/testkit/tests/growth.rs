@@ -122,7 +122,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
-    run(Plan::default(), act).1
+    run(FaultPlan::default(), act).1
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     put(&store, &bucket, "alone/object");
     std::thread::sleep(std::time::Duration::from_millis(50));
     let alone = key("alone/object");
-    let (_, head) = run(Plan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
+    let (_, head) = run(FaultPlan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
     assert!(head.len() <= 3, "head of an object alone in its directory: {head:?}");
 
-    let (_, flat) = run(Plan::default(), || drop(put(&store, &bucket, "second")));
-    let (_, deep) = run(Plan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
+    let (_, flat) = run(FaultPlan::default(), || drop(put(&store, &bucket, "second")));
+    let (_, deep) = run(FaultPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
     // Each new directory is made, opened, marked and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }

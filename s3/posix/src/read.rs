@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, ByteRange, Content, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, Object, ObjectInfo,
-    ObjectPart, Result, VersionId, Versioning,
+    Bucket, ByteRange, ETag, Error, ErrorKind, FileRegion, GetOptions, Key, ObjectContent, ObjectInfo,
+    ObjectPart, OpenObject, Result, VersionId, VersioningState,
 };
 use fordway_sys::{
     Errno, FileStat, FileSystemSharing, Mode, OFlags, get_xattr_in, look_again, read_into_spare, stat,
@@ -270,8 +270,9 @@ impl Volume {
     /// Just before, the bucket's contents were looked at.
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
-        let is_versioned =
-            || self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != Versioning::Unversioned);
+        let is_versioned = || {
+            self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != VersioningState::Unversioned)
+        };
         let is_hidden =
             || self.newest_archived(bucket, key).is_ok_and(|newest| newest.is_some_and(|it| it.is_marker));
         match error.kind() == ErrorKind::NoSuchKey && is_versioned() && is_hidden() {

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, ETagPolicy, Error, ErrorKind, Expected, Hasher, Key, PartOptions,
-    PutOptions, PutResult, Store, Writer,
+    Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Key,
+    PartOptions, PutOptions, PutResult, Store, Writer,
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
@@ -91,7 +91,7 @@ impl Upload {
     /// Takes the content, and publishes the object. Errors: as for PutObject, from its content on.
     pub(crate) async fn receive(self, body: Body, pace: &Pace) -> Outcome<PutResult> {
         let Upload { mut writer, checks } = self;
-        let digest = |_| Hasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
+        let digest = |_| ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Sha256));
         let mut hasher = checks.sha256.map(digest);
         receive(body, |data| {
             if let Some(hasher) = &mut hasher {
@@ -100,7 +100,7 @@ impl Upload {
             writer.write(data)
         })
         .await?;
-        let found = hasher.map(|hasher| hasher.finish(&Expected::default())).transpose()?;
+        let found = hasher.map(|hasher| hasher.finish(&ExpectedContent::default())).transpose()?;
         let found = found.and_then(|digests| digests.checksum);
         if checks.sha256.is_some_and(|stated| found.is_none_or(|found| found.value != stated)) {
             return Err(wrong_sha256());

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, Deleted, GetOptions, Key, ObjectInfo, PutResult, Store, VersionId,
+    Bucket, Checksum, DeleteOptions, DeleteResult, GetOptions, Key, ObjectInfo, PutResult, Store, VersionId,
 };
 use fordway_sys::{with_lock_patience, without_waiting};
-use fordway_wire::sigv4::Authorization;
+use fordway_wire::sigv4::AuthorizationHeader;
 use http::StatusCode;
 
 use crate::Users;
@@ -122,7 +122,7 @@ fn get(store: &dyn Store, (bucket, key): (&Bucket, &Key), plain: &Plain<'_>) -> 
 /// A lock that somebody has is for the common way to wait for.
 fn delete(store: &dyn Store, (bucket, key): (&Bucket, &Key), plain: &Plain<'_>) -> Option<Outgoing> {
     let options = DeleteOptions { conditions: plain.conditions(), version: None };
-    let Deleted { is_marker, version, .. } =
+    let DeleteResult { is_marker, version, .. } =
         with_lock_patience(Duration::ZERO, || store.delete(bucket, key, &options)).ok()?;
     let mut head = start(StatusCode::NO_CONTENT);
     if is_marker {
@@ -228,7 +228,7 @@ mod tests {
             further: &str,
         ) -> String {
             let time = SystemTime::now();
-            let date = fordway_wire::date::Utc::from(time).amz_date();
+            let date = fordway_wire::date::UtcTime::from(time).amz_date();
             let own = [("host", "h"), ("x-amz-content-sha256", payload_hash), ("x-amz-date", &date)];
             let mut all = [headers, &own].concat();
             all.sort_unstable();
